@@ -1,0 +1,122 @@
+# make          builds ./ratoon and the library
+# make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
+# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones)
+# make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
+# make install  PREFIX=/usr/local DESTDIR=; make uninstall; make clean; make setup installs packages only
+
+BUILD   ?= build
+CC      ?= gcc
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell cat VERSION)
+
+PKGS     := jansson libpcre2-8 libutf8proc libxxhash
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
+
+CFLAGS  ?= -O2 -g
+WARN    := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes
+SAN     ?=
+COMMON   = -std=gnu11 -D_GNU_SOURCE -DRATOON_VERSION='"$(VERSION)"' $(CFLAGS) $(SAN) $(WARN) -ffp-contract=off -fPIC -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+LIBS     = $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lxxhash) -lm -lpthread
+
+# One short line per file; make V=1 shows the commands.
+ifeq ($(V),)
+Q       := @
+SAY      = @echo "  $(1)" $(patsubst $(BUILD)/%,%,$@)
+endif
+
+# What stays in one core's registers is compiled once per instruction set and chosen at run time; no file is compiled for this machine.
+SIMD_OPT ?= -O3
+LEVEL_0 := $(SIMD_OPT)
+LEVEL_1 := $(SIMD_OPT) -mavx2 -mfma -mf16c
+LEVEL_2 := $(SIMD_OPT) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
+ARCH    := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+LEVELS  := 0 1 2
+else
+LEVELS  := 0
+endif
+
+SIMD     := $(wildcard src/backend/cpu/simd_*.c)
+LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
+PROG_SRC := $(wildcard src/programs/*.c)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o))
+PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
+
+all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
+
+ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(BUILD)/libratoon.a: $(LIB_OBJ)
+	@rm -f $@
+	$(call SAY,AR)
+	$(Q)ar rcs $@ $^
+
+# Only what ratoon.h declares is visible.
+$(BUILD)/libratoon.so: $(LIB_OBJ) src/engine/exports.map
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -shared -Wl,-soname,libratoon.so.0 -Wl,--version-script=src/engine/exports.map -o $@ $(LIB_OBJ) $(LIBS)
+
+$(BUILD)/src/base/%.o $(BUILD)/src/format/%.o $(BUILD)/src/text/%.o: WARN += -Wconversion
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(call SAY,CC)
+	$(Q)$(CC) $(COMMON) -MMD -MP -c -o $@ $<
+
+define LEVEL_RULE
+$(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
+	@mkdir -p $$(@D)
+	$$(call SAY,CC)
+	$$(Q)$(CC) $$(COMMON) $$(LEVEL_$(1)) -DLEVEL=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach l,$(LEVELS),$(eval $(call LEVEL_RULE,$(l))))
+
+bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/progress.o $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# ---- setting up, running, installing ----
+
+# Installs what is missing, as root or with sudo. Nothing is asked of a machine that has it all.
+setup:
+	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	    echo "installing:" $$missing; \
+	    if [ $$(id -u) = 0 ]; then sudo=; else sudo=sudo; fi; \
+	    $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+
+demo: setup
+	@$(MAKE) --no-print-directory ratoon
+	@python3 examples/demo.py
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/ratoon/models/demo
+	install -m 755 ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
+	install -m 644 include/ratoon.h $(DESTDIR)$(PREFIX)/include/ratoon.h
+	install -m 644 $(BUILD)/libratoon.a $(DESTDIR)$(PREFIX)/lib/libratoon.a
+	install -m 755 $(BUILD)/libratoon.so $(DESTDIR)$(PREFIX)/lib/libratoon.so.0
+	ln -sf libratoon.so.0 $(DESTDIR)$(PREFIX)/lib/libratoon.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' src/engine/ratoon.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
+	install -m 644 models/demo/*.gguf models/demo/README.md $(DESTDIR)$(PREFIX)/share/ratoon/models/demo/
+
+uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
+
+clean:
+	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+# make deps     draws the layers and fails on an include that points up
+deps:
+	@python3 tests/deps.py
+
+include tests/tests.mk
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.PHONY: all setup demo install uninstall clean help deps

@@ -1,0 +1,16 @@
+/* mathd.h - log, exp, sine and cosine in double, one written sequence of IEEE operations each.
+ * A C library's functions differ from one release and one machine to the next, and what they return would reach our text through the
+ * sampling noise and the rotary angles. Only +, -, *, / and comparisons of doubles are used, never fma, so that every compiler and
+ * every machine gives the same bits (build with -ffp-contract=off and round to nearest). */
+#ifndef RATOON_BASE_MATHD_H
+#define RATOON_BASE_MATHD_H
+
+/* Within 1 unit in the last place. log of 0: -infinity; of a negative number or NaN: NaN. */
+double mathd_log(double x);
+double mathd_log1p(double x);
+/* Within 1 unit in the last place, subnormal results rounded twice. Above 709.79: infinity; below -745.14: 0. */
+double mathd_exp(double x);
+/* Within 1.1 units in the last place for |x| <= 2^20; NaN in both beyond. */
+void   mathd_sincos(double x, double *s, double *c);
+
+#endif
