@@ -1,0 +1,46 @@
+/* quant.h - the tensor types of GGUF files: names, block sizes, and the arithmetic of their blocks.
+ * A row of a tensor is a whole number of blocks; rows are quantised independently. The decoders here are the meaning of a type, one
+ * plain loop each (spec: the field order of ggml-common.h, restated in doc/formats.md); kernels are tested against them. */
+#ifndef RATOON_FORMAT_QUANT_H
+#define RATOON_FORMAT_QUANT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Our own numbers; ggml's are only met in files (type_from_ggml). */
+typedef enum {
+    T_F32, T_F16, T_BF16, T_I32,
+    T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,          /* blocks of 32 */
+    T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
+    T_COUNT
+} Type;
+
+typedef struct {
+    const char *name;                              /* as GGUF tools spell it: "Q4_K" */
+    int32_t     ggml;                              /* number in a file; -1 none */
+    int32_t     block, bytes;                      /* values and bytes per block */
+    bool        weight;                            /* can be the weight of a matrix product */
+} TypeInfo;
+
+const TypeInfo *type_info(Type t);                 /* t in [0, T_COUNT) */
+bool   type_from_ggml(Type *out, uint32_t ggml);   /* false: unknown to us */
+bool   type_from_name(Type *out, const char *name);/* case-insensitive; false: unknown */
+size_t type_row_bytes(Type t, int64_t cols);       /* cols a multiple of the block and below 2^40 */
+
+/* IEEE half and bfloat16. to: round to nearest even, overflow to infinity, NaN stays NaN. */
+float    half_to_float(uint16_t h);
+uint16_t half_from_float(float f);
+float    bf16_to_float(uint16_t h);
+uint16_t bf16_from_float(float f);
+
+/* One row of n values (a multiple of the block). T_I32 is not accepted. */
+void quant_decode(float *y, Type t, const void *row, int64_t n);
+/* F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K (and Q4_1, Q5_0, Q5_1 for what falls back); false: no encoder for t. Deterministic. */
+bool quant_encode(void *row, Type t, const float *x, int64_t n);
+
+/* Codebook of IQ4_NL and IQ4_XS, and the 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
+extern const int8_t quant_iq4[16];
+void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
+
+#endif
