@@ -1,0 +1,287 @@
+/* lab_matmul.c - laboratory of the matrix product: check against portable, time, share of the machine's limit, per type and row count.
+ *
+ *   lab_matmul [--types Q4_K,Q6_K] [--rows 1,8,16] [--shape 9216x2560] [--mib 1500] [--threads 2] [--level avx512] [--rounds 5]
+ *
+ * One round is a pass over different matrices of the shape, `mib` megabytes in all, so that weights come from memory (take more than the
+ * machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Rounds of all row counts are interleaved and the
+ * fastest product counts. The limit of a pass is max(bytes / bandwidth, operations / int8 peak), both measured here in the same run: the
+ * bandwidth by reading the same matrices, the peak by the level's own multiply instructions on registers (float types: multiply-adds). */
+#include <inttypes.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend/cpu/matmul.h"
+#include "base/pool.h"
+
+enum { MAX_LIST = 32, SLICES_PER_THREAD = 16 };
+
+typedef struct {
+    Type    t;
+    int32_t n, rows, cols, matrices, groups_per_task;
+    uint8_t *packed;
+    size_t  matrix_bytes;
+    float  *x, *y;
+    void   *act;
+    const MatmulKernels *kernels;
+    uint64_t sink[64];
+} Lab;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *need(void *p)
+{
+    if (p) return p;
+    fprintf(stderr, "lab_matmul: out of memory\n");
+    exit(1);
+}
+
+static void *get(size_t n) { return need(aligned_alloc(4096, (n + 4095) / 4096 * 4096)); }
+
+static int32_t groups_of(const Lab *lab) { return (lab->rows + GROUP - 1) / GROUP; }
+static int32_t tasks_of(const Lab *lab) { return (groups_of(lab) + lab->groups_per_task - 1) / lab->groups_per_task; }
+
+typedef struct { Lab *lab; int32_t matrix; } Job;
+
+static void product_task(void *arg, int32_t i, int32_t thread)
+{
+    (void)thread;
+    Job *job = arg;
+    Lab *lab = job->lab;
+    int32_t g0 = i * lab->groups_per_task, g1 = g0 + lab->groups_per_task;
+    if (g1 > groups_of(lab)) g1 = groups_of(lab);
+    const void *act = lab->act ? lab->act : lab->x;
+    lab->kernels->product(lab->y, (size_t)lab->rows, lab->t, lab->packed + (size_t)job->matrix * lab->matrix_bytes, act, lab->n, lab->rows,
+                          lab->cols, g0, g1);
+}
+
+static void read_task(void *arg, int32_t i, int32_t thread)
+{
+    Job *job = arg;
+    Lab *lab = job->lab;
+    size_t bytes = lab->matrix_bytes / (size_t)tasks_of(lab) / 256 * 256;
+    const uint8_t *p = lab->packed + (size_t)job->matrix * lab->matrix_bytes + (size_t)i * bytes;
+    __m128i a = _mm_setzero_si128(), b = a, c = a, d = a;
+    /* one load per line and four chains: the loads are few enough that memory is what limits */
+    for (size_t at = 0; at < bytes; at += 256) {
+        a = _mm_xor_si128(a, _mm_load_si128((const __m128i *)(const void *)(p + at)));
+        b = _mm_xor_si128(b, _mm_load_si128((const __m128i *)(const void *)(p + at + 64)));
+        c = _mm_xor_si128(c, _mm_load_si128((const __m128i *)(const void *)(p + at + 128)));
+        d = _mm_xor_si128(d, _mm_load_si128((const __m128i *)(const void *)(p + at + 192)));
+        _mm_prefetch((const char *)p + at + 4096, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + at + 4096 + 64, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + at + 4096 + 128, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + at + 4096 + 192, _MM_HINT_T0);
+    }
+    a = _mm_xor_si128(_mm_xor_si128(a, b), _mm_xor_si128(c, d));
+    lab->sink[thread & 63] += (uint64_t)_mm_cvtsi128_si64(a);
+}
+
+/* Seconds of the fastest matrix in one round: on a machine with loud neighbours a whole round is never undisturbed. */
+static double pass(Lab *lab, Pool *pool, PoolTask task)
+{
+    double best = INFINITY;
+    for (int32_t m = 0; m < lab->matrices; m++) {
+        Job job = {lab, m};
+        double start = now();
+        pool_run(pool, task, &job, tasks_of(lab));
+        best = fmin(best, now() - start);
+    }
+    return best;
+}
+
+/* Peaks: twelve independent accumulators, in assembly since compilers move them about. Multiply-adds per second of one thread. */
+enum { PEAK_STEPS = 1000000 };
+#define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define CLOBBERED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
+#define DOT512(i) "vpdpbusd %%zmm12, %%zmm12, %%zmm" #i "\n"
+#define FMA512(i) "vfmadd231ps %%zmm12, %%zmm12, %%zmm" #i "\n"
+#define DOT256(i) "vpmaddubsw %%ymm12, %%ymm12, %%ymm13\n vpaddw %%ymm13, %%ymm" #i ", %%ymm" #i "\n"
+#define FMA256(i) "vfmadd231ps %%ymm12, %%ymm12, %%ymm" #i "\n"
+typedef struct { CpuLevel level; bool floats; } Peak;
+static void peak_task(void *arg, int32_t i, int32_t thread)
+{
+    (void)i, (void)thread;
+    const Peak *peak = arg;
+    __asm__ volatile("vzeroall" ::: CLOBBERED, "xmm12", "xmm13");
+    for (int k = 0; k < PEAK_STEPS; k++) {
+        if (peak->level == LEVEL_AVX512 && !peak->floats) __asm__ volatile(TWELVE(DOT512)::: CLOBBERED);
+        else if (peak->level == LEVEL_AVX512) __asm__ volatile(TWELVE(FMA512)::: CLOBBERED);
+        else if (!peak->floats) __asm__ volatile(TWELVE(DOT256)::: CLOBBERED, "xmm13");
+        else __asm__ volatile(TWELVE(FMA256)::: CLOBBERED);
+    }
+    __asm__ volatile("vzeroupper");
+}
+
+static double peak_rate(Pool *pool, CpuLevel level, bool floats)
+{
+    int per_step = 12 * (level == LEVEL_AVX512 ? floats ? 16 : 64 : floats ? 8 : 32);
+    double best = 0;
+    for (int round = 0; round < 100; round++) {
+        Peak peak = {level, floats};
+        double start = now();
+        pool_run(pool, peak_task, &peak, pool_threads(pool));
+        double rate = (double)pool_threads(pool) * PEAK_STEPS * per_step / (now() - start);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* Random blocks; halves stay finite because their exponents are masked. */
+static void random_weights(uint8_t *w, Type t, size_t bytes)
+{
+    uint64_t s = 88172645463325252u;
+    const TypeInfo *info = type_info(t);
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        s ^= s << 13, s ^= s >> 7, s ^= s << 17;
+        memcpy(w + i, &s, 8);
+    }
+    for (size_t b = 0; b + (size_t)info->bytes <= bytes; b += (size_t)info->bytes) {
+        uint8_t *p = w + b;
+        float f = ((float)p[0] - 127.5f) / 64;
+        uint16_t half = half_from_float(f / 64);
+        if (t == T_F32) memcpy(p, &f, 4);
+        else if (t == T_F16) memcpy(p, &half, 2);
+        else if (t == T_BF16) half = bf16_from_float(f), memcpy(p, &half, 2);
+        else {
+            int at = t == T_Q2_K ? 80 : t == T_Q3_K ? 108 : t == T_Q6_K ? 208 : 0;
+            memcpy(p + at, &half, 2);
+            if (t == T_Q2_K || t == T_Q4_1 || t == T_Q5_1 || t == T_Q4_K || t == T_Q5_K) memcpy(p + at + 2, &half, 2);
+        }
+    }
+}
+
+static bool check(Lab *lab, Pool *pool)
+{
+    size_t bytes = (size_t)lab->n * (size_t)lab->rows * sizeof *lab->y;
+    Lab other = *lab;
+    other.kernels = &matmul_portable;
+    other.y = get(bytes);
+    Job a = {lab, 0}, b = {&other, 0};
+    pool_run(pool, product_task, &a, tasks_of(lab));
+    pool_run(pool, product_task, &b, tasks_of(lab));
+    bool same = memcmp(lab->y, other.y, bytes) == 0;
+    free(other.y);
+    return same;
+}
+
+static int list(int32_t *out, const char *text)
+{
+    int n = 0;
+    for (char *end; n < MAX_LIST; text = end + 1) {
+        out[n++] = (int32_t)strtol(text, &end, 10);
+        if (*end != ',') break;
+    }
+    return n;
+}
+
+static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols, const int32_t *ns, int n_ns, size_t mib, int rounds, double int_peak,
+                  double float_peak)
+{
+    Lab lab = {.t = t, .rows = rows, .cols = cols, .kernels = matmul_kernels(level)};
+    lab.matrix_bytes = matmul_packed_bytes(t, rows, cols);
+    if (!lab.matrix_bytes) {
+        printf("%-7s does not fit %d columns\n", type_info(t)->name, cols);
+        return;
+    }
+    lab.matrices = (int32_t)((mib << 20) / lab.matrix_bytes);
+    if (lab.matrices < 1) lab.matrices = 1;
+    lab.groups_per_task = groups_of(&lab) / (pool_threads(pool) * SLICES_PER_THREAD);
+    if (lab.groups_per_task < 1) lab.groups_per_task = 1;
+    int32_t n_max = 1;
+    for (int i = 0; i < n_ns; i++) n_max = ns[i] > n_max ? ns[i] : n_max;
+    size_t src_bytes = (size_t)rows * type_row_bytes(t, cols);
+    uint8_t *src = get(src_bytes);
+    random_weights(src, t, src_bytes);
+    lab.packed = get(lab.matrix_bytes * (size_t)lab.matrices);
+    double pack_start = now();
+    matmul_pack(lab.packed, t, src, rows, cols, 0, groups_of(&lab));
+    double pack_s = now() - pack_start;
+    for (int32_t m = 1; m < lab.matrices; m++) memcpy(lab.packed + (size_t)m * lab.matrix_bytes, lab.packed, lab.matrix_bytes);
+    ActForm form = matmul_act_form(t);
+    lab.x = get((size_t)n_max * (size_t)cols * sizeof *lab.x);
+    for (size_t i = 0; i < (size_t)n_max * (size_t)cols; i++) lab.x[i] = sinf((float)i);
+    lab.act = form == ACT_F32 ? NULL : get(matmul_act_bytes(form, n_max, cols));
+    lab.y = get((size_t)n_max * (size_t)rows * sizeof *lab.y);
+
+    double best[MAX_LIST], read_best = INFINITY;
+    bool same[MAX_LIST];
+    for (int i = 0; i < n_ns; i++) best[i] = INFINITY;
+    for (int round = 0; round < rounds; round++) {
+        double s = pass(&lab, pool, read_task);
+        if (s < read_best) read_best = s;
+        for (int i = 0; i < n_ns; i++) {
+            lab.n = ns[i];
+            if (lab.act) lab.kernels->quantise(lab.act, form, lab.x, lab.n, cols, 0, lab.n);
+            if (round == 0) same[i] = check(&lab, pool);
+            s = pass(&lab, pool, product_task);
+            if (s < best[i]) best[i] = s;
+        }
+    }
+    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = form == ACT_F32 ? float_peak : int_peak;
+    printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, packed at %.0f MB/s by one thread\n", type_info(t)->name, rows, cols, lab.matrices,
+           bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9, (double)src_bytes / pack_s * 1e-6);
+    printf("  rows      us            GB/s   GMAC/s   T(n)/T(1)  share of limit\n");
+    for (int i = 0; i < n_ns; i++) {
+        double limit = fmax(read_best, macs1 * ns[i] / peak);
+        printf("  %4d  %12.2f  %7.1f  %7.1f  %9.2f  %12.0f%%%s\n", ns[i], best[i] * 1e6, bytes / best[i] * 1e-9,
+               macs1 * ns[i] / best[i] * 1e-9, best[i] / best[0], 100 * limit / best[i], same[i] ? "" : "  DIFFERS FROM PORTABLE");
+    }
+    fflush(stdout);
+    free(src);
+    free(lab.packed);
+    free(lab.x);
+    free(lab.act);
+    free(lab.y);
+}
+
+int main(int argc, char **argv)
+{
+    const char *types = "Q4_K,Q5_K,Q6_K,Q8_0,Q4_0,F32,F16,BF16";
+    int32_t ns[MAX_LIST], rows = 9216, cols = 2560;
+    int n_ns = list(ns, "1,2,4,8,16,22,32,64"), threads = 2, rounds = 5;
+    size_t mib = 1500;
+    CpuLevel level = level_best();
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const char *value = argv[i + 1];
+        if (!strcmp(argv[i], "--types")) types = value;
+        else if (!strcmp(argv[i], "--rows")) n_ns = list(ns, value);
+        else if (!strcmp(argv[i], "--shape") && sscanf(value, "%" SCNd32 "x%" SCNd32, &rows, &cols) == 2) continue;
+        else if (!strcmp(argv[i], "--mib")) mib = strtoul(value, NULL, 10);
+        else if (!strcmp(argv[i], "--threads")) threads = atoi(value);
+        else if (!strcmp(argv[i], "--rounds")) rounds = atoi(value);
+        else if (!strcmp(argv[i], "--level") && level_from_name(&level, value) && level_here(level)) continue;
+        else {
+            fprintf(stderr, "lab_matmul: %s %s is not understood, or the level is not here\n", argv[i], value);
+            return 2;
+        }
+    }
+    Pool *pool;
+    Error err;
+    if (pool_open(&pool, threads, &err) != ST_OK) {
+        fprintf(stderr, "lab_matmul: %s\n", err.text);
+        return 1;
+    }
+    double int_peak = peak_rate(pool, level, false), float_peak = peak_rate(pool, level, true);
+    printf("%s, %d threads: int8 %.0f GMAC/s, float %.0f GMAC/s\n", level_name(level), threads, int_peak * 1e-9, float_peak * 1e-9);
+    char names[256];
+    snprintf(names, sizeof names, "%s", types);
+    for (char *save, *name = strtok_r(names, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+        Type t;
+        if (!type_from_name(&t, name)) {
+            fprintf(stderr, "lab_matmul: type %s is unknown\n", name);
+            return 2;
+        }
+        bench(pool, level, t, rows, cols, ns, n_ns, mib, rounds, int_peak, float_peak);
+    }
+    pool_close(pool);
+    return 0;
+}

@@ -1,0 +1,437 @@
+/* make_synthetic - full-size model files with random weights, for timing and for tests without a download.
+ *
+ *   bench/make_synthetic SHAPE FILE [--type T] [--layers N] [--target-layers N] [--no-vocab]
+ *
+ * The keys and the tensors are those of the real model, with the types that llama.cpp's recipe gives them. The blocks are random bits
+ * under small fixed scales: weights of standard deviation 0.02 around zero, so every logit is finite and the text is noise. Speed does
+ * not depend on the values. The vocabulary has the real size, the bytes in front, the real special tokens at their places and invented
+ * words between; without merges a text becomes one token per byte. A dflash-* shape is the drafter of the target of that name: five
+ * layers, blocks of 16. Same arguments, same file. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/gguf.h"
+#include "format/recipe.h"
+#include "programs/progress.h"
+
+typedef struct {
+    int32_t n, endoftext, think, mask;             /* im_start and im_end follow endoftext; think -1: none */
+    const char *pre;
+} VocabShape;
+
+static const VocabShape vocab_qwen35 = {248320, 248044, 248068, 248070, "qwen35"};
+static const VocabShape vocab_qwen3 = {151936, 151643, 151667, 151669, "qwen2"};
+static const VocabShape vocab_smollm = {49152, 49140, -1, 49143, "smollm"};
+
+typedef struct {
+    const char *name, *arch;
+    int32_t layers, dim, ffn, heads, kv_heads, head_dim;
+    const VocabShape *vocab;
+    bool    tied;
+    int32_t k_heads, v_heads;                      /* delta net; 0: none */
+    int32_t context;
+    float   rope_base, eps;
+    int32_t target_layers;                         /* of a drafter's target; 0: no drafter */
+} Shape;
+
+static const Shape shapes[] = {
+    {"qwen35-0.8b", "qwen35", 24, 1024, 3584, 8, 2, 256, &vocab_qwen35, true, 16, 16, 262144, 1e7f, 1e-6f, 0},
+    {"qwen35-4b", "qwen35", 32, 2560, 9216, 16, 4, 256, &vocab_qwen35, true, 16, 32, 262144, 1e7f, 1e-6f, 0},
+    {"qwen35-9b", "qwen35", 32, 4096, 12288, 16, 4, 256, &vocab_qwen35, false, 16, 32, 262144, 1e7f, 1e-6f, 0},
+    {"qwen35-27b", "qwen35", 64, 5120, 17408, 24, 4, 256, &vocab_qwen35, false, 16, 48, 262144, 1e7f, 1e-6f, 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, &vocab_qwen3, true, 0, 0, 40960, 1e6f, 1e-6f, 0},
+    {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, &vocab_qwen3, true, 0, 0, 40960, 1e6f, 1e-6f, 0},
+    {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 0},
+    {"smollm2-135m", "llama", 30, 576, 1536, 9, 3, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0},
+    {"smollm2-360m", "llama", 32, 960, 2560, 15, 5, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0},
+    {"dflash-qwen35-0.8b", "dflash", 5, 1024, 3584, 16, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 24},
+    {"dflash-qwen35-4b", "dflash", 5, 2560, 9728, 32, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 32},
+    {"dflash-qwen35-9b", "dflash", 5, 4096, 12288, 32, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 32},
+    {"dflash-qwen35-27b", "dflash", 5, 5120, 17408, 32, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 64},
+    {"dflash-qwen3-0.6b", "dflash", 5, 1024, 3072, 16, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 28},
+    {"dflash-qwen3-4b", "dflash", 5, 2560, 9728, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 36},
+    {"dflash-qwen3-8b", "dflash", 5, 4096, 12288, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 36},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, TAPS = 5, BLOCK = 16, DELTA_DIM = 128, CONV = 4, INTERVAL = 4, LAYERS_MAX = 256, BUFFER = 1 << 20 };
+
+/* ---- the plan: names, shapes, types ---- */
+
+typedef struct { char name[64]; int32_t n_dims; int64_t ne[2]; Type type; } Planned;
+
+typedef struct {
+    const Recipe *recipe;
+    int32_t       layers, n, cap;
+    bool          tied;
+    Planned      *tensor;
+} Plan;
+
+static bool plan_add(Plan *p, int32_t layer, const char *name, int64_t cols, int64_t rows)
+{
+    if (p->n == p->cap) {
+        int32_t cap = 2 * p->cap + 64;
+        Planned *grown = realloc(p->tensor, (size_t)cap * sizeof *grown);
+        if (!grown) return false;
+        p->tensor = grown;
+        p->cap = cap;
+    }
+    Planned *t = &p->tensor[p->n++];
+    *t = (Planned){.n_dims = rows > 0 ? 2 : 1, .ne = {cols, rows}};
+    if (layer < 0) snprintf(t->name, sizeof t->name, "%s", name);
+    else snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
+    t->type = recipe_type(p->recipe, t->name, t->n_dims, t->ne, p->layers, p->tied);
+    return true;
+}
+
+static bool plan_attention(Plan *p, const Shape *s, int32_t i)
+{
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    bool ok = plan_add(p, i, "attn_q.weight", s->dim, s->k_heads ? 2 * q : q) && plan_add(p, i, "attn_k.weight", s->dim, kv) &&
+              plan_add(p, i, "attn_v.weight", s->dim, kv) && plan_add(p, i, "attn_output.weight", q, s->dim);
+    if (ok && strcmp(s->arch, "llama") != 0) ok = plan_add(p, i, "attn_q_norm.weight", s->head_dim, 0) && plan_add(p, i, "attn_k_norm.weight", s->head_dim, 0);
+    return ok;
+}
+
+static bool plan_delta(Plan *p, const Shape *s, int32_t i)
+{
+    int64_t inner = (int64_t)s->v_heads * DELTA_DIM, channels = 2 * (int64_t)s->k_heads * DELTA_DIM + inner;
+    return plan_add(p, i, "attn_qkv.weight", s->dim, channels) && plan_add(p, i, "attn_gate.weight", s->dim, inner) &&
+           plan_add(p, i, "ssm_conv1d.weight", CONV, channels) && plan_add(p, i, "ssm_dt.bias", s->v_heads, 0) && plan_add(p, i, "ssm_a", s->v_heads, 0) &&
+           plan_add(p, i, "ssm_beta.weight", s->dim, s->v_heads) && plan_add(p, i, "ssm_alpha.weight", s->dim, s->v_heads) &&
+           plan_add(p, i, "ssm_norm.weight", DELTA_DIM, 0) && plan_add(p, i, "ssm_out.weight", inner, s->dim);
+}
+
+static bool plan_model(Plan *p, const Shape *s)
+{
+    bool ok;
+    if (s->target_layers) ok = plan_add(p, -1, "fc.weight", (int64_t)TAPS * s->dim, s->dim) && plan_add(p, -1, "enc.output_norm.weight", s->dim, 0);
+    else ok = plan_add(p, -1, "token_embd.weight", s->dim, s->vocab->n);
+    for (int32_t i = 0; i < p->layers && ok; i++) {
+        ok = plan_add(p, i, "attn_norm.weight", s->dim, 0) && plan_add(p, i, s->k_heads ? "post_attention_norm.weight" : "ffn_norm.weight", s->dim, 0);
+        if (ok) ok = s->k_heads && (i + 1) % INTERVAL != 0 ? plan_delta(p, s, i) : plan_attention(p, s, i);
+        if (ok) ok = plan_add(p, i, "ffn_gate.weight", s->dim, s->ffn) && plan_add(p, i, "ffn_up.weight", s->dim, s->ffn) && plan_add(p, i, "ffn_down.weight", s->ffn, s->dim);
+    }
+    if (ok) ok = plan_add(p, -1, "output_norm.weight", s->dim, 0);
+    if (ok && !s->tied && !s->target_layers) ok = plan_add(p, -1, "output.weight", s->dim, s->vocab->n);
+    return ok;
+}
+
+/* ---- keys ---- */
+
+typedef struct { GgufWriter *w; const char *arch; } Keys;
+
+static const char *key_of(char out[96], const Keys *k, const char *name)
+{
+    snprintf(out, 96, "%s.%s", k->arch, name);
+    return out;
+}
+
+static void key_u32(const Keys *k, const char *name, int32_t v)
+{
+    char key[96];
+    gguf_write_u32(k->w, key_of(key, k, name), (uint32_t)v);
+}
+
+static void key_f32(const Keys *k, const char *name, float v)
+{
+    char key[96];
+    gguf_write_f32(k->w, key_of(key, k, name), v);
+}
+
+static void key_i32s(const Keys *k, const char *name, const int32_t *v, size_t n)
+{
+    char key[96];
+    gguf_write_i32s(k->w, key_of(key, k, name), v, n);
+}
+
+static void write_text(GgufWriter *w, const char *key, const char *s) { gguf_write_str(w, key, s, strlen(s)); }
+
+static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t layers, int32_t target_layers)
+{
+    Keys k = {w, s->arch};
+    char name[96];
+    snprintf(name, sizeof name, "%s-synthetic", s->name);
+    write_text(w, "general.architecture", s->arch);
+    write_text(w, "general.name", name);
+    gguf_write_u32(w, "general.file_type", r->file_type);
+    gguf_write_u32(w, "general.quantization_version", 2);
+    key_u32(&k, "block_count", layers);
+    key_u32(&k, "context_length", s->context);
+    key_u32(&k, "embedding_length", s->dim);
+    key_u32(&k, "feed_forward_length", s->ffn);
+    key_u32(&k, "attention.head_count", s->heads);
+    key_u32(&k, "attention.head_count_kv", s->kv_heads);
+    key_u32(&k, "attention.key_length", s->head_dim);
+    key_u32(&k, "attention.value_length", s->head_dim);
+    key_f32(&k, "attention.layer_norm_rms_epsilon", s->eps);
+    key_f32(&k, "rope.freq_base", s->rope_base);
+    key_u32(&k, "vocab_size", s->vocab->n);
+    if (strcmp(s->arch, "llama") == 0) key_u32(&k, "rope.dimension_count", s->head_dim);
+    if (s->k_heads) {
+        key_u32(&k, "rope.dimension_count", s->head_dim / 4);
+        key_i32s(&k, "rope.dimension_sections", (const int32_t[]){11, 11, 10, 0}, 4);
+        key_u32(&k, "ssm.conv_kernel", CONV);
+        key_u32(&k, "ssm.state_size", DELTA_DIM);
+        key_u32(&k, "ssm.group_count", s->k_heads);
+        key_u32(&k, "ssm.time_step_rank", s->v_heads);
+        key_u32(&k, "ssm.inner_size", s->v_heads * DELTA_DIM);
+        key_u32(&k, "full_attention_interval", INTERVAL);
+    }
+    if (s->target_layers) {
+        /* Evenly spread from layer 1 to the third last, rounded half to even; the file counts inputs of layers, one more. */
+        int32_t tap[TAPS];
+        for (int32_t i = 0; i < TAPS; i++) tap[i] = 1 + (int32_t)nearbyint(1 + i * (target_layers - 4) / (double)(TAPS - 1));
+        key_u32(&k, "block_size", BLOCK);
+        key_i32s(&k, "target_layers", tap, TAPS);
+        key_u32(&k, "mask_token_id", s->vocab->mask);
+    }
+}
+
+/* ---- vocabulary ---- */
+
+enum { NORMAL = 1, CONTROL = 3, USER = 4, UNUSED = 5, WORD_BYTES = 16 };
+
+/* The character that stands for a byte: itself where it is printable, else the next free one from U+0100. As UTF-8. */
+static void byte_text(char *out, int byte)
+{
+    int cp = 0x100, printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+    if (printable) cp = byte;
+    else cp += byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 67;
+    if (cp < 0x80) snprintf(out, WORD_BYTES, "%c", cp);
+    else snprintf(out, WORD_BYTES, "%c%c", (char)(0xc0 | cp >> 6), (char)(0x80 | (cp & 63)));
+}
+
+/* Syllables that spell half the number in base 70, lowest first, at least two; every second word with a space in front. The last of
+ * three or more is never the zero "ba", so all words differ. */
+static void word_text(char *out, int32_t number)
+{
+    static const char consonant[] = "bdfgklmnprstvz", vowel[] = "aeiou";
+    const int32_t syllables = 14 * 5;
+    int32_t rest = number / 2, n = 0;
+    if (number % 2 == 0) n = snprintf(out, WORD_BYTES, "\xc4\xa0");
+    for (int32_t i = 0; i < 2 || rest > 0; i++, rest /= syllables) {
+        out[n++] = consonant[rest % syllables / 5];
+        out[n++] = vowel[rest % 5];
+    }
+    out[n] = '\0';
+}
+
+static const char *special_text(const VocabShape *v, int32_t id, int32_t *type)
+{
+    static const char *const named[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    *type = CONTROL;
+    if (id >= v->endoftext && id < v->endoftext + 3) return named[id - v->endoftext];
+    if (id == v->mask) return "<|mask|>";
+    *type = USER;
+    if (v->think >= 0 && id == v->think) return "<think>";
+    if (v->think >= 0 && id == v->think + 1) return "</think>";
+    return NULL;
+}
+
+static bool write_vocab(GgufWriter *w, const VocabShape *v)
+{
+    size_t n = (size_t)v->n;
+    char (*text)[WORD_BYTES] = calloc(n, sizeof *text);
+    const char **at = calloc(n, sizeof *at);
+    size_t *length = calloc(n, sizeof *length);
+    int32_t *type = calloc(n, sizeof *type);
+    bool ok = text && at && length && type;
+    for (int32_t id = 0; ok && id < v->n; id++) {
+        const char *special = special_text(v, id, &type[id]);
+        if (!special) {
+            type[id] = id < v->endoftext ? NORMAL : UNUSED;
+            if (id < 256) byte_text(text[id], id);
+            else if (id < v->endoftext) word_text(text[id], id - 256);
+            else snprintf(text[id], WORD_BYTES, "[PAD%d]", id);
+        }
+        at[id] = special ? special : text[id];
+        length[id] = strlen(at[id]);
+    }
+    if (ok) {
+        write_text(w, "tokenizer.ggml.model", "gpt2");
+        write_text(w, "tokenizer.ggml.pre", v->pre);
+        gguf_write_strs(w, "tokenizer.ggml.tokens", at, length, n);
+        gguf_write_i32s(w, "tokenizer.ggml.token_type", type, n);
+        gguf_write_strs(w, "tokenizer.ggml.merges", NULL, NULL, 0);
+        gguf_write_bool(w, "tokenizer.ggml.add_bos_token", false);
+        gguf_write_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)v->endoftext + 2);
+        gguf_write_u32(w, "tokenizer.ggml.padding_token_id", (uint32_t)v->endoftext);
+        gguf_write_u32(w, "tokenizer.ggml.mask_token_id", (uint32_t)v->mask);
+        write_text(w, "tokenizer.chat_template",
+                   "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+    }
+    free(text);
+    free(at);
+    free(length);
+    free(type);
+    return ok;
+}
+
+/* ---- weights ---- */
+
+/* splitmix64: eight random bytes in about a nanosecond. */
+static uint64_t random_bits(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static float random_between(uint64_t *state, float lo, float hi) { return lo + (hi - lo) * (float)(random_bits(state) >> 40) * 0x1p-24f; }
+
+/* Where the halves of a block lie and what they must be for weights of standard deviation 0.02 around 0 (offset -1: no such field). */
+static const struct { int32_t at; float value; int32_t at2; float value2; } scale_of[T_COUNT] = {
+    [T_Q8_0] = {0, 2.7e-4f, -1, 0},
+    [T_Q4_0] = {0, 4.3e-3f, -1, 0},
+    [T_Q5_0] = {0, 2.2e-3f, -1, 0},
+    [T_Q5_1] = {0, 2.2e-3f, 2, -0.034f},
+    [T_Q4_K] = {0, 8e-5f, 2, 6e-4f},
+    [T_Q5_K] = {0, 4e-5f, 2, 6.2e-4f},
+    [T_Q6_K] = {208, 1.4e-5f, -1, 0},
+};
+
+static void put_half(uint8_t *p, float v)
+{
+    uint16_t h = half_from_float(v);
+    memcpy(p, &h, sizeof h);
+}
+
+/* Fills bytes of whole blocks. */
+static void random_blocks(uint8_t *out, size_t bytes, Type t, uint64_t *state)
+{
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t bits = random_bits(state);
+        memcpy(out + i, &bits, bytes - i < 8 ? bytes - i : 8);
+    }
+    size_t block = (size_t)type_info(t)->bytes;
+    for (uint8_t *b = out; b < out + bytes; b += block) {
+        put_half(b + scale_of[t].at, scale_of[t].value);
+        if (scale_of[t].at2 >= 0) put_half(b + scale_of[t].at2, scale_of[t].value2);
+        if (t == T_Q8_0) {
+            for (int i = 2; i < 34; i++) b[i] = b[i] == 0x80 ? 0x81 : b[i];        /* encoders use -127..127 */
+        }
+    }
+}
+
+/* How the values of an unquantised tensor are spread; `decay` ones are the negative exponential of that. */
+typedef struct { float lo, hi; bool decay; } Spread;
+
+static Spread spread_of(const char *name)
+{
+    if (strstr(name, "norm")) return (Spread){0.9f, 1.1f, false};
+    if (strstr(name, "ssm_alpha")) return (Spread){-0.0346f, 0.0346f, false};
+    if (strstr(name, "ssm_a")) return (Spread){-3, 1, true};
+    if (strstr(name, "ssm_dt")) return (Spread){-1, 1, false};
+    if (strstr(name, "conv1d")) return (Spread){-0.5f, 0.5f, false};
+    return (Spread){-0.0346f, 0.0346f, false};
+}
+
+static void random_values(uint8_t *out, size_t bytes, Type t, Spread spread, uint64_t *state)
+{
+    enum { PIECE = 1024 };
+    float v[PIECE];
+    size_t unit = (size_t)type_info(t)->bytes;
+    for (size_t at = 0, n; at < bytes; at += n * unit) {
+        n = (bytes - at) / unit < PIECE ? (bytes - at) / unit : PIECE;
+        for (size_t i = 0; i < n; i++) v[i] = spread.decay ? -expf(random_between(state, spread.lo, spread.hi)) : random_between(state, spread.lo, spread.hi);
+        quant_encode(out + at, t, v, (int64_t)n);
+    }
+}
+
+static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer)
+{
+    uint64_t state = 1, total = 0, done = 0;
+    for (int32_t i = 0; i < p->n; i++) total += type_row_bytes(p->tensor[i].type, p->tensor[i].ne[0]) * (size_t)(p->tensor[i].n_dims == 2 ? p->tensor[i].ne[1] : 1);
+    Progress progress;
+    progress_start(&progress, "make_synthetic", total);
+    for (int32_t i = 0; i < p->n; i++) {
+        const Planned *t = &p->tensor[i];
+        size_t unit = (size_t)type_info(t->type)->bytes, left = type_row_bytes(t->type, t->ne[0]) * (size_t)(t->n_dims == 2 ? t->ne[1] : 1);
+        while (left > 0) {
+            size_t bytes = BUFFER / unit * unit;
+            if (bytes > left) bytes = left;
+            if (type_info(t->type)->block > 1) random_blocks(buffer, bytes, t->type, &state);
+            else random_values(buffer, bytes, t->type, spread_of(t->name), &state);
+            gguf_write_data(w, buffer, bytes);
+            left -= bytes;
+            done += bytes;
+            progress_to(&progress, done);
+        }
+    }
+    double seconds = progress_end(&progress);
+    fprintf(stderr, "%d tensors, %.3f GB, %.1f s\n", p->n, (double)total / 1e9, seconds);
+}
+
+/* ---- the program ---- */
+
+static void usage(FILE *out)
+{
+    fputs("Usage: make_synthetic SHAPE FILE [--type q4_k_m|q8_0|q6_k|f16|...] [--layers N] [--target-layers N] [--no-vocab]\nShapes:", out);
+    for (int i = 0; i < N_SHAPES; i++) fprintf(out, " %s", shapes[i].name);
+    fputs("\n--layers writes fewer layers; --target-layers says how many a drafter's target has when it has fewer.\n", out);
+}
+
+static bool number_of(int32_t *out, const char *s, int32_t min)
+{
+    char *end;
+    long v = s ? strtol(s, &end, 10) : 0;
+    if (!s || !*s || *end || v < min || v > LAYERS_MAX) return false;
+    *out = (int32_t)v;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    const Shape *shape = NULL;
+    const Recipe *recipe = recipe_find("Q4_K_M");
+    const char *path = NULL, *shape_name = NULL;
+    int32_t layers = 0, target_layers = 0;
+    bool vocab = true, good = true;
+    for (int i = 1; i < argc && good; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--help") == 0) {
+            usage(stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--no-vocab") == 0) vocab = false;
+        else if (strcmp(argv[i], "--type") == 0) good = next && (recipe = recipe_find(argv[++i])) != NULL;
+        else if (strcmp(argv[i], "--layers") == 0) good = number_of(&layers, next, 1), i++;
+        else if (strcmp(argv[i], "--target-layers") == 0) good = number_of(&target_layers, next, 4), i++;
+        else if (argv[i][0] == '-') good = false;
+        else if (!shape_name) shape_name = argv[i];
+        else if (!path) path = argv[i];
+        else good = false;
+    }
+    for (int i = 0; i < N_SHAPES && shape_name; i++) {
+        if (strcmp(shapes[i].name, shape_name) == 0) shape = &shapes[i];
+    }
+    if (!good || !shape || !path) {
+        usage(stderr);
+        return 2;
+    }
+    if (!layers) layers = shape->layers;
+    if (!target_layers) target_layers = shape->target_layers;
+
+    Error err = {0};
+    GgufWriter *w;
+    Plan plan = {.recipe = recipe, .layers = layers, .tied = shape->tied};
+    uint8_t *buffer = malloc(BUFFER);
+    Status st = buffer && plan_model(&plan, shape) ? ST_OK : fail(&err, ST_MEMORY, "%s: no memory to plan it", path);
+    if (st == ST_OK) st = gguf_write_open(&w, path, &err);
+    if (st == ST_OK) {
+        write_keys(w, shape, recipe, layers, target_layers);
+        if (!vocab) write_text(w, "tokenizer.ggml.model", "no_vocab");
+        else if (!write_vocab(w, shape->vocab)) st = fail(&err, ST_MEMORY, "%s: no memory for a vocabulary of %d", path, shape->vocab->n);
+        for (int32_t i = 0; i < plan.n; i++) gguf_write_tensor(w, plan.tensor[i].name, plan.tensor[i].type, plan.tensor[i].n_dims, plan.tensor[i].ne);
+        if (st == ST_OK) write_weights(w, &plan, buffer);
+        Status closed = gguf_write_close(w, st == ST_OK, &err);
+        if (st == ST_OK) st = closed;
+    }
+    if (st != ST_OK) fprintf(stderr, "make_synthetic: %s\n", err.text);
+    free(plan.tensor);
+    free(buffer);
+    return st == ST_OK ? 0 : 1;
+}

@@ -1,0 +1,83 @@
+/* kernels.h - the inner loops of the CPU backend's operations, one table per file and level.
+ * A kernel does a part of an operation that shares no output with other parts; which parts run on which thread is the business of
+ * cpu_*.c. The arithmetic is stated here, once, and is the same at every level (vec.h). */
+#ifndef RATOON_BACKEND_CPU_KERNELS_H
+#define RATOON_BACKEND_CPU_KERNELS_H
+
+#include "backend/backend.h"
+#include "backend/cpu/level.h"
+
+/* Sums run over sixteen accumulators, lane = index mod 16, fmaf, then halves 8, 4, 2, 1. */
+typedef struct {
+    /* y = (x * r) * w, r = 1 / sqrt(sum of x^2 / n + eps); y may be x */
+    void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps);
+    void (*add_norm)(float *y, float *x, const float *dx, const float *w, int32_t n, float eps);   /* x += dx first */
+    void (*gated_norm)(float *x, const float *w, const float *z, int32_t n, float eps);            /* norm, then * silu(z) */
+    void (*add)(float *x, const float *dx, int64_t n);
+    void (*glu)(float *y, const float *gate, const float *up, int64_t n);                          /* silu(gate) * up */
+    void (*gate)(float *x, const float *logit, int64_t n);                                         /* x *= sigmoid(logit) */
+    void (*scale)(float *x, int64_t n, float by, float softcap);
+    /* one head: (a, b) -> (a cos - b sin, a sin + b cos), each product and the sum rounded; turn: cos [n_rot / 2], sin [n_rot / 2] */
+    void (*rope)(float *x, const float *turn, int32_t n_rot, bool neox);
+    float (*pair)(const float *a, const float *b, const float *c, int32_t n);                      /* sum of (a * b) * c */
+    /* y[c] = sum over t of (base[t * n + c] + delta[t * (n / group) + c / group]) * x[-t * n + c], t ascending from 0 */
+    void (*block_conv)(float *y, const float *x, const float *base, const float *delta, int32_t taps, int32_t n, int32_t group);
+    void (*store)(void *dst, Type t, const float *x, int32_t n);                                   /* F32, F16, BF16 */
+    void (*math)(float *y, const float *x, int32_t n, int32_t which);                              /* tests: MATH_*, see below */
+} RowKernels;
+enum { MATH_EXP, MATH_SIGMOID, MATH_SILU, MATH_TANH, MATH_LOG1P, MATH_SOFTPLUS, MATH_COUNT };
+
+/* Attention of some rows and heads of one slice that read the same key/value head.
+ * Positions go in tiles of TILE and splits of SPLIT, counted from 0. Per tile that a row sees any of: s = scale * q.k (16 accumulators,
+ * soft cap), m' = max(m, max s), c = exp(m - m'), p = exp(s - m'), l = fmaf(l, c, sum of p), sum with lane = position mod 16; o = o * c,
+ * then o = fmaf(p, v, o) with ascending position. A position that the row does not see, or whose score is -infinity, takes no part.
+ * Splits are merged in ascending order: m' = max(M, m), O = fmaf(O, exp(M - m'), o * exp(m - m')), L alike. y = O / L. */
+typedef struct {
+    float            *y;                           /* [rows of the pass, heads * head_dim], as q */
+    const float      *q;
+    const Slice      *slice;
+    const StateLayer *layer;
+    const LayerSpec  *spec;
+    const int32_t    *parent;                      /* [slice->n] of this slice */
+    size_t            k_row, v_row;                /* bytes per slot */
+    int32_t           kv_head, head0, n_heads;     /* query heads [head0, head0 + n_heads) all read kv_head */
+    int32_t           row0, n_rows;                /* within the slice */
+} AttendJob;
+typedef struct {
+    size_t (*scratch)(const LayerSpec *spec, int32_t queries);                                     /* bytes; queries = n_heads * n_rows */
+    void (*attend)(const AttendJob *job, void *scratch);
+} AttendKernels;
+
+/* y = silu(sum over taps of w * input, ascending from the oldest). One job is the whole operation; a call does channels [c0, c1). */
+typedef struct {
+    float            *y;                           /* NULL: fold only */
+    const float      *x, *w;                       /* [rows, channels] [channels, width] */
+    const Slice      *slices;
+    int32_t           n_slices, il, channels, width;
+    const int32_t    *parent;                      /* of all rows */
+} ConvJob;
+/* The delta rule of one value head of one slice, with k and q normalised (x * (1 / sqrt(sum of x^2 + eps)), q also * (1 / sqrt(k_dim))),
+ * a = exp(A * softplus(alpha + dt)), b = sigmoid(beta), and per row, i ascending:
+ *   T = a * S;  kv = fmaf(k_i, T_i, kv);  d = b * (v - kv);  S' = fmaf(k, d, T);  o = fmaf(q_i, S'_i, o). */
+typedef struct {
+    float            *y;                           /* [rows, v_heads * v_dim]; NULL: fold only */
+    const float      *qkv, *beta, *alpha, *a, *dt;
+    const Slice      *slices;
+    const LayerSpec  *spec;
+    const int32_t    *parent;                      /* of all rows */
+    int32_t           il;
+} DeltaJob;
+typedef struct {
+    size_t (*conv_scratch)(int32_t width);
+    void (*conv)(const ConvJob *job, int32_t c0, int32_t c1, void *scratch);
+    size_t (*delta_scratch)(const LayerSpec *spec);
+    void (*delta)(const DeltaJob *job, int32_t slice, int32_t head, void *scratch);
+} DeltaKernels;
+
+extern const RowKernels rows_portable, rows_avx2, rows_avx512;
+extern const AttendKernels attend_portable, attend_avx2, attend_avx512;
+extern const DeltaKernels delta_portable, delta_avx2, delta_avx512;
+
+enum { CONV_CHANNELS = 256, CONV_WIDTH_MAX = 16 }; /* channels that one call of conv takes at most */
+
+#endif

@@ -1,0 +1,54 @@
+/* simd_roofline.c - the two loops of the roofline, per instruction set. The dot products are written in assembly: compilers move the
+ * accumulators about, which halves the figure. */
+#include "backend/cpu/roofline.h"
+
+#include <string.h>
+
+#define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+
+static int64_t read_span(const uint8_t *p, size_t n)
+{
+    typedef int64_t Lanes __attribute__((vector_size(64)));
+    Lanes s[4] = { 0 };
+    for (size_t i = 0; i + 256 <= n; i += 256)
+        for (int k = 0; k < 4; k++) s[k] += *(const Lanes *) (const void *) (p + i + 64 * k);
+    int64_t sum = 0;
+    for (int k = 0; k < 4; k++)
+        for (int l = 0; l < 8; l++) sum += s[k][l];
+    return sum;
+}
+
+#if LEVEL == 2
+#define DOT(i) "vpdpbusd %%zmm30,%%zmm31,%%zmm" #i "\n"
+static double dots(int64_t rounds)
+{
+    for (int64_t r = 0; r < rounds; r++)
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
+    return (double) rounds * 12 * 64 * 2;
+}
+const RooflineKernels roofline_avx512 = { read_span, dots };
+#elif LEVEL == 1
+/* Without VNNI a dot product is two multiply-adds and an addition. */
+#define DOT(i) "vpmaddubsw %%ymm15,%%ymm14,%%ymm13\nvpmaddwd %%ymm12,%%ymm13,%%ymm13\nvpaddd %%ymm13,%%ymm" #i ",%%ymm" #i "\n"
+static double dots(int64_t rounds)
+{
+    for (int64_t r = 0; r < rounds; r++)
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm13");
+    return (double) rounds * 12 * 32 * 2;
+}
+const RooflineKernels roofline_avx2 = { read_span, dots };
+#else
+static double dots(int64_t rounds)
+{
+    int32_t acc[16] = { 0 };
+    int8_t a[64], b[64];
+    memset(a, 3, sizeof a);
+    memset(b, 5, sizeof b);
+    for (int64_t r = 0; r < rounds / 16; r++) {
+        for (int i = 0; i < 64; i++) acc[i % 16] += a[i] * b[i];
+        __asm__ volatile("" : "+m"(acc), "+m"(a), "+m"(b));
+    }
+    return (double) (rounds / 16) * 64 * 2;
+}
+const RooflineKernels roofline_portable = { read_span, dots };
+#endif

@@ -1,0 +1,138 @@
+/* simd_rows.c - norms, elementwise functions, rotation: everything that reads one row at a time. */
+#include <math.h>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/vmath.h"
+
+static float sum_squares(const float *x, int32_t n)
+{
+    V acc = v_set(0);
+    for (int32_t i = 0; i < n; i += LANES) {
+        V v = v_load_to(x + i, n - i);
+        acc = v_fma(v, v, acc);
+    }
+    return v_sum(acc);
+}
+
+static V norm_factor(float squares, int32_t n, float eps) { return v_set(1.0f / sqrtf(squares / (float) n + eps)); }
+
+static void norm(float *y, const float *x, const float *w, int32_t n, float eps)
+{
+    V r = norm_factor(sum_squares(x, n), n, eps);
+    for (int32_t i = 0; i < n; i += LANES)
+        v_store_to(y + i, v_mul(v_mul(v_load_to(x + i, n - i), r), v_load_to(w + i, n - i)), n - i);
+}
+
+static void add_norm(float *y, float *x, const float *dx, const float *w, int32_t n, float eps)
+{
+    V acc = v_set(0);
+    for (int32_t i = 0; i < n; i += LANES) {
+        V v = v_add(v_load_to(x + i, n - i), v_load_to(dx + i, n - i));
+        v_store_to(x + i, v, n - i);
+        acc = v_fma(v, v, acc);
+    }
+    V r = norm_factor(v_sum(acc), n, eps);
+    for (int32_t i = 0; i < n; i += LANES)
+        v_store_to(y + i, v_mul(v_mul(v_load_to(x + i, n - i), r), v_load_to(w + i, n - i)), n - i);
+}
+
+static void gated_norm(float *x, const float *w, const float *z, int32_t n, float eps)
+{
+    V r = norm_factor(sum_squares(x, n), n, eps);
+    for (int32_t i = 0; i < n; i += LANES) {
+        V v = v_mul(v_mul(v_load_to(x + i, n - i), r), v_load_to(w + i, n - i));
+        v_store_to(x + i, v_mul(v, v_silu(v_load_to(z + i, n - i))), n - i);
+    }
+}
+
+static void add(float *x, const float *dx, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] += dx[i];
+}
+
+static void glu(float *y, const float *g, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store_to(y + i, v_mul(v_silu(v_load_to(g + i, n - i)), v_load_to(up + i, n - i)), n - i);
+}
+
+static void gate(float *x, const float *logit, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store_to(x + i, v_mul(v_load_to(x + i, n - i), v_sigmoid(v_load_to(logit + i, n - i))), n - i);
+}
+
+static void scale(float *x, int64_t n, float by, float softcap)
+{
+    V f = v_set(by), cap = v_set(softcap);
+    for (int64_t i = 0; i < n; i += LANES) {
+        V v = v_mul(v_load_to(x + i, n - i), f);
+        if (softcap > 0) v = v_mul(cap, v_tanh(v_div(v, cap)));
+        v_store_to(x + i, v, n - i);
+    }
+}
+
+static void rope(float *x, const float *turn, int32_t n_rot, bool neox)
+{
+    int32_t half = n_rot / 2;
+    const float *c = turn, *s = turn + half;
+    if (neox) {
+        float *second = x + half;
+        for (int32_t i = 0; i < half; i++) {
+            float a = x[i], b = second[i];
+            x[i] = a * c[i] - b * s[i];
+            second[i] = a * s[i] + b * c[i];
+        }
+    } else {
+        for (int32_t i = 0; i < half; i++) {
+            float a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * c[i] - b * s[i];
+            x[2 * i + 1] = a * s[i] + b * c[i];
+        }
+    }
+}
+
+static float pair(const float *a, const float *b, const float *c, int32_t n)
+{
+    V acc = v_set(0);
+    for (int32_t i = 0; i < n; i += LANES)
+        acc = v_fma(v_mul(v_load_to(a + i, n - i), v_load_to(b + i, n - i)), v_load_to(c + i, n - i), acc);
+    return v_sum(acc);
+}
+
+static void block_conv(float *y, const float *x, const float *base, const float *delta, int32_t taps, int32_t n, int32_t group)
+{
+    for (int32_t at = 0; at < n; at += group) {
+        int32_t end = at + group < n ? at + group : n;
+        for (int32_t c = at; c < end; c += LANES) {
+            V acc = v_set(0);
+            for (int32_t t = 0; t < taps; t++) {
+                V w = v_add(v_load_to(base + (int64_t) t * n + c, end - c), v_set(delta[(int64_t) t * (n / group) + at / group]));
+                acc = v_fma(w, v_load_to(x - (int64_t) t * n + c, end - c), acc);
+            }
+            v_store_to(y + c, acc, end - c);
+        }
+    }
+}
+
+static void store(void *dst, Type t, const float *x, int32_t n)
+{
+    uint16_t *h = dst;
+    if (t == T_F32) {
+        memcpy(dst, x, sizeof(float) * (size_t) n);
+    } else if (t == T_BF16) {
+        for (int32_t i = 0; i < n; i++) h[i] = bf16_from_float(x[i]);
+    } else {
+        int32_t i = 0;
+        for (; i + LANES <= n; i += LANES) v_store_half(h + i, v_load(x + i));
+        for (; i < n; i++) h[i] = half_from_float(x[i]);
+    }
+}
+
+static void math(float *y, const float *x, int32_t n, int32_t which)
+{
+    V (*f[MATH_COUNT])(V) = { v_exp, v_sigmoid, v_silu, v_tanh, v_log1p, v_softplus };
+    for (int32_t i = 0; i < n; i += LANES) v_store_to(y + i, f[which](v_load_to(x + i, n - i)), n - i);
+}
+
+const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv, store, math };
