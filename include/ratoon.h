@@ -1,0 +1,127 @@
+/* ratoon.h - an engine is a loaded target, its drafter and a backend; it never changes after rt_open. A session is one line of text and
+ * its state. A step object owns the scratch and the measured costs, and advances sessions: one thread per step object, a session in one
+ * step object at a time. What a call returns lives until the next call on the same object.
+ *
+ * The library prints nothing, reads no environment variable, never exits and owns no global state. Speculation is invisible: for any
+ * drafter, budget, cache history and neighbour the tokens are those of plain decoding. */
+#ifndef RATOON_H
+#define RATOON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rt_engine rt_engine;
+typedef struct rt_session rt_session;
+typedef struct rt_step rt_step;
+
+typedef enum { RT_OK = 0, RT_END = 1, RT_EARG = -1, RT_ENOMEM = -2, RT_EIO = -3, RT_EFORMAT = -4, RT_EUNSUPPORTED = -5,
+               RT_EFULL = -6, RT_ECANCEL = -7, RT_EBACKEND = -8, RT_ENOTOKEN = -9 } rt_status;
+typedef struct { rt_status code; char text[512]; } rt_error;       /* text: one line, naming the file or field, its value and what was expected */
+
+/* Any hook may be NULL. log: level 0 error, 1 warning, 2 information, 3 detail. */
+typedef struct {
+    void *ud;
+    void (*log)(void *ud, int level, const char *line);
+    bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; polled after every layer of a pass */
+    void (*trace)(void *ud, const char *name, int32_t layer, const float *rows, int32_t n, int32_t cols);
+} rt_hooks;
+
+/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
+ * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: type of stored keys and values, "f32", "f16"
+ * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
+ * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
+typedef struct {
+    const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
+    int32_t threads, n_taps;
+    const int32_t *taps;
+    rt_hooks hooks;
+} rt_options;
+typedef struct { int32_t ctx, draft_ctx, checkpoints; } rt_session_options;       /* tokens; 0: 8192 or the model's; the drafter's ring; default 3 */
+
+/* Acceptance drawn instead of decided, for benchmarks: edge[d][r] is the probability that the child of drafter rank r at depth d + 1 is
+ * the target's, given its parent. */
+typedef struct { int32_t n_depth, n_rank; double edge[16][16]; } rt_profile;
+/* budget: 0 automatic, -1 plain decoding, else 1..63 nodes beside the root. chunk: prompt tokens per pass, default 256. */
+typedef struct { int32_t sessions, chunk, budget; bool chain; const rt_profile *simulate; uint64_t simulate_seed; } rt_step_options;
+
+typedef struct { int32_t id; float add; } rt_bias;
+/* temperature below 1e-5: greedy. top_p 1 (0 is taken for 1), min_p 0, top_k 0, repetition 1 (0 is taken for 1), frequency and presence
+ * 0: off. rep_window: tokens that penalties look back on, at most 256 (0: 256). max_tokens 0: up to the context. */
+typedef struct {
+    float temperature, top_p, min_p, repetition, frequency, presence;
+    int32_t top_k, rep_window, max_tokens;
+    uint64_t seed;
+    const rt_bias *bias; int32_t n_bias;                                          /* at most 300, copied */
+} rt_sampling;
+
+/* status RT_OK with n 0: a prompt chunk was computed, or the session's turn is still to come. */
+typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
+typedef struct { int64_t prompt_tokens, resumed, generated, passes, drafted, accepted; double prefill_s, decode_s; } rt_stats;
+
+const char *rt_version(void);
+
+rt_status rt_open(rt_engine **out, const rt_options *o, rt_error *e);
+void      rt_close(rt_engine *g);                                                 /* after its sessions and steps */
+/* Every part of the memory that one session and one step will take, before anything large is loaded: model, drafter, session, step, and
+ * "tables" for what the process itself holds (tokenizer, file indexes). NULL so, st: the defaults. */
+rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
+                  void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
+/* A fact as text, like snprintf; 0: unknown key. Keys: "model", "model.arch", "model.name", "model.layers", "model.dim", "model.vocab",
+ * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
+ * "draft.mask", "draft.fc", "kv", "backend", "threads", "chat_template". */
+size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
+
+/* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */
+bool      rt_has_tokenizer(const rt_engine *g);
+size_t    rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, int32_t *out, size_t cap);
+size_t    rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap);
+const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);            /* of one token, maybe part of a character; control tokens: none */
+bool      rt_token_ends(const rt_engine *g, int32_t id);                          /* an end-of-generation token */
+int32_t   rt_token_find(const rt_engine *g, const char *s, size_t n);             /* -1: no token has exactly this text */
+int32_t   rt_token_bos(const rt_engine *g);                                       /* -1: none */
+bool      rt_adds_bos(const rt_engine *g);
+
+rt_status rt_session_new(rt_session **out, rt_engine *g, const rt_session_options *o, rt_error *e);
+void      rt_session_free(rt_session *s);
+const char *rt_session_error(const rt_session *s);
+int32_t   rt_session_ctx(const rt_session *s);
+/* Notes the text; steps do the work. Goes back to the deepest place that it shares with what the session holds. */
+rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n);
+rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);                   /* from the next token on */
+/* One bit per id for the token after text + path; asked for visited rows only; a pure function of text + path. mask returning false
+ * allows everything. NULL: no mask. */
+rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
+rt_status rt_take(rt_session *s, int32_t n);                                      /* keep the first n tokens of the last block */
+void      rt_stats_get(const rt_session *s, rt_stats *out);
+
+rt_status rt_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, rt_error *e);
+void      rt_step_free(rt_step *st);
+const char *rt_step_error(const rt_step *st);
+rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);/* one pass for all of them */
+rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);                     /* runs steps until s has a block or ends */
+/* Acceptance seen so far by this step object, as a profile for `simulate`. */
+void      rt_step_profile(const rt_step *st, rt_profile *out);
+
+/* Looking inside, for comparisons with other programs. Each call sets the session's text to `prefix` (committed first, may be empty),
+ * evaluates n rows after it and keeps none. parents NULL: a chain of any length; else one tree, n <= 64, parents[0] == -1, parents[i] <
+ * i. row is called in order with logits [vocab] and, for an engine with taps, taps [n_taps * dim] (else NULL). */
+typedef void (*rt_row)(void *ud, int32_t i, const float *logits, const float *taps);
+rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token, const int32_t *parent, int32_t n,
+                  rt_row row, void *ud);
+/* The drafter's logits for the block that starts with `anchor` after prefix; row is called draft.block times. */
+rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row, void *ud);
+/* Milliseconds of a pass of n rows after what the session has committed; repeats >= 1 values to ms. Nothing is kept. */
+rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t n, int32_t repeats, double *ms);
+
+/* What this machine can do at most, measured in about a second: bytes read from memory, int8 operations (a multiply-add is two). */
+rt_status rt_roofline(int32_t threads, double *bytes_per_s, double *int8_ops_per_s, rt_error *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

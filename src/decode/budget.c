@@ -1,0 +1,133 @@
+/* budget.c - the cost table and the controller of budget.h. */
+#include "decode/budget.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mathd.h"
+
+/* ---------------------------------------------------------------- cost */
+
+enum { SEEN_FULL = 20 };
+static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
+static const double STALL = 3;
+
+void cost_reset(Cost *c) { memset(c, 0, sizeof *c); }
+
+static void learn(float *value, int32_t *seen, double seconds)
+{
+    double ms = seconds * 1e3, old = (double)*value;
+    if (!(ms > 0) || !(ms < 1e9)) return;                            /* a clock that stood still, or went back */
+    if (*seen > 0 && ms > STALL * old) ms = STALL * old;
+    if (*seen < SEEN_FULL) ++*seen;
+    *value = (float)(old + (ms - old) / *seen);
+}
+
+void cost_pass(Cost *c, int32_t rows, double seconds)
+{
+    if (rows < 1 || rows > ROWS_DECODE) return;
+    learn(&c->pass_ms[rows], &c->seen[rows], seconds);
+
+    /* The rows in between. Nothing is known below the first point: a narrower pass costs about the same. */
+    int32_t last = 0;
+    float slope = 0;
+    for (int32_t n = 1; n <= ROWS_DECODE; n++) {
+        if (!c->seen[n]) continue;
+        for (int32_t i = last + 1; i < n; i++)
+            c->pass_ms[i] = last ? c->pass_ms[last] + (c->pass_ms[n] - c->pass_ms[last]) * (float)(i - last) / (float)(n - last) : c->pass_ms[n];
+        slope = last ? (c->pass_ms[n] - c->pass_ms[last]) / (float)(n - last) : ROW_GUESS * c->pass_ms[n];
+        last = n;
+    }
+    if (slope < 0) slope = 0;
+    for (int32_t i = last + 1; i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[last] + slope * (float)(i - last);
+}
+
+void cost_draft(Cost *c, double seconds) { learn(&c->draft_ms, &c->draft_seen, seconds); }
+
+/* ---------------------------------------------------------------- width */
+
+int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, float draft_ms, float limit_ms, double *best)
+{
+    double sum = 1, top = sum / ((double)draft_ms + (double)pass_ms[1]);
+    int32_t pick = 0;
+    for (int32_t n = 1; n <= n_max && n < ROWS_DECODE; n++) {
+        sum += gain[n - 1];
+        double rate = sum / ((double)draft_ms + (double)pass_ms[n + 1]);
+        if (pass_ms[n + 1] > limit_ms || !(rate > top)) continue;
+        top = rate;
+        pick = n;
+    }
+    if (best) *best = top;
+    return pick;
+}
+
+/* ---------------------------------------------------------------- controller */
+
+enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 32 };
+static const double CREDIT = 3.5, INTEREST = 0.01, WEALTH = 24;        /* account: start, per token, at most */
+static const double ENTER = 1.05;
+static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
+
+void budget_reset(Budget *b)
+{
+    memset(b, 0, sizeof *b);
+    b->gap = FIRST_GAP;
+    b->account = CREDIT;
+}
+
+static double draft_cost(const Cost *c) { return c->draft_seen ? (double)c->draft_ms : DRAFT_GUESS * (double)c->pass_ms[1]; }
+
+static void leave(Budget *b)
+{
+    b->gap = b->won > 0 ? SHORT_GAP : b->gap < LONG_GAP / 2 ? 2 * b->gap : LONG_GAP;
+    b->on = false;
+    b->since = 0;
+}
+
+bool budget_should_draft(Budget *b, const Cost *c)
+{
+    double plain = (double)c->pass_ms[1];
+    if (!(plain > 0)) return false;
+    bool affordable = b->account * plain >= draft_cost(c);
+    if (b->on && !affordable) leave(b);
+    return affordable && (b->on || b->since >= b->gap);
+}
+
+int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
+{
+    double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
+
+    /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe may risk half the account. */
+    double risk = b->account * plain * (b->on ? 1.0 : 0.5) - draft;
+    int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(risk, 0)), &best);
+    if (b->on) {
+        b->bad = best * plain > 1 ? 0 : b->bad + 1;
+        if (b->bad >= BAD_MAX) leave(b);
+    } else if (n > 0 && best * plain > ENTER) {
+        b->on = true;
+        b->bad = b->stay = 0;
+        b->tokens = b->ms = b->won = 0;
+    } else b->gap = b->gap < LONG_GAP / 2 ? 2 * b->gap : LONG_GAP;
+    b->since = 0;
+    return n;
+}
+
+void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t committed, double seconds)
+{
+    double ms = seconds * 1e3, plain = (double)c->pass_ms[1];
+    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * committed);
+    if (!drafted) {
+        b->since += committed;
+        return;
+    }
+    if (!(plain > 0) || !(ms >= 0)) return;
+    double won = committed - ms / plain;
+    b->account = fmin(WEALTH, b->account + won);
+    b->won += won;
+    if (!b->on) return;
+    double decay = mathd_exp(-(double)committed / WINDOW);
+    b->tokens = b->tokens * decay + committed;
+    b->ms = b->ms * decay + ms;
+    b->stay += committed;
+    if (b->stay >= WINDOW && b->tokens * plain < b->ms) leave(b);
+}

@@ -1,0 +1,54 @@
+/* drafter_dflash.c - the DFlash drafter in the loop: [root, MASK, ...] of every session as one BLOCK pass, candidates copied out. */
+#include <stddef.h>
+#include <string.h>
+
+#include "decode/spec.h"
+
+/* Sessions whose blocks fit one pass together. */
+static Status propose_some(DflashDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
+{
+    Step *st = &sp->step;
+    Backend *be = st->be;
+    int32_t token[ROWS_DECODE], rows = d->block - 1;
+    pass_start(st);
+    for (int32_t i = 0; i < n; i++) {
+        token[0] = s[i]->text[s[i]->n_text - 1];
+        for (int32_t r = 1; r < d->block; r++) token[r] = d->dm->mask_id;
+        Slice *sl = pass_slice(st, &s[i]->draft, SLICE_BLOCK, d->block, token, NULL);
+        draw_set(&sl->draw, &s[i]->sampling, s[i]->text, s[i]->n_text);
+        sl->draw.n_bias = s[i]->n_bias;
+        memcpy(sl->draw.bias, s[i]->bias, sizeof *s[i]->bias * (size_t) s[i]->n_bias);
+        for (int32_t r = 1; r < d->block; r++) pass_want(st, sl, r, WANT_LOGITS, -1);
+    }
+    PassOut o;
+    TRY(model_pass(d->dm, st, &o, LAT_K, err));
+    int32_t id[ROWS_DECODE * LAT_K];
+    float score[ROWS_DECODE * LAT_K * LAT_K];
+    size_t n_rows = (size_t) (n * rows);
+    be->copy_out(be, id, o.id->data, sizeof *id * n_rows * LAT_K);
+    be->copy_out(be, score, o.edge ? o.edge->data : o.score->data, sizeof *score * n_rows * LAT_K * (o.edge ? LAT_K : 1));
+    TRY(be->sync(be, err));
+    int32_t depth = rows < LAT_DEPTH ? rows : LAT_DEPTH;
+    for (int32_t i = 0; i < n; i++) {
+        size_t at = (size_t) (i * rows) * LAT_K;
+        if (o.edge) lattice_from_pairs(&out[i], id + at, score + at * LAT_K, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
+        else lattice_from_scores(&out[i], id + at, score + at, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
+    }
+    return ST_OK;
+}
+
+static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
+{
+    DflashDrafter *d = (DflashDrafter *) (void *) ((char *) drafter - offsetof(DflashDrafter, drafter));
+    int32_t most = ROWS_DECODE / d->block;
+    for (int32_t done = 0; done < n; done += most) {
+        int32_t part = n - done < most ? n - done : most;
+        TRY(propose_some(d, sp, s + done, part, out + done, err));
+    }
+    return ST_OK;
+}
+
+void drafter_dflash(DflashDrafter *d, const Model *dm)
+{
+    *d = (DflashDrafter) { .drafter = { .uses_taps = true, .rows = dm->block, .propose = propose }, .dm = dm, .block = dm->block };
+}

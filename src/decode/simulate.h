@@ -1,0 +1,26 @@
+/* simulate.h - acceptance drawn from a profile instead of from the target's text: what a drafter of known quality would bring on a
+ * model for which none has been trained. All real work of drafting, pass and keep still runs; only which edges are entered is drawn.
+ * Whoever prints a figure obtained this way says so. */
+#ifndef RATOON_DECODE_SIMULATE_H
+#define RATOON_DECODE_SIMULATE_H
+
+#include <stdint.h>
+
+#include "decode/accept.h"
+
+/* edge[d][r]: probability that the target's token is the child of lattice rank r at depth d + 1, given that its parent was reached.
+ * Ranks exclude each other: each depth sums to at most 1. */
+typedef struct { int32_t n_depth, n_rank; double edge[LAT_DEPTH][LAT_K]; } Profile;
+
+/* NULL, or what is wrong: "depths", "ranks", "probability" (outside [0, 1]), "sum" (of a depth, above 1). */
+const char *simulate_check(const Profile *p);
+/* The path of this step, a pure function of (tree, profile, seed, step); bonus as given, as there is no target's choice to follow. */
+void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, uint64_t step, int32_t bonus);
+
+/* Counting real acceptance, to make a profile of it. offered: edges of that depth and rank whose parent was reached. */
+typedef struct { int64_t offered[LAT_DEPTH][LAT_K], accepted[LAT_DEPTH][LAT_K]; } EdgeCount;
+void simulate_count(EdgeCount *c, const Tree *t, const Path *p);
+/* accepted / offered; a depth whose sum passes 1 (its ranks were offered on different occasions) is scaled down to 1. */
+void simulate_profile(Profile *out, const EdgeCount *c);
+
+#endif

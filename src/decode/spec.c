@@ -1,0 +1,440 @@
+/* spec.c - one step: confirm, draft, pass, accept, keep. The order is that of doc/design.md "A step", and so is the reason for it: until
+ * the pass has succeeded no session has changed but for taps that became drafter keys/values, which are committed text in any case. */
+#include "decode/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
+}
+
+Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter *d, int32_t sessions_max, int32_t chunk, size_t scratch_bytes, Error *err)
+{
+    if (sessions_max < 1 || sessions_max > ROWS_DECODE || chunk < 1) return fail(err, ST_ARG, "step: %d sessions and chunks of %d, expected 1 to %d sessions", sessions_max, chunk, ROWS_DECODE);
+    *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max };
+    cost_reset(&sp->cost);
+    bool taps = m->tap_width > 0 && (dm ? d && d->uses_taps : true);               /* without a drafter taps are there to be looked at */
+    int32_t n_max = ROWS_DECODE + chunk;
+    if (n_max < TAP_SLOTS) n_max = TAP_SLOTS;      /* all waiting taps of a session in one pass */
+    /* One slice more than sessions: the largest pass, which the plan runs, is a tree and a chunk of one session. */
+    StepLimits lim = { .n_max = n_max, .slices_max = sessions_max + 1, .chunk = chunk < ROWS_DECODE ? ROWS_DECODE : chunk, .tap_width = taps ? m->tap_width : 0, .scratch_bytes = scratch_bytes };
+    TRY(step_open(&sp->step, be, &lim, err));
+    size_t n = (size_t) sessions_max;
+    sp->lattice = calloc(n, sizeof *sp->lattice);
+    sp->tree = calloc(n, sizeof *sp->tree);
+    sp->grown = calloc(n, sizeof *sp->grown);
+    sp->turn = calloc(n, sizeof *sp->turn);
+    sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
+    sp->mask = calloc((size_t) m->vocab / 32 + 1, sizeof *sp->mask);
+    sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
+    if (!sp->lattice || !sp->tree || !sp->grown || !sp->turn || !sp->scratch || !sp->mask || !sp->view) {
+        spec_close(sp);
+        return fail(err, ST_MEMORY, "step: out of memory");
+    }
+    return ST_OK;
+}
+
+void spec_close(Spec *sp)
+{
+    step_close(&sp->step);
+    free(sp->lattice);
+    free(sp->tree);
+    free(sp->grown);
+    free(sp->turn);
+    free(sp->scratch);
+    free(sp->mask);
+    free(sp->view);
+    *sp = (Spec) { 0 };
+}
+
+/* ---- taps ---- */
+
+static bool keeps_taps(const Spec *sp, const Session *s) { return sp->drafter && sp->drafter->uses_taps && s->dm && sp->budget != BUDGET_PLAIN; }
+
+/* The block of the last pass can no longer be shortened: its path's taps join the waiting list. Where positions are missing between
+ * (the session was advanced by a step that keeps no taps), the drafter goes on behind a hole. */
+static void confirm(const Spec *sp, Session *s)
+{
+    if (keeps_taps(sp, s)) {
+        int32_t path = s->target.confirmed ? 0 : s->target.n_path;
+        if (s->draft.P + s->n_wait + path != s->target.P || (path > 0 && s->n_pend == 0)) {
+            s->n_wait = 0;
+            state_advance(&s->draft, s->target.P - s->draft.P);
+        } else {
+            for (int32_t t = 0; t < path; t++) s->wait[s->n_wait++] = s->pend[s->target.path[t]];
+        }
+    }
+    s->n_pend = 0;
+    s->target.confirmed = true;
+}
+
+/* Slots that neither wait nor belong to the pass: there are always ROWS_DECODE of them. */
+static void take_slots(Session *s, int32_t n)
+{
+    bool used[TAP_SLOTS] = { false };
+    for (int32_t j = 0; j < s->n_wait; j++) used[s->wait[j]] = true;
+    for (int32_t slot = 0; s->n_pend < n; slot++)
+        if (!used[slot]) s->pend[s->n_pend++] = slot;
+}
+
+/* Rows of taps become drafter keys/values: those that wait, or the rows of a chunk. */
+static Status insert_taps(Spec *sp, Session *s, float *taps, const int32_t *slot, int32_t n, Error *err)
+{
+    int32_t none[TAP_SLOTS] = { 0 };
+    Step *st = &sp->step;
+    for (int32_t done = 0; done < n;) {
+        int32_t part = n - done < TAP_SLOTS ? n - done : TAP_SLOTS;
+        pass_start(st);
+        Slice *sl = pass_slice(st, &s->draft, SLICE_CHAIN, part, none, NULL);
+        sl->taps = taps;
+        for (int32_t i = 0; i < part; i++) pass_want(st, sl, i, WANT_TAPS, slot ? slot[done + i] : done + i);
+        TRY(model_context(s->dm, st, err));
+        state_advance(&s->draft, part);
+        done += part;
+    }
+    return ST_OK;
+}
+
+static Status flush_waiting(Spec *sp, Session *s, Error *err)
+{
+    if (s->n_wait == 0) return ST_OK;
+    TRY(insert_taps(sp, s, s->taps, s->wait, s->n_wait, err));
+    s->n_wait = 0;
+    return ST_OK;
+}
+
+/* ---- before the pass ---- */
+
+static void set_draw(const Session *s, Draw *d)
+{
+    draw_set(d, &s->sampling, s->text, s->target.P + 1);
+    d->n_bias = s->n_bias;
+    memcpy(d->bias, s->bias, sizeof *s->bias * (size_t) s->n_bias);
+}
+
+/* The first session with prompt left gives a chunk, the others with prompt left wait their turn. */
+static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
+{
+    bool chunk_taken = false;
+    int32_t decoding = 0;
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        *t = (Turn) { 0 };
+        s[i]->n_out = s[i]->last_accepted = 0;
+        if (s[i]->status != ST_OK) continue;
+        if (session_room(s[i]) < 1) {
+            s[i]->status = ST_END;
+            continue;
+        }
+        confirm(sp, s[i]);
+        int32_t left = s[i]->n_text - 1 - s[i]->target.P;
+        if (left > 0) {
+            if (!chunk_taken) t->chunk = left < sp->chunk ? left : sp->chunk;
+            chunk_taken = true;
+        } else if (decoding < ROWS_DECODE) {
+            t->decodes = true;
+            decoding++;
+        }
+    }
+    return decoding;
+}
+
+static bool wants_draft(Spec *sp, Session *s)
+{
+    if (!sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
+    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->cost);
+}
+
+static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const Turn *t = &sp->turn[i];
+        if (!(t->decodes || t->chunk) || !keeps_taps(sp, s[i])) continue;
+        if (t->drafted || t->chunk || s[i]->n_wait >= TAP_WAIT) TRY(flush_waiting(sp, s[i], err));
+    }
+    return ST_OK;
+}
+
+/* Nodes of all trees together. Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at
+ * gains per session: (S + sum g) / T and (1 + sum g / S) / T have their maximum in the same place. */
+static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
+{
+    int32_t most = ROWS_DECODE - decoding;
+    if (sp->budget > 0) return sp->budget < most ? sp->budget : most;
+    double gain[ROWS_DECODE];
+    int32_t found = tree_gains(gain, sp->grown, n), first = 0;
+    while (!sp->turn[first].drafted) first++;
+    if (decoding == 1) return budget_choose(&s[first]->budget, &sp->cost, gain, found < most ? found : most);
+    Cost shifted = sp->cost;
+    for (int32_t r = 1; r + decoding - 1 <= ROWS_DECODE; r++) shifted.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
+    for (int32_t i = 0; i < found; i++) gain[i] /= decoding;
+    return budget_choose(&s[first]->budget, &shifted, gain, found < most ? found : most);
+}
+
+static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Error *err)
+{
+    Session *who[ROWS_DECODE];
+    const Lattice *lat[ROWS_DECODE] = { NULL };
+    int32_t root[ROWS_DECODE] = { 0 }, depth_max[ROWS_DECODE] = { 0 }, n_who = 0, n_draft = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].drafted) who[n_who++] = s[i];
+    if (n_who > 0) {
+        double t0 = now();
+        TRY(sp->drafter->propose(sp->drafter, sp, who, n_who, sp->lattice, err));
+        double spent = now() - t0;
+        cost_draft(&sp->cost, spent);
+        for (int32_t i = 0; i < n; i++)
+            if (sp->turn[i].drafted) sp->turn[i].draft_s = spent;
+    }
+    int32_t n_at = 0;                              /* one heap over the sessions that decode */
+    for (int32_t i = 0; i < n; i++) {
+        if (!sp->turn[i].decodes) continue;
+        lat[n_at] = sp->turn[i].drafted ? &sp->lattice[n_draft++] : NULL;
+        root[n_at] = s[i]->text[s[i]->n_text - 1];
+        depth_max[n_at] = session_room(s[i]) - 1;
+        n_at++;
+    }
+    int32_t nodes = 0;
+    if (n_who > 0) {
+        (sp->chain ? tree_chain : tree_build)(sp->grown, lat, root, depth_max, n_at, sp->budget > 0 ? sp->budget : ROWS_DECODE - decoding);
+        nodes = choose_nodes(sp, s, n_at, decoding);
+    }
+    (sp->chain ? tree_chain : tree_build)(sp->tree, lat, root, depth_max, n_at, nodes);
+    for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
+    return ST_OK;
+}
+
+/* ---- the pass ---- */
+
+static void add_tree(Spec *sp, Session *s, Turn *t, const Tree *tree)
+{
+    Step *st = &sp->step;
+    bool taps = keeps_taps(sp, s);
+    t->slice = pass_slice(st, &s->target, SLICE_TREE, tree->n, tree->token, tree->parent);
+    t->slice->taps = s->taps;
+    if (taps) take_slots(s, tree->n);
+    for (int32_t r = 0; r < tree->n; r++) pass_want(st, t->slice, r, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? s->pend[r] : -1);
+    set_draw(s, &t->slice->draw);
+}
+
+static void add_chunk(Spec *sp, Session *s, Turn *t)
+{
+    Step *st = &sp->step;
+    t->slice = pass_slice(st, &s->target, SLICE_CHAIN, t->chunk, s->text + s->target.P, NULL);
+    t->slice->taps = st->chunk_taps;
+    for (int32_t r = 0; keeps_taps(sp, s) && r < t->chunk; r++) pass_want(st, t->slice, r, WANT_TAPS, r);
+}
+
+static Status run_pass(Spec *sp, Session *const *s, int32_t n, PassOut *out, Error *err)
+{
+    pass_start(&sp->step);
+    int32_t tree = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].decodes) add_tree(sp, s[i], &sp->turn[i], &sp->tree[tree++]);
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].chunk) add_chunk(sp, s[i], &sp->turn[i]);
+    return model_pass(sp->m, &sp->step, out, 0, err);
+}
+
+/* ---- after the pass ---- */
+
+/* What the walk asks at each visited row. */
+typedef struct { Spec *sp; Session *s; const Tree *tree; const Turn *turn; const PassOut *out; int32_t logits0; } Walk;
+
+static int32_t next_token(void *ud, int32_t row, const Path *so_far)
+{
+    Walk *w = ud;
+    Spec *sp = w->sp;
+    Backend *be = sp->step.be;
+    const Rows *r = &sp->step.host;
+    if (w->out->next && !w->s->allow) {
+        const int32_t *ids = be->view(be, sp->view, w->out->next->data, sizeof(int32_t) * (size_t) r->n_logits);
+        return ids[w->logits0 + row];
+    }
+    int32_t path[ROWS_DECODE];
+    for (int32_t t = 1; t < so_far->n; t++) path[t - 1] = w->tree->token[so_far->row[t]];
+    size_t bytes = sizeof(float) * (size_t) sp->m->vocab;
+    const float *logits = be->view(be, sp->view, (const uint8_t *) w->out->logits->data + bytes * (size_t) (w->logits0 + row), bytes);
+    const uint32_t *mask = NULL;
+    if (w->s->allow && w->s->allow(w->s->allow_ud, path, (size_t) (so_far->n - 1), sp->mask)) mask = sp->mask;
+    int64_t pos = r->pos[w->turn->slice->row0 + row] + 1;
+    return draw_next(&w->turn->slice->draw, path, so_far->n - 1, logits, sp->m->vocab, pos, mask, sp->scratch);
+}
+
+static void end_with(Session *s, Status code, int32_t at, int32_t reason)
+{
+    s->status = code;
+    if (reason == DRAW_NONE) fail(&s->error, code, "no token allowed at position %d", at);
+    else fail(&s->error, code, "the logits at position %d are not finite", at);
+    s->n_pend = 0;
+}
+
+/* With a simulated profile the edges that are entered are drawn, and the target's own choice follows where they end. */
+static Status choose_path(Spec *sp, Walk *w, Path *path)
+{
+    if (!sp->simulate) return accept_path(path, w->tree, next_token, w);
+    simulate_path(path, w->tree, sp->simulate, sp->simulate_seed, sp->simulate_step++, 0);
+    Path so_far = *path;
+    path->bonus = next_token(w, path->row[path->n - 1], &so_far);
+    if (path->bonus >= 0) return ST_OK;
+    return path->bonus == DRAW_NONE ? ST_NOTOKEN : ST_BACKEND;
+}
+
+static void keep_block(Session *s, const Tree *tree, const Path *path)
+{
+    for (int32_t t = 1; t < path->n; t++) s->out[s->n_out++] = tree->token[path->row[t]];
+    s->out[s->n_out++] = path->bonus;
+    memcpy(s->text + s->n_text, s->out, sizeof *s->out * (size_t) s->n_out);
+    s->n_text += s->n_out;
+    s->n_made += s->n_out;
+    s->last_accepted = path->n - 1;
+    s->stats.generated += s->n_out;
+    s->stats.accepted += path->n - 1;
+    s->stats.drafted += tree->n - 1;
+    state_keep(&s->target, path->row, path->n);
+}
+
+static void finish_decoding(Spec *sp, Session *s, const Turn *t, const Tree *tree, const PassOut *out, int32_t logits0, double seconds)
+{
+    Walk w = { sp, s, tree, t, out, logits0 };
+    Path path;
+    s->stats.passes++;
+    s->stats.decode_s += seconds + t->draft_s;
+    Status st = choose_path(sp, &w, &path);
+    if (st != ST_OK) {
+        end_with(s, st, s->target.P + path.n, path.bonus);
+        return;
+    }
+    if (t->drafted) accept_learn(&s->calib, tree, &path);
+    if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
+    keep_block(s, tree, &path);
+    if (sp->drafter && sp->budget == BUDGET_AUTO) budget_observe(&s->budget, &sp->cost, t->drafted, s->n_out, seconds + t->draft_s);
+}
+
+static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, Error *err)
+{
+    if (keeps_taps(sp, s)) TRY(insert_taps(sp, s, sp->step.chunk_taps, NULL, t->chunk, err));
+    state_advance(&s->target, t->chunk);
+    s->stats.prefill_s += seconds;
+    if (s->target.P == s->n_prompt - 1) TRY(state_checkpoint(&s->target, &sp->step, err));
+    return ST_OK;
+}
+
+/* ---- passes that bring nothing ---- */
+
+/* n rows of any tokens as a tree: pending rows that are never kept. */
+Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err)
+{
+    int32_t token[ROWS_DECODE] = { 0 };
+    PassOut out;
+    pass_start(&sp->step);
+    bool taps = keeps_taps(sp, s);
+    Slice *sl = pass_slice(&sp->step, &s->target, SLICE_TREE, n, token, NULL);
+    sl->taps = s->taps;
+    s->n_pend = 0;
+    if (taps) take_slots(s, n);
+    for (int32_t i = 0; i < n; i++) pass_want(&sp->step, sl, i, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? s->pend[i] : -1);
+    s->n_pend = 0;
+    if (chunk) {
+        int32_t *zeros = calloc((size_t) chunk, sizeof *zeros);
+        if (!zeros) return fail(err, ST_MEMORY, "step: out of memory");
+        sl = pass_slice(&sp->step, &s->target, SLICE_CHAIN, chunk, zeros, NULL);
+        free(zeros);
+        sl->taps = sp->step.chunk_taps;
+        for (int32_t i = 0; taps && i < chunk; i++) pass_want(&sp->step, sl, i, WANT_TAPS, i);
+    }
+    return model_pass(sp->m, &sp->step, &out, 0, err);
+}
+
+/* Times passes of growing width, about a second in all, before the first decoding pass. */
+static Status measure(Spec *sp, Session *s, Error *err)
+{
+    static const int32_t widths[] = { 1, 2, 4, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64 };
+    double t0 = now();
+    sp->measured = true;
+    TRY(state_writable(&s->target, err));
+    for (size_t i = 0; i < sizeof widths / sizeof *widths && now() - t0 < 1.0; i++) {
+        if (s->target.P + widths[i] > s->ctx) break;
+        for (int32_t round = 0; round < 4; round++) {
+            double start = now();
+            TRY(spec_idle_pass(sp, s, widths[i], 0, err));
+            if (round > 0) cost_pass(&sp->cost, widths[i], now() - start);
+            if (round > 0 && now() - t0 > 1.0) break;
+        }
+    }
+    return ST_OK;
+}
+
+Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
+{
+    if (n < 1 || n > sp->sessions_max) return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
+    int32_t decoding = plan_turns(sp, s, n);
+    bool chunk = false, work = decoding > 0;
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        work |= t->chunk > 0;
+        chunk |= t->chunk > 0;
+        t->drafted = t->decodes && wants_draft(sp, s[i]);
+    }
+    if (!work) return ST_OK;
+    for (int32_t i = 0; i < n && sp->drafter && sp->budget == BUDGET_AUTO && !sp->measured; i++)
+        if (sp->turn[i].decodes) TRY(measure(sp, s[i], err));
+    TRY(flush_for_step(sp, s, n, err));
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].decodes || sp->turn[i].chunk) TRY((sp->turn[i].decodes ? state_writable : state_ready)(&s[i]->target, err));
+    TRY(draft(sp, s, n, decoding, err));
+    PassOut out;
+    double t0 = now();
+    Status st = run_pass(sp, s, n, &out, err);
+    double seconds = now() - t0;
+    if (st != ST_OK) {
+        for (int32_t i = 0; i < n; i++) s[i]->n_pend = 0;
+        return st;
+    }
+    if (!chunk) cost_pass(&sp->cost, sp->step.host.n, seconds);
+    /* Rows of trees come first and all want logits, so a slice's logits begin at its first row. */
+    int32_t tree = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].decodes) {
+            finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree], &out, sp->turn[i].slice->row0, seconds);
+            tree++;
+        }
+    /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].chunk) s[i]->status = finish_chunk(sp, s[i], &sp->turn[i], seconds, &s[i]->error);
+    return ST_OK;
+}
+
+Status spec_flush_taps(Spec *sp, Session *s, Error *err)
+{
+    confirm(sp, s);
+    return flush_waiting(sp, s, err);
+}
+
+Status spec_commit_root(Spec *sp, Session *s, Error *err)
+{
+    confirm(sp, s);
+    if (keeps_taps(sp, s)) TRY(flush_waiting(sp, s, err));
+    TRY(state_ready(&s->target, err));
+    sp->turn[0] = (Turn) { .chunk = 1 };
+    PassOut out;
+    TRY(run_pass(sp, &s, 1, &out, err));
+    return finish_chunk(sp, s, &sp->turn[0], 0, err);
+}
+
+Status spec_largest(Spec *sp, Session *s, Error *err)
+{
+    TRY(spec_idle_pass(sp, s, ROWS_DECODE, sp->chunk, err));
+    if (!sp->drafter) return ST_OK;
+    if (keeps_taps(sp, s)) TRY(insert_taps(sp, s, s->taps, NULL, TAP_SLOTS, err));
+    Session *who[ROWS_DECODE];
+    int32_t n = sp->drafter->rows ? ROWS_DECODE / sp->drafter->rows : 1;
+    if (n > sp->sessions_max) n = sp->sessions_max;
+    for (int32_t i = 0; i < n; i++) who[i] = s;
+    return sp->drafter->propose(sp->drafter, sp, who, n, sp->lattice, err);
+}

@@ -1,0 +1,239 @@
+/* tree.c - the heaviest prefixes of a lattice, best first.
+ *
+ * The heap holds, for every node taken so far, its best child that was not taken yet. Taking a child puts its next sibling and its own
+ * best child in. Since no edge is positive nothing heavier can appear later, so the nodes come out in the order of their weights and a
+ * parent always before its children. Weights are sums from the root (never differences), so equal paths have equal weights. */
+#include "decode/tree.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mathd.h"
+
+/* ---------------------------------------------------------------- lattices */
+
+/* raw = log-softmax of score [k] over the columns that hold a token; edge = calibrated. */
+static void lattice_row(Lattice *l, int32_t d, int32_t k_prev, const float *score, const Calibration *calib, int32_t source)
+{
+    double max = -INFINITY, sum = 0;
+    for (int32_t k = 0; k < l->k; k++) if (l->token[d][k] >= 0 && (double)score[k] > max) max = (double)score[k];
+    for (int32_t k = 0; k < l->k; k++) if (l->token[d][k] >= 0 && score[k] > -INFINITY) sum += mathd_exp((double)score[k] - max);
+    double log_sum = mathd_log(sum);
+    for (int32_t k = 0; k < l->k; k++) {
+        bool none = l->token[d][k] < 0 || !(score[k] > -INFINITY);
+        float raw = none ? -INFINITY : (float)((double)score[k] - max - log_sum);
+        l->raw[d][k_prev][k] = raw;
+        l->edge[d][k_prev][k] = calib && !none ? calib_edge(calib, source, d, raw) : raw;
+    }
+}
+
+static void lattice_tokens(Lattice *l, const int32_t *id, int32_t n_depth, int32_t k, int32_t source)
+{
+    l->n_depth = n_depth < LAT_DEPTH ? n_depth : LAT_DEPTH;
+    l->k = k < LAT_K ? k : LAT_K;
+    for (int32_t d = 0; d < l->n_depth; d++)
+        for (int32_t i = 0; i < l->k; i++) {
+            l->token[d][i] = id[d * k + i];
+            l->source[d][i] = (uint8_t)source;
+        }
+}
+
+void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
+{
+    lattice_tokens(l, id, n_depth, k, source);
+    size_t row = (size_t)l->k * sizeof(float);
+    for (int32_t d = 0; d < l->n_depth; d++) {
+        lattice_row(l, d, 0, score + d * k, calib, source);
+        for (int32_t p = 1; p < l->k; p++) {
+            memcpy(l->edge[d][p], l->edge[d][0], row);
+            memcpy(l->raw[d][p], l->raw[d][0], row);
+        }
+    }
+}
+
+void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
+{
+    lattice_tokens(l, id, n_depth, k, source);
+    for (int32_t d = 0; d < l->n_depth; d++)
+        for (int32_t p = 0; p < l->k; p++) lattice_row(l, d, p, score + (d * k + p) * k, calib, source);
+}
+
+/* ---------------------------------------------------------------- growing */
+
+/* A child that could be taken: columns is the set of lattice columns that hold its token and can be reached from its parent's. */
+typedef struct { float edge, raw; int32_t token, rank; uint32_t columns; uint8_t source; } Child;
+typedef struct { int32_t n; Child at[LAT_K]; } Children;                /* best first */
+typedef struct { double weight; int32_t depth, tree, parent, list, at; } Pop;
+
+typedef struct {
+    Children list[ROWS_DECODE];                                      /* one for each node that was taken and has children */
+    int32_t  n_lists;
+    Pop      heap[2 * ROWS_DECODE];                                  /* each taken node adds two at most and removes one */
+    int32_t  n_heap;
+} Grower;
+
+static bool pop_before(const Pop *a, const Pop *b)
+{
+    if (a->weight != b->weight) return a->weight > b->weight;
+    if (a->depth != b->depth)   return a->depth < b->depth;
+    if (a->tree != b->tree)     return a->tree < b->tree;
+    return a->parent < b->parent;                                    /* one child of a parent at a time: rank is settled in its list */
+}
+
+static void heap_put(Grower *g, Pop v)
+{
+    int32_t i = g->n_heap++;
+    for (; i > 0 && pop_before(&v, &g->heap[(i - 1) / 2]); i = (i - 1) / 2) g->heap[i] = g->heap[(i - 1) / 2];
+    g->heap[i] = v;
+}
+
+static Pop heap_take(Grower *g)
+{
+    Pop first = g->heap[0], v = g->heap[--g->n_heap];
+    int32_t i = 0;
+    for (;;) {
+        int32_t c = 2 * i + 1;
+        if (c >= g->n_heap) break;
+        if (c + 1 < g->n_heap && pop_before(&g->heap[c + 1], &g->heap[c])) c++;
+        if (!pop_before(&g->heap[c], &v)) break;
+        g->heap[i] = g->heap[c];
+        i = c;
+    }
+    g->heap[i] = v;
+    return first;
+}
+
+/* All children at lattice depth d below a node that stands on `columns` of the depth before. */
+static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t columns)
+{
+    out->n = 0;
+    for (int32_t k = 0; k < l->k; k++) {
+        Child c = { .edge = -INFINITY, .token = l->token[d][k], .rank = k, .columns = 1u << k, .source = l->source[d][k] };
+        for (int32_t p = 0; p < (d == 0 ? 1 : l->k); p++)
+            if ((columns >> p & 1) && l->edge[d][p][k] > c.edge) {
+                c.edge = l->edge[d][p][k];
+                c.raw = l->raw[d][p][k];
+            }
+        if (c.token < 0 || c.edge == -INFINITY) continue;
+        if (c.edge > 0) c.edge = 0;
+        int32_t at = 0;
+        while (at < out->n && out->at[at].token != c.token) at++;
+        if (at < out->n) {                                           /* known from another column: one node */
+            Child *same = &out->at[at];
+            c.columns |= same->columns;
+            if (!(c.edge > same->edge)) {
+                same->columns = c.columns;
+                continue;
+            }
+        } else out->n++;
+        for (; at > 0 && c.edge > out->at[at - 1].edge; at--) out->at[at] = out->at[at - 1];
+        out->at[at] = c;
+    }
+}
+
+static void offer(Grower *g, const Tree *t, int32_t tree, int32_t parent, int32_t list, int32_t at)
+{
+    if (at >= g->list[list].n) return;
+    const Child *c = &g->list[list].at[at];
+    heap_put(g, (Pop){ t->score[parent] + (double)c->edge, t->depth[parent] + 1, tree, parent, list, at });
+}
+
+static void expand(Grower *g, const Tree *t, int32_t tree, int32_t row, const Lattice *l, int32_t depth_max, uint32_t columns)
+{
+    int32_t d = t->depth[row];
+    if (!l || d >= l->n_depth || d >= depth_max) return;
+    children_find(&g->list[g->n_lists], l, d, columns);
+    offer(g, t, tree, row, g->n_lists, 0);
+    if (g->list[g->n_lists].n > 0) g->n_lists++;
+}
+
+static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget, bool chain)
+{
+    Grower g;
+    g.n_lists = g.n_heap = 0;
+    if (budget > ROWS_DECODE - n) budget = ROWS_DECODE - n;
+    for (int32_t i = 0; i < n; i++) {
+        Tree *t = &tree[i];
+        t->n = 1;
+        t->token[0] = root[i];
+        t->parent[0] = -1;
+        t->depth[0] = t->rank[0] = 0;
+        t->score[0] = 0;
+        t->raw[0] = 0;
+        t->source[0] = 0;
+        if (budget > 0) expand(&g, t, i, 0, lat[i], depth_max[i], 1);
+    }
+    for (; budget > 0 && g.n_heap > 0; budget--) {
+        Pop p = heap_take(&g);
+        const Child *c = &g.list[p.list].at[p.at];
+        Tree *t = &tree[p.tree];
+        int32_t row = t->n++;
+        t->token[row] = c->token;
+        t->parent[row] = p.parent;
+        t->depth[row] = p.depth;
+        t->rank[row] = c->rank;
+        t->score[row] = p.weight;
+        t->raw[row] = c->raw;
+        t->source[row] = c->source;
+        if (!chain) offer(&g, t, p.tree, p.parent, p.list, p.at + 1);
+        if (budget > 1) expand(&g, t, p.tree, row, lat[p.tree], depth_max[p.tree], c->columns);
+    }
+}
+
+void tree_build(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget)
+{
+    grow(tree, lat, root, depth_max, n, budget, false);
+}
+
+void tree_chain(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget)
+{
+    grow(tree, lat, root, depth_max, n, budget, true);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+int32_t tree_gains(double *gain, const Tree *tree, int32_t n)
+{
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t row = 1; row < tree[i].n && m < ROWS_DECODE; row++) {
+            int32_t at = m++;
+            for (; at > 0 && tree[i].score[row] > gain[at - 1]; at--) gain[at] = gain[at - 1];
+            gain[at] = tree[i].score[row];
+        }
+    for (int32_t i = 0; i < m; i++) gain[i] = mathd_exp(gain[i]);
+    return m;
+}
+
+void tree_rows(Tree *t)
+{
+    /* Siblings stand in the order they came out of the heap, best first: linking from the back leaves each list in that order. */
+    int32_t child[ROWS_DECODE], next[ROWS_DECODE], row_of[ROWS_DECODE];
+    for (int32_t i = 0; i < t->n; i++) child[i] = -1;
+    for (int32_t i = t->n - 1; i > 0; i--) {
+        next[i] = child[t->parent[i]];
+        child[t->parent[i]] = i;
+    }
+    next[0] = -1;
+    Tree from = *t;
+    int32_t at = 0;
+    for (int32_t row = 0; row < t->n; row++) {
+        row_of[at] = row;
+        t->token[row]  = from.token[at];
+        t->parent[row] = at == 0 ? -1 : row_of[from.parent[at]];
+        t->depth[row]  = from.depth[at];
+        t->rank[row]   = from.rank[at];
+        t->score[row]  = from.score[at];
+        t->raw[row]    = from.raw[at];
+        t->source[row] = from.source[at];
+        if (child[at] >= 0) { at = child[at]; continue; }
+        while (at > 0 && next[at] < 0) at = from.parent[at];
+        if (at > 0) at = next[at];
+    }
+}
+
+int32_t tree_child(const Tree *t, int32_t row, int32_t token)
+{
+    for (int32_t i = row + 1; i < t->n; i++) if (t->parent[i] == row && t->token[i] == token) return i;
+    return -1;
+}

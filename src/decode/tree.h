@@ -1,0 +1,53 @@
+/* tree.h - from the drafter's candidates to the rows of a pass, and to what was learned from them.
+ * A Lattice holds, per depth, up to 16 candidates and the weight of each edge between neighbouring depths; a Tree is the part of it that
+ * is worth a pass: the heaviest prefixes, found best first under a budget. Everything here is a pure function from arrays to arrays. */
+#ifndef RATOON_DECODE_TREE_H
+#define RATOON_DECODE_TREE_H
+
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "decode/calib.h"
+
+/* Column k of depth d is token[d][k], -1: none. edge[d][k_prev][k] is the calibrated log-probability that the target takes it after
+ * column k_prev of depth d - 1 (depth 0 reads row 0), at most 0, -INFINITY: never; raw is the same before calibration, which is what
+ * calibration learns from. For a drafter whose depths are independent (DFlash) all rows of a depth are equal. A chain from another
+ * source is one more column per depth with -INFINITY everywhere but on its own edges. source[d][k]: who proposed the column. */
+typedef struct {
+    int32_t n_depth, k;
+    int32_t token[LAT_DEPTH][LAT_K];
+    uint8_t source[LAT_DEPTH][LAT_K];
+    float   edge[LAT_DEPTH][LAT_K][LAT_K], raw[LAT_DEPTH][LAT_K][LAT_K];
+} Lattice;
+
+/* From draw_top_k's answer for n_depth rows: id, score [n_depth, k], best first, id -1 and score -INFINITY where there are fewer.
+ * raw = log-softmax of the scores of a depth, edge = calib_edge of it; calib NULL: edge = raw. With k 1 it makes a chain. */
+void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source);
+/* The same where the score depends on the candidate before (DFlash2's selector): score [n_depth, k, k], row k_prev. */
+void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source);
+
+/*      0            row 0 is the root, the last token of the text; parent[i] < i, parent[0] == -1, depth[0] == 0. Siblings have
+ *     / \           different tokens. score: sum of the edges from the root, in double. rank: the column in the lattice.
+ *    1   4          raw, source: of the edge that leads here, for calib_learn.
+ *   / \   \                                                                     */
+typedef struct {
+    int32_t n, token[ROWS_DECODE], parent[ROWS_DECODE], depth[ROWS_DECODE], rank[ROWS_DECODE];
+    double  score[ROWS_DECODE];
+    float   raw[ROWS_DECODE];
+    uint8_t source[ROWS_DECODE];
+} Tree;
+
+/* One heap over n lattices (lat[i] NULL: none), at most 64 of them; every tree starts as its root, then come at most `budget` nodes in
+ * all (never more than 64 rows together), depth at most depth_max[i]. Order of the nodes: weight descending, depth, lattice, parent,
+ * rank ascending; a shorter budget gives a prefix of a longer one. Under one parent the same token is one node, with the larger weight
+ * and all that follows either of its columns. tree_chain: only the best child of each node. */
+void    tree_build(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget);
+void    tree_chain(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget);
+/* The probabilities of all nodes but the roots, descending, which is the order the heap gave them out in. gain [64]; returns how many. */
+int32_t tree_gains(double *gain, const Tree *tree, int32_t n);
+/* From that order to depth first, best child first: most rows then follow their parent directly. */
+void    tree_rows(Tree *t);
+/* The child of row with this token, -1: none. */
+int32_t tree_child(const Tree *t, int32_t row, int32_t token);
+
+#endif

@@ -1,0 +1,82 @@
+#include "model/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+
+const char *weights_path(const Weights *w) { return w->gguf ? gguf_path(w->gguf) : safetensors_path(w->st); }
+int32_t weights_n(const Weights *w) { return w->gguf ? gguf_n_tensors(w->gguf) : safetensors_n(w->st); }
+
+static void from_gguf(WeightView *out, const GgufTensor *t)
+{
+    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known, .type = t->type, .n_dims = t->n_dims, .data = t->data, .gguf = t };
+    for (int32_t i = 0; i < 4; i++) out->ne[i] = t->ne[i];
+}
+
+static void from_safetensors(WeightView *out, const SafeTensor *t)
+{
+    *out = (WeightView) { .name = t->name, .file = t->file, .known = !t->i64, .type = t->type, .data = t->data, .ne = { 1, 1, 1, 1 } };
+    for (int32_t i = 0; i < t->n_dims; i++) out->ne[i] = t->shape[t->n_dims - 1 - i];
+    out->n_dims = t->n_dims;
+    while (out->n_dims > 1 && out->ne[out->n_dims - 1] == 1) out->n_dims--;
+    if (out->n_dims < 1) out->n_dims = 1;
+}
+
+void weights_at(const Weights *w, int32_t i, WeightView *out)
+{
+    if (w->gguf) from_gguf(out, gguf_tensor_at(w->gguf, i));
+    else from_safetensors(out, safetensors_at(w->st, i));
+}
+
+bool weights_find(const Weights *w, const char *name, WeightView *out)
+{
+    if (w->gguf) {
+        const GgufTensor *t = gguf_tensor(w->gguf, name);
+        if (t) from_gguf(out, t);
+        return t != NULL;
+    }
+    static const char *const prefix[] = { "", "model.", "draft_model." };          /* of third parties' checkpoints */
+    for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++) {
+        char full[200];
+        snprintf(full, sizeof full, "%s%s", prefix[i], name);
+        const SafeTensor *t = safetensors_get(w->st, full);
+        if (!t) continue;
+        from_safetensors(out, t);
+        return true;
+    }
+    return false;
+}
+
+Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t min, int32_t max, int32_t standard, int32_t *out, Error *err)
+{
+    char key[160];
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    uint32_t v = 0;
+    Status st = gguf_get_u32(g, key, &v, err);
+    if (st == ST_END) {
+        if (standard < min) return fail(err, ST_FORMAT, "%s: key %s is missing", gguf_path(g), key);
+        *out = standard;
+        return ST_OK;
+    }
+    if (st != ST_OK) return st;
+    if (v > (uint32_t) max || (int32_t) v < min)
+        return fail(err, ST_FORMAT, "%s: %s is %u, expected %d to %d", gguf_path(g), key, v, min, max);
+    *out = (int32_t) v;
+    return ST_OK;
+}
+
+Status weights_f32(const Gguf *g, const char *arch, const char *name, float standard, float *out, Error *err)
+{
+    char key[160];
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    float v = 0;
+    Status st = gguf_get_f32(g, key, &v, err);
+    if (st == ST_END) {
+        if (!(standard > 0)) return fail(err, ST_FORMAT, "%s: key %s is missing", gguf_path(g), key);
+        *out = standard;
+        return ST_OK;
+    }
+    if (st != ST_OK) return st;
+    if (!(v > 0 && v <= 1e30f)) return fail(err, ST_FORMAT, "%s: %s is %g, expected a positive number", gguf_path(g), key, (double) v);
+    *out = v;
+    return ST_OK;
+}

@@ -1,0 +1,31 @@
+/* weights.h - where a model's tensors and keys come from: a GGUF file, or a Hugging Face folder (drafters only). One view of both, with
+ * dimensions in GGUF order (contiguous first). */
+#ifndef RATOON_MODEL_WEIGHTS_H
+#define RATOON_MODEL_WEIGHTS_H
+
+#include "format/gguf.h"
+#include "format/safetensors.h"
+
+typedef struct { const Gguf *gguf; const Safetensors *st; } Weights;              /* exactly one is set */
+
+typedef struct {
+    const char       *name, *file;
+    bool              known;                       /* type is one of ours */
+    Type              type;
+    int32_t           n_dims;                      /* trailing ones dropped */
+    int64_t           ne[4];
+    const uint8_t    *data;
+    const GgufTensor *gguf;                        /* for gguf_drop; NULL */
+} WeightView;
+
+const char *weights_path(const Weights *w);
+int32_t     weights_n(const Weights *w);
+void        weights_at(const Weights *w, int32_t i, WeightView *out);
+bool        weights_find(const Weights *w, const char *name, WeightView *out);
+
+/* Key `arch.name` of a GGUF file in [min, max]. A missing key takes `standard`, or is an error when that is below min. */
+Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t min, int32_t max, int32_t standard, int32_t *out, Error *err);
+/* Finite and in (0, 1e30]; missing: standard, or an error when that is 0. */
+Status weights_f32(const Gguf *g, const char *arch, const char *name, float standard, float *out, Error *err);
+
+#endif

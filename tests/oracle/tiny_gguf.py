@@ -1,0 +1,166 @@
+"""tiny_gguf.py - a GGUF file of tests/tiny.c as a transformers model, by our own inverse of the conversion.
+
+What a converter does to a checkpoint is written down in doc/formats.md; here each step is undone:
+  llama    rows of q and k: adjacent pairs back to split halves; rope_freqs.weight becomes the llama3 scaling that made it
+  qwen35   norms -1 (except ssm_norm), value heads tiled -> grouped by key head, ssm_a -> A_log, conv kernel gets its middle dimension
+"""
+import numpy as np
+import torch
+import transformers as T
+import gguf
+
+
+class File:
+    """Keys and tensors (dequantised, float32, rows outermost) of a GGUF file."""
+
+    def __init__(self, path):
+        r = gguf.GGUFReader(path)
+        self.path = str(path)
+        self.keys = {f.name: f.contents() for f in r.fields.values()}
+        self.tensors = {}
+        for t in r.tensors:
+            shape = [int(n) for n in reversed(t.shape)]
+            self.tensors[t.name] = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(shape)
+        self.arch = self.keys["general.architecture"]
+
+    def key(self, name, default=None):
+        return self.keys.get(f"{self.arch}.{name}", default)
+
+
+def untile(x, k_heads, v_heads, width, axis=0):
+    """Value heads from the file's order (head m belongs to key head m % k_heads) to the checkpoint's (m // ratio)."""
+    x = np.moveaxis(x, axis, 0)
+    x = x.reshape(v_heads // k_heads, k_heads, width, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+    return np.moveaxis(x, 0, axis)
+
+
+def split_halves(w, n_head):
+    """Rows (or biases) of q or k from adjacent pairs to split halves, head by head."""
+    shape = w.shape
+    return w.reshape(n_head, shape[0] // n_head // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def common(f):
+    kv = f.key("attention.head_count_kv")
+    return dict(vocab_size=f.tensors["token_embd.weight"].shape[0], hidden_size=f.key("embedding_length"),
+                intermediate_size=f.key("feed_forward_length"),
+                num_hidden_layers=f.key("block_count") - f.key("nextn_predict_layers", 0),
+                num_attention_heads=f.key("attention.head_count"), num_key_value_heads=max(kv) if isinstance(kv, list) else kv,
+                head_dim=f.key("attention.key_length"), max_position_embeddings=f.key("context_length"),
+                rms_norm_eps=f.key("attention.layer_norm_rms_epsilon"), tie_word_embeddings="output.weight" not in f.tensors,
+                bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def build_llama(f):
+    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base")}
+    if "rope_freqs.weight" in f.tensors:           # the scaling that tests/tiny.c applies
+        rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": 64}
+    biased, ffn_biased = "blk.0.attn_q.bias" in f.tensors, "blk.0.ffn_gate.bias" in f.tensors
+    c = common(f)
+    model = T.LlamaForCausalLM(T.LlamaConfig(**c, rope_parameters=rope, attention_bias=biased, mlp_bias=ffn_biased))
+
+    def weight(name, x):
+        if name in ("attn_q.weight", "attn_q.bias"):
+            return split_halves(x, c["num_attention_heads"])
+        return split_halves(x, c["num_key_value_heads"]) if name in ("attn_k.weight", "attn_k.bias") else x
+    return model, weight
+
+
+def build_qwen3(f):
+    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base")}
+    return T.Qwen3ForCausalLM(T.Qwen3Config(**common(f), rope_parameters=rope)), lambda name, x: x
+
+
+def build_qwen35(f):
+    c = common(f)
+    hk, hv, width = f.key("ssm.group_count"), f.key("ssm.time_step_rank"), f.key("ssm.state_size")
+    n_rot, every = f.key("rope.dimension_count"), f.key("full_attention_interval")
+    pairs = n_rot // 2
+    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base"), "partial_rotary_factor": n_rot / c["head_dim"],
+            "mrope_section": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3], "mrope_interleaved": True}
+    kinds = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(c["num_hidden_layers"])]
+    model = T.Qwen3_5ForCausalLM(T.Qwen3_5TextConfig(
+        **c, rope_parameters=rope, layer_types=kinds, linear_num_key_heads=hk, linear_num_value_heads=hv, linear_key_head_dim=width,
+        linear_value_head_dim=width, linear_conv_kernel_dim=f.key("ssm.conv_kernel")))
+    grouped = f.key("ssm.v_head_reordered", True) is False
+    keys = 2 * hk * width
+
+    def heads(x, w, axis=0):
+        return x if grouped else untile(x, hk, hv, w, axis)
+
+    def weight(name, x):
+        if name.endswith("norm.weight") and name != "ssm_norm.weight":
+            return x - np.float32(1)
+        if name == "attn_qkv.weight":
+            return np.concatenate([x[:keys], heads(x[keys:], width)])
+        if name == "ssm_conv1d.weight":
+            return np.concatenate([x[:keys], heads(x[keys:], width)])[:, None, :]
+        if name == "attn_gate.weight":
+            return heads(x, width)
+        if name == "ssm_a":
+            return np.log(-heads(x, 1).astype(np.float64)).astype(np.float32)
+        if name in ("ssm_beta.weight", "ssm_alpha.weight", "ssm_dt.bias", "ssm_dt"):
+            return heads(x, 1)
+        return heads(x, width, 1) if name == "ssm_out.weight" else x
+    return model, weight
+
+
+BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35}
+TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
+BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "post_attention_norm": "post_attention_layernorm",
+         "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+         "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+         "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+         "attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
+         "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_norm": "linear_attn.norm",
+         "ssm_out": "linear_attn.out_proj"}
+BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_dt": "linear_attn.dt_bias"}
+
+
+def checkpoint_name(name, n_layer):
+    """The checkpoint's name of a tensor; None for what a text model ignores."""
+    if name in TOP:
+        return TOP[name]
+    part = name.split(".", 2)
+    if part[0] != "blk" or int(part[1]) >= n_layer:
+        return None
+    if part[2] in BARE:
+        return f"model.layers.{part[1]}.{BARE[part[2]]}"
+    stem, suffix = part[2].rsplit(".", 1)
+    return f"model.layers.{part[1]}.{BLOCK[stem]}.{suffix}"
+
+
+def load(path):
+    """The transformers model of a file: float32, eager attention, every parameter taken from the file."""
+    f = File(path)
+    model, weight = BUILD[f.arch](f)
+    n_layer = model.config.num_hidden_layers
+    state = {}
+    for name, x in f.tensors.items():
+        to = checkpoint_name(name, n_layer)
+        if to is None:
+            continue
+        state[to] = torch.from_numpy(np.array(weight(name.split(".", 2)[2] if name.startswith("blk.") else name, x), np.float32))
+    if model.config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state, strict=True)
+    model = model.float().eval()
+    model.set_attn_implementation("eager")
+    return model, f
+
+
+@torch.no_grad()
+def run(model, ids):
+    """Logits [n, vocab] of a token list, and the taps: {i: [n, hidden]} after layer i, n_layer after the output norm."""
+    taps, hooks = {}, []
+
+    def keep(i):
+        return lambda module, args, out: taps.__setitem__(i, (out[0] if isinstance(out, tuple) else out)[0].numpy().copy())
+    for i, layer in enumerate(model.model.layers):
+        hooks.append(layer.register_forward_hook(keep(i)))
+    hooks.append(model.model.norm.register_forward_hook(keep(len(model.model.layers))))
+    logits = model(torch.tensor(ids, dtype=torch.long)[None], use_cache=False).logits[0].numpy().copy()
+    for h in hooks:
+        h.remove()
+    return logits, taps

@@ -1,0 +1,277 @@
+/* test_budget.c - the controller on simulated machines: promise 2, "speculation never costs", with bounds.
+ * A world is a cost table and a drafting time; a drafter is what it claims at each depth and how often it is right. A text of 256 tokens
+ * is decoded with the controller in charge and compared with plain decoding and with the best fixed number of nodes. */
+#include "decode/budget.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "decode/calib.h"
+
+static uint64_t rng_state;
+static double uniform(void)
+{
+    rng_state = rng_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (double)(rng_state >> 33) / 2147483648.0;
+}
+
+typedef struct { const char *name; double plain, row, draft, cliff; } World;        /* ms; cliff: added above 8 rows */
+typedef struct { const char *name; double right, says; } Kind;
+enum { DEPTH = 15, TOKENS = 256 };
+
+static double pass_ms(const World *w, int32_t rows) { return w->plain + w->row * (rows - 1) + (rows > 8 ? w->cliff : 0); }
+
+static const World demo  = { "demo", 0.15, 0.0214, 0.1, 0 };
+static const World worlds[] = {
+    { "demo", 0.15, 0.0214, 0.1, 0 }, { "light drafter", 0.15, 0.015, 0.05, 0 }, { "4B", 50, 1.2, 6, 0 }, { "4B with a cliff", 50, 1.2, 6, 60 },
+    { "heavy drafter", 1, 0.05, 2, 0 }, { "rows cost", 1, 0.5, 0.3, 0 }, { "rows cost everything", 1, 0.9, 0.1, 0 },
+};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
+typedef struct { Cost cost; Budget budget; Calibration calib; double ms, plain_ms; int32_t tokens, drafts; } Run;
+
+static void run_start(Run *r, const World *w)
+{
+    static const int32_t measured[] = { 1, 2, 4, 8, 9, 16, 32, 64 };
+    memset(r, 0, sizeof *r);
+    cost_reset(&r->cost);
+    for (int i = 0; i < 8; i++) cost_pass(&r->cost, measured[i], pass_ms(w, measured[i]) * 1e-3);
+    cost_draft(&r->cost, w->draft * 1e-3);
+    budget_reset(&r->budget);
+    calib_reset(&r->calib);
+}
+
+/* One step, times uneven by up to `uneven` of themselves. What acceptance teaches goes to the calibration as accept_learn does it. */
+static void run_step(Run *r, const World *w, const Kind *k, double uneven)
+{
+    int32_t nodes = 0, tokens = 1;
+    double draft = 0, pass;
+    bool drafted = budget_should_draft(&r->budget, &r->cost);
+    if (drafted) {
+        double gain[DEPTH], p = 1;
+        for (int32_t d = 0; d < DEPTH; d++) gain[d] = p *= exp((double)calib_edge(&r->calib, 0, d, (float)log(k->says)));
+        draft = w->draft * (1 + uneven * (2 * uniform() - 1));
+        cost_draft(&r->cost, draft * 1e-3);
+        nodes = budget_choose(&r->budget, &r->cost, gain, DEPTH);
+        assert_in_range(nodes, 0, DEPTH);
+        r->drafts++;
+        if (nodes == 0) calib_forget(&r->calib);
+    }
+    pass = pass_ms(w, nodes + 1) * (1 + uneven * (2 * uniform() - 1));
+    cost_pass(&r->cost, nodes + 1, pass * 1e-3);
+    for (int32_t d = 0; d < nodes; d++) {
+        bool hit = uniform() < k->right;
+        float says = (float)log(k->says);
+        calib_level(&r->calib, 0, exp((double)calib_map(&r->calib, 0, d, says)), hit);
+        calib_count(&r->calib, 0, d, says, hit);
+        calib_fit(&r->calib, 0, d);
+        if (!hit) break;
+        tokens++;
+    }
+    budget_observe(&r->budget, &r->cost, drafted, tokens, (draft + pass) * 1e-3);
+    r->ms += draft + pass;
+    r->tokens += tokens;
+    r->plain_ms += w->plain * tokens;
+}
+
+static double run(const World *w, const Kind *k, uint64_t seed, double uneven)
+{
+    static Run r;
+    rng_state = seed * 7919 + 1;
+    run_start(&r, w);
+    while (r.tokens < TOKENS) run_step(&r, w, k, uneven);
+    return r.plain_ms / r.ms;
+}
+
+/* The best that any fixed number of nodes (0: plain) would bring, against plain. */
+static double best_fixed(const World *w, const Kind *k)
+{
+    double best = 1, tokens = 1, p = 1;
+    for (int32_t n = 1; n <= DEPTH; n++) {
+        tokens += p *= k->right;
+        best = fmax(best, tokens * w->plain / (w->draft + pass_ms(w, n + 1)));
+    }
+    return best;
+}
+
+static void bad_drafters_cost_little(void **state)
+{
+    (void)state;
+    static const Kind kinds[] = { { "random and sure", 0.001, 0.9 }, { "random", 0.001, 0.5 }, { "always wrong, always sure", 0, 1 }, { "random and shy", 0.001, 0.05 } };
+    for (int w = 0; w < WORLDS; w++)
+        for (int k = 0; k < 4; k++)
+            for (uint64_t seed = 0; seed < 60; seed++) {
+                double steady = run(&worlds[w], &kinds[k], seed, 0), uneven = run(&worlds[w], &kinds[k], seed, 0.05);
+                if (steady < 0.97 || uneven < 0.965) fail_msg("%s, %s: %.4f of plain decoding, %.4f with uneven times", worlds[w].name, kinds[k].name, steady, uneven);
+            }
+}
+
+/* Half good is as dangerous: prose on the demo pair. */
+static void middling_drafters_cost_little(void **state)
+{
+    (void)state;
+    static const Kind kinds[] = { { "prose", 0.23, 0.23 }, { "prose, sure of itself", 0.23, 0.9 }, { "near even", 0.5, 0.5 } };
+    for (int w = 0; w < WORLDS; w++)
+        for (int k = 0; k < 3; k++) {
+            double sum = 0;
+            for (uint64_t seed = 0; seed < 60; seed++) {
+                double x = run(&worlds[w], &kinds[k], seed, 0.05);
+                if (x < 0.96) fail_msg("%s, %s: %.4f of plain decoding", worlds[w].name, kinds[k].name, x);
+                sum += x;
+            }
+            if (sum / 60 < 0.975) fail_msg("%s, %s: mean %.4f of plain decoding", worlds[w].name, kinds[k].name, sum / 60);
+        }
+}
+
+static void good_drafters_are_used(void **state)
+{
+    (void)state;
+    static const Kind kinds[] = { { "AL 3", 0.67, 0.67 }, { "AL 4", 0.76, 0.76 }, { "AL 8", 0.9, 0.9 }, { "AL 4, sure", 0.76, 0.95 }, { "AL 4, shy", 0.76, 0.6 } };
+    static const double share[] = { 0.95, 0.95, 0.90, 0.93, 0.90 };
+    for (int w = 1; w < 4; w++)
+        for (int k = 0; k < 5; k++) {
+            double sum = 0, best = best_fixed(&worlds[w], &kinds[k]);
+            for (uint64_t seed = 0; seed < 100; seed++) sum += run(&worlds[w], &kinds[k], seed, 0.05);
+            if (sum / 100 < share[k] * best) fail_msg("%s, %s: %.3f times plain, the best fixed width gives %.3f", worlds[w].name, kinds[k].name, sum / 100, best);
+        }
+    /* The demo pair: the most that can be won is little, and bad luck at the start costs a part of the text. */
+    Kind code = { "code", 0.76, 0.76 };
+    double sum = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) sum += run(&demo, &code, seed, 0.05);
+    if (sum / 200 < 0.945 * best_fixed(&demo, &code)) fail_msg("demo: %.3f, best %.3f", sum / 200, best_fixed(&demo, &code));
+}
+
+static void text_that_changes(void **state)
+{
+    (void)state;
+    static const Kind code = { "code", 0.8, 0.8 }, prose = { "prose", 0.1, 0.8 };
+    double sum = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        static Run r;
+        rng_state = seed + 1;
+        run_start(&r, &worlds[2]);
+        for (int part = 0; part < 6; part++)
+            for (int32_t end = r.tokens + 200; r.tokens < end;) run_step(&r, &worlds[2], part % 2 ? &prose : &code, 0.05);
+        assert_true(r.plain_ms / r.ms > 1.1);
+        sum += r.plain_ms / r.ms;
+    }
+    if (sum / 40 < 1.3) fail_msg("code and prose in turn: %.3f times plain", sum / 40);
+}
+
+static void steps_of_the_gate(void **state)
+{
+    (void)state;
+    Cost c;
+    Budget b;
+    cost_reset(&c);
+    budget_reset(&b);
+    assert_false(budget_should_draft(&b, &c));                       /* plain decoding was not measured yet */
+    for (int i = 0; i < 4; i++) {
+        assert_false(budget_should_draft(&b, &c));
+        cost_pass(&c, 1, 0.001);
+        budget_observe(&b, &c, false, 1, 0.001);
+    }
+    assert_true(budget_should_draft(&b, &c));                        /* after four tokens */
+    cost_draft(&c, 0.0001);
+    double hopeless[4] = { 0.01, 0.01, 0, 0 }, fine[4] = { 0.9, 0.8, 0.7, 0.6 };
+    assert_int_equal(budget_choose(&b, &c, hopeless, 4), 0);
+    assert_false(b.on);
+    budget_observe(&b, &c, true, 1, 0.0011);
+    int32_t waited = 0;
+    for (; !budget_should_draft(&b, &c); waited++) budget_observe(&b, &c, false, 1, 0.001);
+    assert_int_equal(waited, 8);                                     /* the gap has doubled */
+    assert_true(budget_choose(&b, &c, fine, 4) > 0);
+    assert_true(b.on);
+    budget_observe(&b, &c, true, 4, 0.0015);
+    for (int i = 0; i < 3; i++) {
+        assert_true(budget_should_draft(&b, &c));
+        assert_int_equal(budget_choose(&b, &c, hopeless, 4), 0);
+        budget_observe(&b, &c, true, 1, 0.0011);
+    }
+    assert_false(b.on);                                              /* three bad predictions in a row */
+    for (waited = 0; !budget_should_draft(&b, &c); waited++) budget_observe(&b, &c, false, 1, 0.001);
+    assert_int_equal(waited, 8);                                     /* it had won something: a short gap */
+    for (int i = 0; i < 12; i++) {
+        budget_choose(&b, &c, hopeless, 4);
+        assert_true(b.gap <= 256);
+    }
+    assert_int_equal(b.gap, 256);
+}
+
+static void widths(void **state)
+{
+    (void)state;
+    float pass[ROWS_DECODE + 1];
+    double gain[ROWS_DECODE], best;
+    for (int i = 0; i <= ROWS_DECODE; i++) pass[i] = (float)(i <= 8 ? 10 : i <= 16 ? 13 : 40);
+    for (int i = 0; i < ROWS_DECODE; i++) gain[i] = pow(0.9, i + 1);
+    assert_int_equal(budget_pick(pass, gain, 63, 1, INFINITY, &best), 15);      /* both cliffs are seen: 8 rows, 16 rows */
+    assert_true(fabs(best - (1 + 9 * (1 - pow(0.9, 15))) / 14) < 1e-9);
+    for (int i = 0; i < ROWS_DECODE; i++) gain[i] = pow(0.75, i + 1);
+    assert_int_equal(budget_pick(pass, gain, 63, 1, INFINITY, NULL), 7);
+    assert_int_equal(budget_pick(pass, gain, 5, 1, INFINITY, NULL), 5);
+    assert_int_equal(budget_pick(pass, gain, 0, 1, INFINITY, NULL), 0);
+    for (int i = 9; i <= ROWS_DECODE; i++) pass[i] = 10;
+    assert_int_equal(budget_pick(pass, gain, 9999, 1, INFINITY, NULL), ROWS_DECODE - 1);
+    pass[9] = 11;
+    assert_int_equal(budget_pick(pass, gain, 8, 1, 10.5f, NULL), 7);            /* beyond what may be risked */
+    for (int i = 0; i < ROWS_DECODE; i++) gain[i] = 0;
+    assert_int_equal(budget_pick(pass, gain, 63, 1, INFINITY, NULL), 0);
+}
+
+static void cost_table(void **state)
+{
+    (void)state;
+    Cost c;
+    cost_reset(&c);
+    cost_pass(&c, 0, 1);
+    cost_pass(&c, ROWS_DECODE + 1, 1);
+    cost_pass(&c, 1, 0);
+    cost_pass(&c, 1, -1);
+    cost_pass(&c, 1, NAN);
+    assert_true(c.pass_ms[1] == 0);
+    cost_pass(&c, 1, 0.010);
+    assert_true(fabsf(c.pass_ms[1] - 10) < 1e-4f && c.pass_ms[9] > 10);         /* a guess that rises */
+    cost_pass(&c, 9, 0.018);
+    assert_true(fabsf(c.pass_ms[5] - 14) < 1e-4f && fabsf(c.pass_ms[17] - 26) < 1e-3f);
+    cost_pass(&c, 8, 0.011);                                                    /* the cliff between 8 and 9 stays one */
+    assert_true(fabsf(c.pass_ms[8] - 11) < 1e-4f && fabsf(c.pass_ms[9] - 18) < 1e-4f && c.pass_ms[7] < 11);
+    for (int i = 0; i < 30; i++) cost_pass(&c, 1, 0.010);
+    cost_pass(&c, 1, 10);                                                       /* a stall */
+    assert_true(c.pass_ms[1] < 11.1f);
+    for (int i = 0; i < 300; i++) cost_pass(&c, 1, 0.020);
+    assert_true(fabsf(c.pass_ms[1] - 20) < 0.01f);
+    cost_draft(&c, 0.002);
+    assert_true(fabsf(c.draft_ms - 2) < 1e-4f);
+}
+
+static void same_inputs_same_decisions(void **state)
+{
+    (void)state;
+    static Run a, b;
+    Kind k = { "AL 3", 0.67, 0.8 };
+    for (int i = 0; i < 2; i++) {
+        Run *r = i ? &b : &a;
+        rng_state = 5;
+        run_start(r, &demo);
+        while (r->tokens < 2000) run_step(r, &demo, &k, 0.2);
+    }
+    assert_true(a.tokens == b.tokens && a.drafts == b.drafts && a.ms == b.ms && a.budget.account == b.budget.account);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(bad_drafters_cost_little),
+        cmocka_unit_test(middling_drafters_cost_little), cmocka_unit_test(good_drafters_are_used), cmocka_unit_test(text_that_changes),
+        cmocka_unit_test(same_inputs_same_decisions),
+    };
+    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+}
