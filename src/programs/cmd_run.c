@@ -1,0 +1,272 @@
+/* ratoon run: continues a text. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "programs/program.h"
+#include "programs/stops.h"
+
+static const char *const finish_names[] = { "stop", "stop_sequence", "length", "cancelled", "error" };
+typedef enum { FINISH_STOP, FINISH_STOP_SEQUENCE, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR } Finish;
+
+typedef struct {
+    Program  p;
+    Options  o;
+    char    *text; size_t text_len;                /* the prompt, unless it came as tokens */
+    int32_t *prompt, n_prompt;
+    int32_t *token, n_token, cap_token;            /* generated, without an end token */
+    Stops    stops;
+    Finish   finish;
+    rt_stats stats;
+} Run;
+
+/* ---- the prompt ---- */
+
+static bool append(Run *r, const char *s, size_t n, bool special)
+{
+    size_t cap = n + 16;
+    int32_t *ids = realloc(r->prompt, sizeof *ids * ((size_t) r->n_prompt + cap));
+    if (!ids) return complain(&r->o, "out of memory for %zu bytes of prompt", n) == 0;
+    r->prompt = ids;
+    if (special) {
+        ids[r->n_prompt++] = rt_token_find(r->p.engine, s, n);
+        return true;
+    }
+    size_t found = rt_tokenize(r->p.engine, s, n, false, ids + r->n_prompt, cap);
+    if ((found == 0 && n > 0) || found > cap) return complain(&r->o, "the prompt of %zu bytes could not be tokenized", n) == 0;
+    r->n_prompt += (int32_t) found;
+    return true;
+}
+
+/* The frame is made of control tokens, the user's text never is: what it says about <|im_end|> stays text. */
+static bool chat_prompt(Run *r)
+{
+    static const char start[] = "<|im_start|>", end[] = "<|im_end|>", user[] = "user\n", next[] = "assistant\n";
+    const rt_engine *g = r->p.engine;
+    if (rt_token_find(g, start, strlen(start)) < 0 || rt_token_find(g, end, strlen(end)) < 0)
+        return complain(&r->o, "--chat: the vocabulary of %s has no <|im_start|> and <|im_end|>", r->p.files.model) == 0;
+    char *said = malloc(strlen(user) + r->text_len + 1);
+    if (!said) return complain(&r->o, "out of memory for the prompt") == 0;
+    memcpy(said, user, strlen(user));
+    memcpy(said + strlen(user), r->text, r->text_len);
+    if (rt_adds_bos(g) && rt_token_bos(g) >= 0) {
+        r->prompt = malloc(sizeof *r->prompt);
+        if (r->prompt) r->prompt[r->n_prompt++] = rt_token_bos(g);
+    }
+    bool good = append(r, start, strlen(start), true) && append(r, said, strlen(user) + r->text_len, false) && append(r, end, strlen(end), true) &&
+                append(r, "\n", 1, false) && append(r, start, strlen(start), true) && append(r, next, strlen(next), false);
+    free(said);
+    return good;
+}
+
+static bool options_agree(Run *r)
+{
+    const Options *o = &r->o;
+    if ((o->prompt != NULL) + (o->file != NULL) + (o->tokens != NULL) > 1) return complain(o, "there can be only one of -p, -f and --tokens") == 0;
+    if (o->tokens && o->chat) return complain(o, "--chat needs text, not --tokens") == 0;
+    return !o->tokens || ids_read(o, &r->prompt, &r->n_prompt, o->tokens, "--tokens", 0, INT32_MAX);
+}
+
+/* Before anything is loaded, so that Ctrl-C at the keyboard and a missing file cost nothing. */
+static bool read_text(Run *r)
+{
+    const Options *o = &r->o;
+    if (o->tokens) return true;
+    if (o->prompt) {
+        r->text = strdup(o->prompt);
+        r->text_len = strlen(o->prompt);
+        return r->text != NULL;
+    }
+    if (!o->file && isatty(STDIN_FILENO) == 1) note(o, "the prompt is read from the keyboard; end it with Ctrl-D");
+    return text_read(o, &r->text, &r->text_len, o->file);
+}
+
+static bool make_prompt(Run *r)
+{
+    rt_engine *g = r->p.engine;
+    if (r->text) {
+        if (!rt_has_tokenizer(g)) return complain(&r->o, "%s: it carries no tokenizer, so text cannot be read; give --tokens", r->p.files.model) == 0;
+        if (r->o.chat) return chat_prompt(r);
+        if (!text_tokens(&r->p, &r->prompt, &r->n_prompt, r->text, r->text_len, r->o.special)) return false;
+    }
+    if (r->n_prompt > 0) return true;
+    if (rt_token_bos(g) < 0) return complain(&r->o, "the prompt is empty, and the model has no token to begin a text with") == 0;
+    free(r->prompt);
+    r->prompt = malloc(sizeof *r->prompt);
+    if (!r->prompt) return complain(&r->o, "out of memory") == 0;
+    r->prompt[r->n_prompt++] = rt_token_bos(g);
+    return true;
+}
+
+/* ---- the text ---- */
+
+static bool keep_token(Run *r, int32_t id)
+{
+    if (r->n_token == r->cap_token) {
+        int32_t cap = r->cap_token ? 2 * r->cap_token : 1024;
+        int32_t *more = realloc(r->token, sizeof *more * (size_t) cap);
+        if (!more) return false;
+        r->token = more;
+        r->cap_token = cap;
+    }
+    r->token[r->n_token++] = id;
+    return true;
+}
+
+/* Looks at a block in order and keeps what comes before the first reason to stop. True: it was there. */
+static bool take_block(Run *r, const rt_block *b)
+{
+    int32_t before = r->n_token;
+    for (int32_t i = 0; i < b->n; i++) {
+        if (!r->o.ignore_eos && rt_token_ends(r->p.engine, b->token[i])) {
+            rt_take(r->p.session, i + 1);
+            r->finish = FINISH_STOP;
+            return true;
+        }
+        size_t n;
+        const char *bytes = rt_token_bytes(r->p.engine, b->token[i], &n);
+        if (!keep_token(r, b->token[i]) || !stops_feed(&r->stops, bytes, n)) {
+            complain(&r->o, "out of memory for the text");
+            r->finish = FINISH_ERROR;
+            return true;
+        }
+        if (!r->stops.hit) continue;
+        int32_t kept = stops_tokens(&r->stops);    /* the match may have begun in an earlier block, which is past shortening */
+        rt_take(r->p.session, kept > before ? kept - before : 0);
+        r->n_token = kept;
+        r->finish = FINISH_STOP_SEQUENCE;
+        return true;
+    }
+    return false;
+}
+
+static bool show(Run *r)
+{
+    size_t n;
+    const char *s = stops_show(&r->stops, &n);
+    if (r->o.json || n == 0) return true;
+    if (fwrite(s, 1, n, stdout) == n && fflush(stdout) == 0) return true;
+    complain(&r->o, "standard output: %s", strerror(errno));
+    r->finish = FINISH_ERROR;
+    return false;
+}
+
+/* Runs steps until there are tokens; shows how far the prompt is. */
+static rt_status next_block(Run *r, rt_block *b)
+{
+    Program *p = &r->p;
+    int64_t done = 0, chunk = r->o.chunk ? r->o.chunk : 256;
+    for (;;) {
+        rt_status st = rt_step_run(p->step, &p->session, b, 1);
+        if (st != RT_OK || b->n > 0 || b->status != RT_OK) {
+            if (p->barred) progress_end(&p->bar);
+            p->barred = false;
+            return st != RT_OK ? st : b->status;
+        }
+        if (r->o.quiet || r->n_prompt <= chunk) continue;
+        if (!p->barred) progress_start(&p->bar, "prompt", (uint64_t) r->n_prompt);
+        p->barred = true;
+        done += chunk;
+        progress_to(&p->bar, (uint64_t) (done < r->n_prompt ? done : r->n_prompt));
+    }
+}
+
+static void decode(Run *r)
+{
+    bool ended = false;
+    while (!ended) {
+        rt_block b = { 0 };
+        rt_status st = interrupts ? RT_ECANCEL : next_block(r, &b);
+        if (st == RT_END || st == RT_ECANCEL) {
+            r->finish = st == RT_END ? FINISH_LENGTH : FINISH_CANCELLED;
+            ended = true;
+        } else if (st != RT_OK) {
+            complain(&r->o, "%s", *rt_step_error(r->p.step) ? rt_step_error(r->p.step) : rt_session_error(r->p.session));
+            r->finish = FINISH_ERROR;
+            ended = true;
+        } else {
+            ended = take_block(r, &b);
+        }
+        if (!show(r)) return;
+    }
+    if (!stops_finish(&r->stops)) return;
+    if (r->stops.hit && r->finish != FINISH_STOP_SEQUENCE) r->finish = FINISH_STOP_SEQUENCE;
+    show(r);
+}
+
+/* ---- the report ---- */
+
+static double speed(const rt_stats *s) { return s->decode_s > 0 ? (double) s->generated / s->decode_s : 0; }
+static double accept_length(const rt_stats *s) { return s->passes > 0 ? (double) s->generated / (double) s->passes : 0; }
+
+static bool print_json(Run *r)
+{
+    json_t *tokens = json_array();
+    for (int32_t i = 0; i < r->n_token; i++) json_array_append_new(tokens, json_integer(r->token[i]));
+    const rt_stats *s = &r->stats;
+    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f}", "prompt_tokens", (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
+                              "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted", (json_int_t) s->accepted,
+                              "accept_length", accept_length(s), "prefill_s", s->prefill_s, "decode_s", s->decode_s, "tok_s", speed(s));
+    json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
+    json_t *text = json_stringn(r->stops.text ? r->stops.text : "", r->stops.n);
+    return json_print(&r->o, json_pack("{s:o s:o s:s s:s s:o s:o}", "text", text, "tokens", tokens, "finish_reason", finish_names[r->finish],
+                                       "model", base_name(r->p.files.model), "draft", draft, "stats", stats));
+}
+
+static void print_stats(const Run *r)
+{
+    const rt_stats *s = &r->stats;
+    fprintf(stderr, "prompt %lld tokens in %.2f s, generated %lld in %.2f s (%.1f per second), %s\n", (long long) s->prompt_tokens, s->prefill_s,
+            (long long) s->generated, s->decode_s, speed(s), finish_names[r->finish]);
+    if (r->p.files.draft[0])
+        fprintf(stderr, "speculation: accept length %.2f (%lld passes), %lld of %lld drafted rows accepted, drafter %s\n", accept_length(s),
+                (long long) s->passes, (long long) s->accepted, (long long) s->drafted, base_name(r->p.files.draft));
+    else fprintf(stderr, "speculation: off\n");
+}
+
+static int report(Run *r)
+{
+    rt_stats_get(r->p.session, &r->stats);
+    r->stats.generated = r->n_token + (r->finish == FINISH_STOP);
+    if (r->stats.accepted > r->stats.generated) r->stats.accepted = r->stats.generated;
+    if (r->o.json && !print_json(r)) return EXIT_FAILED;
+    if (!r->o.json && r->stops.n > 0 && r->stops.text[r->stops.n - 1] != '\n' && isatty(STDOUT_FILENO) == 1) putchar('\n');
+    if (r->o.stats) print_stats(r);
+    if (r->finish == FINISH_CANCELLED) note(&r->o, "cancelled");
+    int status = output_done(&r->o);
+    return r->finish == FINISH_ERROR ? EXIT_FAILED : status;
+}
+
+static int run(Run *r)
+{
+    Program *p = &r->p;
+    if (!make_prompt(r) || !program_session(p)) return EXIT_FAILED;
+    rt_sampling s = program_sampling(&r->o, r->o.n);
+    if (rt_prompt(p->session, r->prompt, (size_t) r->n_prompt) != RT_OK || rt_sampling_set(p->session, &s) != RT_OK)
+        return complain(&r->o, "%s", rt_session_error(p->session));
+    decode(r);
+    return report(r);
+}
+
+int cmd_run(int argc, char **argv)
+{
+    Run r = { 0 };
+    int status;
+    if (!options_read(&r.o, argc, argv, &status)) return status;
+    r.stops.stop = &r.o.stop;
+    status = EXIT_USAGE;
+    if (options_agree(&r)) {
+        status = EXIT_FAILED;
+        if (read_text(&r)) {
+            if (program_open(&r.p, &r.o, WITH_DRAFTER, NULL, 0)) status = run(&r);
+            else if (interrupts) status = EXIT_INTERRUPTED;
+            program_close(&r.p);
+        }
+    }
+    free(r.text);
+    free(r.prompt);
+    free(r.token);
+    stops_free(&r.stops);
+    return status;
+}

@@ -1,0 +1,92 @@
+/* commands.c - the register of commands, and the two that speak about the others. */
+#include <string.h>
+
+#include "programs/program.h"
+
+static int cmd_help(int argc, char **argv);
+static int cmd_version(int argc, char **argv);
+
+const Command commands[] = {
+    { "run", cmd_run, "", "Continues a text. The text goes to standard output as it is made; everything else goes to standard error.",
+      "Examples:\n"
+      "  ratoon run -p 'def fibonacci(n):' -n 80\n"
+      "  ratoon run -m qwen3.5-4b.gguf -d dflash-qwen3.5-4b.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --stats\n"
+      "  ratoon run -m model.gguf -d none -f notes.txt --stop '\\n\\n' --json\n"
+      "Speculation never changes the text: with a drafter or without, for any --budget, the same seed gives the same tokens.\n"
+      "Ctrl-C once ends the text (exit code 0), twice ends the program (130).\n" },
+    { "tokenize", cmd_tokenize, "", "Prints the token ids of a text, one line of numbers between commas.",
+      "Examples:\n  ratoon tokenize -m model.gguf -p 'Hello, world'\n  ratoon tokenize -m model.gguf --special -f prompt.txt --json\n" },
+    { "detokenize", cmd_detokenize, "", "Prints the text of token ids.", "Example:\n  ratoon detokenize -m model.gguf --tokens 1,2,3\n" },
+    { "logits", cmd_logits, "", "Writes the logits of rows as float32, for comparison with other programs.",
+      "Examples:\n"
+      "  ratoon logits -m model.gguf --tokens 1,2,3 --out chain.f32                            [3, vocab]\n"
+      "  ratoon logits -m model.gguf --prefix 7,8,9 --tokens 1,2,3 --parents -1,0,0 --out tree.f32\n"
+      "  ratoon logits -m model.gguf --tokens @ids.txt --taps 1,4 --out x.f32                  also x.f32.taps\n"
+      "  ratoon logits -m model.gguf -d draft.gguf --prefix 7,8,9 --tokens 1 --out block.f32   [block, vocab]\n" },
+    { "plan", cmd_plan, "", "Lists every part of the memory that a run takes, before anything large is loaded.",
+      "Example:\n  ratoon plan -m model.gguf -d draft.gguf --ctx 32768\n" },
+    { "inspect", cmd_inspect, "FILE", "Shows what a GGUF file, a safetensors file or a Hugging Face folder holds: keys, tensors, types.",
+      "Examples:\n  ratoon inspect model.gguf\n  ratoon inspect --check-tensors model.gguf\n  ratoon inspect --json draft/\n" },
+    { "verify", cmd_verify, "", "Decodes prompts with and without speculation and compares the tokens. Exit code 1 if any differs.",
+      "Examples:\n"
+      "  ratoon verify -m model.gguf -d draft.gguf --prompts prompts.jsonl\n"
+      "  ratoon verify --prompts prompts.jsonl -n 32 --budget 22 --modes greedy --threads 2\n"
+      "The whole matrix is {greedy, t0.7, t1} x {chain, tree of 8, 22, 60, auto} x {1, 2 threads}.\n" },
+    { "doctor", cmd_doctor, "", "Says whether a drafter fits a target: shapes, tap layers, tokenizers, and how well it guesses 64 tokens.",
+      "Example:\n  ratoon doctor -m model.gguf -d draft.gguf\n" },
+    { "eval", cmd_eval, "FILE", "Perplexity of a text file.", "Example:\n  ratoon eval -m model.gguf --window 2048 text.txt\n" },
+    { "bench", cmd_bench, "", "Measures: the time of passes (--passes), or decoding with and without speculation (--prompts).",
+      "Examples:\n"
+      "  ratoon bench -m model.gguf --passes 1,8,16 --json\n"
+      "  ratoon bench -m model.gguf -d draft.gguf --prompts prompts.jsonl -n 128 --pairs 5\n"
+      "  ratoon bench -m big.gguf -d random-draft.gguf --prompts prompts.jsonl --simulate-acceptance profile.json\n" },
+    { "quantize", cmd_quantize, "IN.gguf OUT.gguf TYPE", "Writes the same model in fewer bytes.",
+      "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q4_0. Vectors, norms, convolutions and routers stay F32.\n"
+      "IN may be any part of a split file; OUT appears when it is complete.\n"
+      "Example:\n  ratoon quantize qwen3.5-4b-BF16.gguf qwen3.5-4b-Q4_K_M.gguf Q4_K_M\n" },
+    { "help", cmd_help, "[COMMAND]", "Explains a command.", "" },
+    { "version", cmd_version, "", "Prints the version.", "" },
+    { 0 },
+};
+
+const Command *command_find(const char *name)
+{
+    for (const Command *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0) return c;
+    return NULL;
+}
+
+void commands_list(FILE *f)
+{
+    fputs("Usage: ratoon COMMAND [options]\n\n"
+          "Runs language models on this machine, several tokens per pass, with exactly the text of ordinary decoding.\n\n", f);
+    for (const Command *c = commands; c->name; c++) fprintf(f, "  %-12s%s\n", c->name, c->summary);
+    fputs("\nStart with:   ratoon run -p 'def hello(name):'\nThe rest:     ratoon help COMMAND\n", f);
+}
+
+static int cmd_help(int argc, char **argv)
+{
+    Options o;
+    int status;
+    if (!options_read(&o, argc, argv, &status)) return status;
+    if (o.n_words == 0) {
+        commands_list(stdout);
+        return output_done(&o);
+    }
+    const Command *c = command_find(o.word[0]);
+    if (!c) {
+        fprintf(stderr, "ratoon help: unknown command '%s' (see ratoon help)\n", o.word[0]);
+        return EXIT_USAGE;
+    }
+    options_help(stdout, c);
+    return output_done(&o);
+}
+
+static int cmd_version(int argc, char **argv)
+{
+    Options o;
+    int status;
+    if (!options_read(&o, argc, argv, &status)) return status;
+    printf("ratoon %s\n", rt_version());
+    return output_done(&o);
+}

@@ -1,0 +1,260 @@
+#include "programs/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET } Kind;
+
+enum {
+    C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64, C_DOCTOR = 128, C_EVAL = 256,
+    C_BENCH = 512, C_QUANTIZE = 1024,
+    C_DRAWS = C_RUN | C_BENCH,
+    C_LOADS = C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
+    C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE,
+};
+
+static const struct { const char *name; uint32_t bit; } command_bits[] = {
+    { "run", C_RUN }, { "logits", C_LOGITS }, { "tokenize", C_TOKENIZE }, { "detokenize", C_DETOKENIZE }, { "inspect", C_INSPECT }, { "plan", C_PLAN },
+    { "verify", C_VERIFY }, { "doctor", C_DOCTOR }, { "eval", C_EVAL }, { "bench", C_BENCH }, { "quantize", C_QUANTIZE },
+};
+
+typedef struct {
+    const char *name, *alias;                      /* alias NULL: none */
+    Kind        kind;
+    const char *value;                             /* how --help calls it */
+    size_t      place;
+    double      min, max;                          /* numbers only */
+    uint32_t    commands;
+    const char *help;
+} OptionSpec;
+
+#define AT(field) offsetof(Options, field)
+
+static const OptionSpec table[] = {
+    { "--model", "-m", KIND_TEXT, "FILE", AT(model), 0, 0, C_MODEL, "the target, a GGUF file (without it: the demo pair)" },
+    { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL),
+      "the drafter, a GGUF file or a Hugging Face folder; none: plain decoding (without it: dflash-*.gguf or draft/ beside the target)" },
+    { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOGITS, "write this drafter's logits instead: [block, vocab], row 0 the anchor's" },
+    { "--prompt", "-p", KIND_TEXT, "TEXT", AT(prompt), 0, 0, C_RUN | C_TOKENIZE, "the text, as it is (without -p and -f: standard input)" },
+    { "--file", "-f", KIND_TEXT, "FILE", AT(file), 0, 0, C_RUN | C_TOKENIZE, "the text, from a file" },
+    { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_RUN, "the prompt as token ids: 1,2,3 or @FILE" },
+    { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_LOGITS, "the rows: 1,2,3 or @FILE; with -d one id, the anchor" },
+    { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_DETOKENIZE, "ids: 1,2,3 or @FILE (without it: standard input)" },
+    { "--chat", NULL, KIND_FLAG, NULL, AT(chat), 0, 0, C_RUN, "wrap the prompt as a user's message in ChatML (<|im_start|>user ...)" },
+    { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE, "control tokens written in the text become tokens, BOS is added where the file asks for it" },
+    { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_DRAWS | C_VERIFY, "tokens to generate at most (run: to the context's end; verify 64; bench 128)" },
+    { "--ctx", NULL, KIND_INT, "N", AT(ctx), 1, 1 << 24, C_LOADS, "context in tokens (default: the model's, 8192, or what fits in memory)" },
+    { "--draft-ctx", NULL, KIND_INT, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH, "the drafter's ring of keys and values (default: its window, at least 4096)" },
+    { "--chunk", NULL, KIND_INT, "N", AT(chunk), 1, 4096, C_LOADS, "prompt tokens per pass (default 256)" },
+    { "--temp", NULL, KIND_REAL, "T", AT(temp), 0, 1000, C_DRAWS, "temperature; below 1e-5 greedy (default 0)" },
+    { "--top-p", NULL, KIND_REAL, "P", AT(top_p), 0, 1, C_DRAWS, "keep the likeliest tokens that hold this much probability (default 1: all)" },
+    { "--top-k", NULL, KIND_INT, "K", AT(top_k), 0, 1 << 24, C_DRAWS, "keep the K likeliest tokens (default 0: all)" },
+    { "--min-p", NULL, KIND_REAL, "M", AT(min_p), 0, 1, C_DRAWS, "keep tokens at least M times as likely as the likeliest (default 0)" },
+    { "--rep-penalty", NULL, KIND_REAL, "R", AT(rep_penalty), 0.01, 100, C_DRAWS, "divide the logits of tokens seen (default 1: off)" },
+    { "--freq-penalty", NULL, KIND_REAL, "F", AT(freq_penalty), -100, 100, C_DRAWS, "subtract F for every time a token was seen (default 0)" },
+    { "--presence-penalty", NULL, KIND_REAL, "P", AT(presence_penalty), -100, 100, C_DRAWS, "subtract P from tokens that were seen (default 0)" },
+    { "--rep-window", NULL, KIND_INT, "N", AT(rep_window), 1, 256, C_DRAWS, "tokens that penalties look back on (default 256)" },
+    { "--seed", NULL, KIND_SEED, "S", AT(seed), 0, 0, C_DRAWS | C_VERIFY, "the same seed gives the same text, however it is decoded (default 0)" },
+    { "--stop", NULL, KIND_TEXTS, "TEXT", AT(stop), 0, 0, C_RUN, "end before this text appears; may be given up to 16 times" },
+    { "--ignore-eos", NULL, KIND_FLAG, NULL, AT(ignore_eos), 0, 0, C_DRAWS, "go on after the model's end token" },
+    { "--budget", NULL, KIND_BUDGET, "auto|N", AT(budget), 1, 63, C_RUN | C_PLAN | C_BENCH, "draft tokens checked per pass; auto measures what pays, plain decoding included" },
+    { "--budget", NULL, KIND_TEXT, "LIST", AT(budgets), 0, 0, C_VERIFY, "tree budgets to try (default 8,22,60,auto)" },
+    { "--tree", NULL, KIND_FLAG, NULL, AT(tree), 0, 0, C_RUN | C_BENCH, "check a tree of guesses (the default)" },
+    { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_RUN | C_BENCH, "check only the likeliest guess of every depth" },
+    { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_VERIFY, "only chains, no trees" },
+    { "--prefix", NULL, KIND_TEXT, "IDS", AT(prefix), 0, 0, C_LOGITS, "tokens committed first, not in the output: 7,8,9 or @FILE" },
+    { "--parents", NULL, KIND_TEXT, "LIST", AT(parents), 0, 0, C_LOGITS, "the rows are one tree of at most 64: -1,0,0 (without it: a chain)" },
+    { "--taps", NULL, KIND_TEXT, "LAYERS", AT(taps), 0, 0, C_LOGITS, "also write FILE.taps: the output of these layers, float32 [rows, taps * hidden]" },
+    { "--out", "-o", KIND_TEXT, "FILE", AT(out), 0, 0, C_LOGITS, "where the logits go: float32 [rows, vocab]" },
+    { "--prompts", NULL, KIND_TEXT, "FILE", AT(prompts), 0, 0, C_VERIFY | C_BENCH, "JSON lines with \"prompt\"" },
+    { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_LOADS & ~C_VERIFY, "worker threads (default: one per core)" },
+    { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_QUANTIZE, "worker threads (default: one per core)" },
+    { "--threads", NULL, KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
+    { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, cpu:portable, cpu:avx2 or cpu:avx512" },
+    { "--cache-k", "-ctk", KIND_TEXT, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16 or bf16 (default f16; f32 for a file that is f32 throughout)" },
+    { "--cache-v", "-ctv", KIND_TEXT, "TYPE", AT(kv_v), 0, 0, C_LOADS, "type of stored values, likewise" },
+    { "--draft-type", NULL, KIND_TEXT, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL), "q8_0: drafters above 8 bits are quantised at load (default); keep: as they are" },
+    { "--draft-type", NULL, KIND_TEXT, "TYPE", AT(draft_type), 0, 0, C_LOGITS, "keep (default here) or q8_0: drafters above 8 bits are quantised at load" },
+    { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY, "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all" },
+    { "--passes", NULL, KIND_TEXT, "LIST", AT(passes), 0, 0, C_BENCH, "time passes of these many rows: 1,8,16" },
+    { "--repeats", NULL, KIND_INT, "N", AT(repeats), 1, 10000, C_BENCH, "with --passes: interleaved repeats, the fastest counts (default 12)" },
+    { "--pairs", NULL, KIND_INT, "N", AT(pairs), 1, 1000, C_BENCH, "with --prompts: interleaved runs of each way; medians are reported (default 5)" },
+    { "--simulate-acceptance", NULL, KIND_TEXT, "FILE", AT(simulate), 0, 0, C_BENCH, "draw which guesses are accepted from a profile; results are labelled simulated" },
+    { "--write-profile", NULL, KIND_TEXT, "FILE", AT(write_profile), 0, 0, C_BENCH, "write the acceptance that was measured, for --simulate-acceptance" },
+    { "--text", NULL, KIND_TEXT, "FILE", AT(text), 0, 0, C_DOCTOR, "the text that the drafter has to guess (default: what the target itself goes on to say)" },
+    { "--window", NULL, KIND_INT, "N", AT(window), 2, 1 << 24, C_EVAL, "tokens per window, each from an empty context (default: the context)" },
+    { "--check-tensors", NULL, KIND_FLAG, NULL, AT(check_tensors), 0, 0, C_INSPECT, "look for NaN and infinity in every tensor" },
+    { "--json", NULL, KIND_FLAG, NULL, AT(json), 0, 0, C_RUN | C_TOKENIZE | C_INSPECT | C_PLAN | C_EVAL | C_BENCH | C_VERIFY | C_DOCTOR, "print one JSON object instead of text" },
+    { "--csv", NULL, KIND_FLAG, NULL, AT(csv), 0, 0, C_BENCH, "print comma-separated values" },
+    { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_RUN, "print figures of the run on standard error" },
+    { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE, "say nothing on standard error but errors" },
+};
+
+enum { N_OPTIONS = sizeof table / sizeof *table };
+
+static uint32_t command_bit(const char *name)
+{
+    for (size_t i = 0; i < sizeof command_bits / sizeof *command_bits; i++)
+        if (strcmp(command_bits[i].name, name) == 0) return command_bits[i].bit;
+    return 0;
+}
+
+static const OptionSpec *find(uint32_t bit, const char *name, size_t n)
+{
+    for (int32_t i = 0; i < N_OPTIONS; i++) {
+        const OptionSpec *s = &table[i];
+        if (!(s->commands & bit)) continue;
+        if (strlen(s->name) == n && memcmp(s->name, name, n) == 0) return s;
+        if (s->alias && strlen(s->alias) == n && memcmp(s->alias, name, n) == 0) return s;
+    }
+    return NULL;
+}
+
+/* Between its limits, written without a point for whole numbers. */
+static bool out_of_range(const Options *o, const OptionSpec *s, const char *value)
+{
+    fprintf(stderr, "ratoon %s: %s is '%s', expected a %snumber from %.10g to %.10g\n", o->command, s->name, value, s->kind == KIND_REAL ? "" : "whole ", s->min, s->max);
+    return false;
+}
+
+static bool read_value(Options *o, const OptionSpec *s, const char *value)
+{
+    char *end = NULL, *place = (char *) o + s->place;
+    errno = 0;
+    switch (s->kind) {
+    case KIND_FLAG:
+        *(bool *) place = true;
+        return true;
+    case KIND_TEXT:
+        *(const char **) place = value;
+        return true;
+    case KIND_TEXTS: {
+        TextList *list = (TextList *) place;
+        if (!*value || list->n == TEXTS_MAX || strlen(value) > 512) {
+            fprintf(stderr, "ratoon %s: %s expects a text of 1 to 512 bytes, at most %d times\n", o->command, s->name, TEXTS_MAX);
+            return false;
+        }
+        list->at[list->n++] = value;
+        return true;
+    }
+    case KIND_BUDGET:
+        if (strcmp(value, "auto") == 0) {
+            *(int32_t *) place = BUDGET_OPTION_AUTO;
+            return true;
+        }
+        /* fall through */
+    case KIND_INT: {
+        long long v = strtoll(value, &end, 10);
+        if (end == value || *end || errno || (double) v < s->min || (double) v > s->max) return out_of_range(o, s, value);
+        *(int32_t *) place = (int32_t) v;
+        return true;
+    }
+    case KIND_SEED: {
+        unsigned long long v = strtoull(value, &end, 10);
+        if (end == value || *end || errno || strchr(value, '-')) {
+            fprintf(stderr, "ratoon %s: %s is '%s', expected a whole number from 0 to 18446744073709551615\n", o->command, s->name, value);
+            return false;
+        }
+        *(uint64_t *) place = v;
+        return true;
+    }
+    case KIND_REAL: {
+        double v = strtod(value, &end);
+        if (end == value || *end || !isfinite(v) || v < s->min || v > s->max) return out_of_range(o, s, value);
+        *(double *) place = v;
+        return true;
+    }
+    }
+    return false;
+}
+
+static int32_t words_max(const char *words)
+{
+    int32_t n = words[0] ? 1 : 0;
+    for (const char *p = words; *p; p++) n += *p == ' ';
+    return n;
+}
+
+static bool wrong(int *status, const Options *o, const char *what, const char *arg)
+{
+    fprintf(stderr, "ratoon %s: %s '%s' (see ratoon %s --help)\n", o->command, what, arg, o->command);
+    *status = EXIT_USAGE;
+    return false;
+}
+
+bool options_read(Options *o, int argc, char **argv, int *status)
+{
+    const Command *c = command_find(argv[0]);
+    uint32_t bit = command_bit(argv[0]);
+    bool only_words = false;
+    *o = (Options) { .command = argv[0], .top_p = 1, .rep_penalty = 1 };
+    *status = EXIT_FINE;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (only_words || a[0] != '-' || !a[1]) {
+            if (o->n_words == words_max(c->words) || o->n_words == WORDS_MAX) return wrong(status, o, "unexpected argument", a);
+            o->word[o->n_words++] = a;
+            continue;
+        }
+        if (strcmp(a, "--") == 0) {
+            only_words = true;
+            continue;
+        }
+        if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
+            options_help(stdout, c);
+            return false;
+        }
+        const char *equals = a[1] == '-' ? strchr(a, '=') : NULL;
+        const OptionSpec *s = find(bit, a, equals ? (size_t) (equals - a) : strlen(a));
+        if (!s) return wrong(status, o, "unknown option", a);
+        if (s->kind == KIND_FLAG) {
+            if (equals) return wrong(status, o, "no value is expected in", a);
+            read_value(o, s, NULL);
+            continue;
+        }
+        if (!equals && i + 1 == argc) return wrong(status, o, "a value is missing after", a);
+        if (!read_value(o, s, equals ? equals + 1 : argv[++i])) {
+            *status = EXIT_USAGE;
+            return false;
+        }
+    }
+    if (o->tree && o->chain) return wrong(status, o, "there can be only one of --tree and", "--chain");
+    return true;
+}
+
+/* The help text in a column beside the option, broken at spaces. */
+static void print_wrapped(FILE *f, const char *text, int indent, int width)
+{
+    int at = 0;
+    for (const char *p = text; *p;) {
+        int n = (int) strcspn(p, " ");
+        if (at > 0 && at + 1 + n > width) {
+            fprintf(f, "\n%*s", indent, "");
+            at = 0;
+        }
+        at += fprintf(f, "%s%.*s", at > 0 ? " " : "", n, p);
+        p += n;
+        while (*p == ' ') p++;
+    }
+    fputc('\n', f);
+}
+
+void options_help(FILE *f, const Command *c)
+{
+    enum { COLUMN = 30, WIDTH = 100 };
+    uint32_t bit = command_bit(c->name);
+    fprintf(f, "Usage: ratoon %s [options]%s%s\n\n%s\n\n", c->name, *c->words ? " " : "", c->words, c->summary);
+    if (bit) fputs("Options:\n", f);
+    for (int32_t i = 0; i < N_OPTIONS; i++) {
+        const OptionSpec *s = &table[i];
+        if (!(s->commands & bit)) continue;
+        char left[64];
+        int n = snprintf(left, sizeof left, "  %s%s%s%s%s", s->alias ? s->alias : "", s->alias ? ", " : "", s->name, s->value ? " " : "", s->value ? s->value : "");
+        fprintf(f, "%s%*s", left, n < COLUMN ? COLUMN - n : 1, "");
+        print_wrapped(f, s->help, COLUMN, WIDTH - COLUMN);
+    }
+    if (*c->more) fprintf(f, "\n%s", c->more);
+}

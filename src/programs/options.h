@@ -1,0 +1,56 @@
+/* options.h - every option of every command, in one table: the parser and `--help` are made from it, so they agree.
+ * A command reads its words and options with options_read; what it does not find there was not given and has its default. Values are
+ * checked against the table's range here, so commands see numbers that make sense. */
+#ifndef RATOON_PROGRAMS_OPTIONS_H
+#define RATOON_PROGRAMS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { WORDS_MAX = 4, TEXTS_MAX = 16 };
+enum { BUDGET_OPTION_AUTO = 0, BUDGET_OPTION_PLAIN = -1 };
+
+typedef struct { const char *at[TEXTS_MAX]; int32_t n; } TextList;     /* an option that may be given several times */
+
+typedef struct {
+    const char *command;
+    const char *word[WORDS_MAX]; int32_t n_words;
+    /* what is loaded */
+    const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
+    int32_t     threads, ctx, draft_ctx, chunk;
+    /* what is asked */
+    const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
+    bool        chat, special;
+    /* how text is drawn */
+    double      temp, top_p, min_p, rep_penalty, freq_penalty, presence_penalty;
+    int32_t     top_k, rep_window, n;
+    uint64_t    seed;
+    TextList    stop;
+    bool        ignore_eos;
+    /* how it is decoded */
+    int32_t     budget;
+    bool        tree, chain;
+    /* what is reported */
+    bool        json, csv, stats, quiet, check_tensors;
+    /* verify, bench, eval, doctor */
+    const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text;
+    int32_t     pairs, repeats, window;
+} Options;
+
+typedef struct {
+    const char *name;
+    int       (*run)(int argc, char **argv);       /* argv[0]: the command's name */
+    const char *words, *summary, *more;            /* more: what --help teaches below the options, with examples */
+} Command;
+
+extern const Command commands[];                   /* commands.c; ends with a name of NULL */
+
+/* False: *status is the exit code (0 after --help, 2 after a wrong option, which has been named on stderr). */
+bool options_read(Options *o, int argc, char **argv, int *status);
+void options_help(FILE *f, const Command *c);
+const Command *command_find(const char *name);     /* NULL: none */
+void commands_list(FILE *f);
+
+#endif

@@ -1,0 +1,71 @@
+/* program.h - what the commands share: opening an engine from options, saying things on standard error, hearing Ctrl-C, reading text
+ * and lists of numbers. Standard output carries results only. */
+#ifndef RATOON_PROGRAMS_PROGRAM_H
+#define RATOON_PROGRAMS_PROGRAM_H
+
+#include <jansson.h>
+#include <signal.h>
+
+#include "programs/options.h"
+#include "programs/progress.h"
+#include "ratoon.h"
+
+extern volatile sig_atomic_t interrupts;           /* Ctrl-C so far; the second one ends the process with 130 */
+void hear_interrupts(void);
+
+/* One line "ratoon COMMAND: ..." on standard error; returns EXIT_FAILED. Control characters from outside become '?'. */
+int complain(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void note(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* unless --quiet */
+
+/* Finds the files: the demo pair without -m, the drafter by neighbourhood without -d; says which. */
+typedef struct { char model[4096], draft[4096]; bool found_draft; } Files;   /* draft "": none; found_draft: nobody asked for it */
+bool files_find(Files *out, const Options *o, bool drafter);
+
+/* The engine, a session and a step object of a command. taps: see rt_options. */
+typedef struct {
+    const Options *o;
+    Files       files;
+    rt_engine  *engine;
+    rt_session *session;
+    rt_step    *step;
+    Progress    bar;
+    bool        barred;
+} Program;
+enum { WITH_DRAFTER = 1, WITH_SESSION = 2 };
+/* False: the reason has been said. program_close afterwards in any case. */
+bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
+bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
+void program_close(Program *p);
+rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
+rt_step_options program_step_options(const Options *o);
+rt_sampling program_sampling(const Options *o, int32_t max_tokens);
+
+/* "1,2,3", or "@FILE" with numbers between commas or spaces; malloc'd. what: for messages. False: said. */
+bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, const char *what, int64_t min, int64_t max);
+/* Whole file, or standard input for NULL; malloc'd, with a NUL behind it. False: said. */
+bool text_read(const Options *o, char **out, size_t *n, const char *path);
+/* Tokens of a text, with the model's BOS where it asks for one; malloc'd. False: said. */
+bool text_tokens(const Program *p, int32_t **out, int32_t *n, const char *s, size_t len, bool special);
+/* "prompt" of every line of a JSON lines file; group: its "class", or its "id" up to the slash, or "". */
+typedef struct { char *text; size_t len; char group[32]; } Prompt;
+typedef struct { Prompt *at; int32_t n; } Prompts;
+bool prompts_read(const Options *o, Prompts *out, const char *path);
+void prompts_free(Prompts *p);
+
+/* One object on standard output; takes it. False: writing failed, said. */
+bool json_print(const Options *o, json_t *object);
+/* Everything on standard output has been written: EXIT_FINE, or EXIT_FAILED after saying why not. */
+int  output_done(const Options *o);
+const char *base_name(const char *path);
+/* A JSON string of bytes that may be anything: bad ones become U+FFFD. */
+json_t *json_text(const char *s, size_t n);
+/* A number that the engine knows about itself; 0: unknown. */
+int64_t property(const rt_engine *g, const char *key);
+double median(double *x, int32_t n);               /* sorts x */
+double seconds_now(void);
+
+int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv), cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv),
+    cmd_inspect(int argc, char **argv), cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
+    cmd_eval(int argc, char **argv), cmd_bench(int argc, char **argv), cmd_quantize(int argc, char **argv);
+
+#endif

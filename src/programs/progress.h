@@ -1,0 +1,19 @@
+/* progress.h - one line on stderr that says how far a long job is. Nothing is drawn unless stderr is a terminal. */
+#ifndef RATOON_PROGRAMS_PROGRESS_H
+#define RATOON_PROGRAMS_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    const char *label;                             /* shown as it is: nothing from a file */
+    uint64_t    total;
+    double      begun, drawn;                      /* seconds */
+    bool        on;
+} Progress;
+
+void progress_start(Progress *p, const char *label, uint64_t total);
+void progress_to(Progress *p, uint64_t done);      /* draws ten times a second at most */
+double progress_end(Progress *p);                  /* wipes the line; seconds since the start */
+
+#endif
