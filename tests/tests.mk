@@ -1,0 +1,53 @@
+# Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
+#   make check          the C tests, in seconds to a minute
+#   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair
+#   make run-test_NAME  one of them
+
+TEST_SRC  := $(wildcard tests/test_*.c)
+TEST_NAME := $(TEST_SRC:tests/%.c=%)
+TEST_BIN  := $(TEST_NAME:%=$(BUILD)/tests/%)
+HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c,$(wildcard tests/*.c))
+HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
+FUZZ      := gguf safetensors tokenizer
+FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
+
+$(BUILD)/tests/%.o: COMMON += -Itests
+$(BUILD)/tests/libhelp.a: $(HELP_OBJ)
+	@rm -f $@
+	$(call SAY,AR)
+	$(Q)ar rcs $@ $^
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+$(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+.SECONDARY:
+
+run-%: $(BUILD)/tests/%
+	./$<
+run-replay-%: $(BUILD)/tests/replay_%
+	./$< tests/fuzz/corpus/$*
+
+tests-built: $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
+check: setup
+	@$(MAKE) --no-print-directory ratoon tests-built
+	@$(MAKE) --no-print-directory run-all
+run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
+
+SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT=-O1 BUILD=build-sanitize
+test: check
+	$(MAKE) --no-print-directory $(SANITIZE) tests-built
+	$(MAKE) --no-print-directory $(SANITIZE) run-all
+	python3 tests/deps.py
+	python3 tests/test_cli.py
+	python3 tests/test_demo.py
+
+oracle: ratoon $(BUILD)/tests/make_tiny
+	PYTHON=$(PYTHON) tests/oracle/run.sh
+PYTHON ?= python3
+
+.PHONY: check test tests-built run-all oracle
