@@ -30,7 +30,7 @@ def lines(kind, n):
 
 
 code, out, err = call("doctor")
-check("doctor finds that the pair fits", code == 0, out + err)
+check("doctor finds that the pair fits", code == 0 and "verdict: fits" in out, out + err)
 
 with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as f:
     for kind in ("code", "prose", "arithmetic"):

@@ -10,7 +10,8 @@ enum { TEXT_TOKENS = 64, GUESSES = 64 };
 
 /* What a chat model and a base model both have seen. */
 static const char *const openings[] = {
-    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    "class Counter:\n    \"\"\"A counter with a name and a list of items.\"\"\"\n\n    def __init__(self, name):\n        self.name = name\n"
+    "        self.items = []\n\n    def add(self, item):\n",
     "The history of the lighthouse begins long before the age of electricity. The first ones were",
     "Question: A farmer has 12 cows and buys 7 more. Then he sells 5. How many cows does he have?\nAnswer:",
 };

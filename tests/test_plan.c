@@ -1,0 +1,207 @@
+/* The plan is true: its parts are the bytes that the same engine, session and step then allocate, whichever backend they run on, and
+ * nothing is allocated later, however wide the passes become. */
+#include "model_helper.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { struct { char name[48]; size_t bytes; } part[48]; int32_t n; } Parts;
+
+static void note(void *ud, const char *name, size_t bytes)
+{
+    Parts *p = ud;
+    assert_true(p->n < 48);
+    for (int32_t i = 0; i < p->n; i++) assert_string_not_equal(p->part[i].name, name);
+    snprintf(p->part[p->n].name, sizeof p->part[0].name, "%s", name);
+    p->part[p->n++].bytes = bytes;
+}
+
+static size_t planned(const Parts *p, const char *name)
+{
+    for (int32_t i = 0; i < p->n; i++)
+        if (strcmp(p->part[i].name, name) == 0) return p->part[i].bytes;
+    return 0;
+}
+
+static rt_options options_of(const PublicRig *p, const RigOptions *o)
+{
+    return (rt_options) { .model = p->model, .draft = o->draft ? p->draft : NULL, .kv_k = type_info(o->kv)->name, .threads = 1 };
+}
+
+/* A text of any budget: as many rows as there can be, then plain. */
+static void decode_a_lot(rt_engine *g, const rt_session_options *so, rt_step *st, rt_session *s)
+{
+    int32_t text[100];
+    rt_block b;
+    Dice d = { tiny_key(1, "plan"), 0 };
+    int32_t n = so->ctx > 64 ? 60 : 5;
+    random_tokens(&d, n, g->model->vocab, text);
+    for (int32_t turn = 0; turn < 2; turn++) {
+        assert_int_equal(rt_prompt(s, text, (size_t) n), RT_OK);
+        rt_sampling_set(s, &(rt_sampling) { .temperature = (float) turn, .max_tokens = 50 });
+        for (rt_status code = RT_OK; code == RT_OK;) {
+            code = rt_next(st, s, &b);
+            if (code != RT_OK && code != RT_END) fail_msg("step: %s%s", rt_step_error(st), rt_session_error(s));
+        }
+    }
+}
+
+static void check_plan(const RigOptions *o, const rt_session_options *so, const rt_step_options *sto)
+{
+    PublicRig p;
+    Parts plan = { 0 };
+    rt_error e;
+    Error err = { 0 };
+    public_files(&p, o);
+    rt_options ro = options_of(&p, o);
+    if (rt_plan(&ro, so, sto, note, &plan, &e) != RT_OK) fail_msg("plan: %s", e.text);
+
+    Backend *cpu, *be;
+    assert_ok(engine_backend(&cpu, &ro, &err), &err);
+    assert_int_equal(planned(&plan, "backend workspace"), cpu->own_bytes(cpu));
+    assert_ok(device_backend_open(&be, cpu, &err), &err);
+    be->pick = NULL;                               /* the CPU has none, and results are part of scratch */
+    DeviceLog *log = device_log(be);
+    rt_session *s;
+    rt_step *st;
+    assert_ok(engine_open(&p.g, be, NULL, &ro, &err), &err);
+    if (rt_session_new(&s, p.g, so, &e) != RT_OK || rt_step_new(&st, p.g, sto, &e) != RT_OK) fail_msg("%s", e.text);
+    size_t sum = 0;
+    for (int32_t i = 0; i < log->n_parts; i++) {
+        if (log->part[i].bytes != planned(&plan, log->part[i].name))
+            fail_msg("%s: allocated %zu bytes, planned %zu", log->part[i].name, log->part[i].bytes, planned(&plan, log->part[i].name));
+        sum += log->part[i].bytes;
+    }
+    size_t all = 0;
+    for (int32_t i = 0; i < plan.n; i++) all += plan.part[i].bytes;
+    assert_int_equal(all - planned(&plan, "backend workspace") - planned(&plan, "tables"), sum);
+    assert_int_equal(log->live, sum);
+    assert_true(planned(&plan, "tables") < 64 << 20);          /* measured as the process's growth, which may be nothing here */
+    int64_t allocs = log->allocs;
+    decode_a_lot(p.g, so, st, s);
+    assert_int_equal(log->allocs, allocs);
+    assert_int_equal(log->live, sum);
+    assert_true(st->spec.step.peak <= st->spec.step.lim.scratch_bytes);
+    rt_session_free(s);
+    rt_step_free(st);
+    public_close(&p);
+}
+
+static void plan_is_what_is_allocated(void **state)
+{
+    (void) state;
+    static const rt_session_options sessions[] = { { .ctx = 200 }, { .ctx = 130, .draft_ctx = 40, .checkpoints = 8 }, { .ctx = 60, .checkpoints = -1 } };
+    static const rt_step_options steps[] = { { .budget = 63, .chunk = 300 }, { .budget = 30, .chunk = 7, .sessions = 4 }, { .budget = -1, .chunk = 64 }, { .sessions = 20 } };
+    for (int32_t kind = 0; kind < RIG_KINDS; kind++)
+        for (int32_t draft = 0; draft < 3; draft++) {
+            RigOptions o = rig_kind(kind, false);
+            if (draft) o = rig_with_draft(o, draft == 2);
+            if (kind == 2) o.kv = T_F16, o.tm.type = o.tm.type_head = T_Q8_0;
+            check_plan(&o, &sessions[(kind + draft) % 3], &steps[(kind * 3 + draft) % 4]);
+        }
+}
+
+/* The scratch that was planned is enough for the widest passes: all sessions with trees and a chunk beside them. */
+static void planned_scratch_is_enough(void **state)
+{
+    (void) state;
+    enum { N = 6 };
+    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, true), kind == 2);
+        public_open(&p, &o, NULL);
+        rt_step *st;
+        rt_session *s[N];
+        rt_block b[N];
+        rt_error e;
+        assert_int_equal(rt_step_new(&st, p.g, &(rt_step_options) { .sessions = N, .chunk = 70, .budget = 63 }, &e), RT_OK);
+        Dice d = { tiny_key(2, "wide"), 0 };
+        for (int32_t i = 0; i < N; i++) {
+            int32_t text[150];
+            random_tokens(&d, 150, 96, text);
+            assert_int_equal(rt_session_new(&s[i], p.g, &(rt_session_options) { .ctx = 300 }, &e), RT_OK);
+            assert_int_equal(rt_prompt(s[i], text, 150), RT_OK);
+        }
+        for (int32_t step = 0; step < 30; step++)
+            if (rt_step_run(st, s, b, N) != RT_OK) fail_msg("%s", rt_step_error(st));
+        assert_int_equal(st->spec.step.peak, st->spec.step.lim.scratch_bytes);     /* and no more than enough */
+        for (int32_t i = 0; i < N; i++) rt_session_free(s[i]);
+        rt_step_free(st);
+        public_close(&p);
+    }
+}
+
+/* Every allocation of a session and a step fails once: one line, nothing leaks, and the next attempt works. */
+static void failed_allocations(void **state)
+{
+    (void) state;
+    for (int32_t kind = 1; kind < RIG_KINDS; kind += 3) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, true), false);
+        public_open(&p, &o, NULL);
+        DeviceLog *log = device_log(p.be);
+        int64_t live = log->live, failed = 0;
+        for (int64_t at = 1;; at++) {
+            rt_session *s = NULL;
+            rt_step *st = NULL;
+            rt_error e;
+            log->alloc_fail_in = at;
+            rt_status code = rt_session_new(&s, p.g, &(rt_session_options) { .ctx = 100 }, &e);
+            if (code == RT_OK) code = rt_step_new(&st, p.g, NULL, &e);
+            bool done = log->alloc_fail_in > 0;
+            log->alloc_fail_in = 0;
+            rt_session_free(s);
+            rt_step_free(st);
+            assert_int_equal(log->live, live);
+            p.be->sync(p.be, NULL);
+            if (done) {
+                assert_int_equal(code, RT_OK);
+                break;
+            }
+            assert_int_equal(code, RT_ENOMEM);
+            assert_non_null(strstr(e.text, "out of memory"));
+            failed++;
+        }
+        assert_true(failed > 10);
+        public_close(&p);
+    }
+}
+
+/* Every allocation of a model and its drafter fails once. */
+static void failed_loads(void **state)
+{
+    (void) state;
+    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, true), kind == 2);
+        public_files(&p, &o);
+        rt_options ro = options_of(&p, &o);
+        Status code = ST_MEMORY;
+        int64_t at = 1;
+        for (; code != ST_OK; at++) {
+            Backend *cpu, *be;
+            Error err = { 0 };
+            assert_ok(engine_backend(&cpu, &ro, &err), &err);
+            assert_ok(device_backend_open(&be, cpu, &err), &err);
+            device_log(be)->alloc_fail_in = at;
+            code = engine_open(&p.g, be, NULL, &ro, &err);
+            if (code == ST_OK) break;
+            assert_null(p.g);
+            assert_int_equal(code, ST_MEMORY);
+            assert_true(strlen(err.text) > 10);
+        }
+        assert_true(at > 20);
+        public_close(&p);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(planned_scratch_is_enough), cmocka_unit_test(failed_allocations),
+        cmocka_unit_test(failed_loads),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
