@@ -139,8 +139,9 @@ Status pool_open(Pool **out, int32_t threads, Error *err)
         Worker *w = &p->worker[i - 1];
         *w = (Worker) { .pool = p, .index = i };
         if (pthread_create(&w->id, NULL, worker_main, w) != 0) {
+            Status st = fail(err, ST_MEMORY, "thread pool: thread %d of %d could not be started", i + 1, p->threads);
             pool_close(p);
-            return fail(err, ST_MEMORY, "thread pool: thread %d of %d could not be started", i + 1, threads);
+            return st;
         }
         p->n_workers++;
     }

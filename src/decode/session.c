@@ -13,7 +13,9 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
     if (!s->text) return fail(err, ST_MEMORY, "session: out of memory for %d tokens", ctx);
     Status st = state_open(&s->target, m->be, m->spec, m->n_layers, ctx, 0, n_ckpt, err);
     if (st == ST_OK && dm) {
-        st = state_open(&s->draft, m->be, dm->spec, dm->n_layers, ctx, draft_ring ? draft_ring : dm->ring, 0, err);
+        int32_t ring = draft_ring ? draft_ring : dm->ring;
+        if (ring > ctx) ring = ctx;                /* a file may claim any window; nobody looks back further than the text */
+        st = state_open(&s->draft, m->be, dm->spec, dm->n_layers, ctx, ring, 0, err);
         if (st == ST_OK) {
             s->taps = m->be->alloc(m->be, sizeof(float) * TAP_SLOTS * (size_t) m->tap_width, "taps");
             if (!s->taps) st = fail(err, ST_MEMORY, "session: out of memory for taps");

@@ -327,7 +327,7 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
 
 /* ---- passes that bring nothing ---- */
 
-/* n rows of any tokens as a tree: pending rows that are never kept. */
+/* n rows of any tokens as a tree: pending rows that are never kept. The pass moves the path noted before it, so that path is final. */
 Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err)
 {
     int32_t token[ROWS_DECODE] = { 0 };
@@ -336,7 +336,7 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     bool taps = keeps_taps(sp, s);
     Slice *sl = pass_slice(&sp->step, &s->target, SLICE_TREE, n, token, NULL);
     sl->taps = s->taps;
-    s->n_pend = 0;
+    confirm(sp, s);
     if (taps) take_slots(s, n);
     for (int32_t i = 0; i < n; i++) pass_want(&sp->step, sl, i, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? s->pend[i] : -1);
     s->n_pend = 0;
@@ -351,22 +351,36 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     return model_pass(sp->m, &sp->step, &out, 0, err);
 }
 
-/* Times passes of growing width, about a second in all, before the first decoding pass. */
+/* Fills the cost table before the first decoding pass, in about a second: passes of growing width and a proposal, each at the fastest of
+ * up to five rounds, since whatever else runs on the machine only adds. A model whose passes are slow gets the narrow ones measured;
+ * the rest of the table is learned while decoding. */
 static Status measure(Spec *sp, Session *s, Error *err)
 {
     static const int32_t widths[] = { 1, 2, 4, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64 };
-    double t0 = now();
+    enum { WIDTHS = sizeof widths / sizeof *widths, ROUNDS = 5 };
+    const double limit = 1.0;
+    double best[WIDTHS], draft_best = 1e9, t0 = now();
+    size_t n = 0;
+    while (n < WIDTHS && s->target.P + widths[n] <= s->ctx) best[n++] = 1e9;
     sp->measured = true;
     TRY(state_writable(&s->target, err));
-    for (size_t i = 0; i < sizeof widths / sizeof *widths && now() - t0 < 1.0; i++) {
-        if (s->target.P + widths[i] > s->ctx) break;
-        for (int32_t round = 0; round < 4; round++) {
-            double start = now();
+    TRY(flush_waiting(sp, s, err));
+    for (int32_t round = 0; round < ROUNDS && (round == 0 || now() - t0 < limit); round++) {
+        double start = now(), end;
+        TRY(sp->drafter->propose(sp->drafter, sp, &s, 1, sp->lattice, err));
+        if ((end = now()) - start < draft_best) draft_best = end - start;
+        for (size_t i = 0; i < n; i++) {
+            if (i > 0 && now() - t0 > limit) {
+                if (round == 0) n = i;
+                break;
+            }
+            start = now();
             TRY(spec_idle_pass(sp, s, widths[i], 0, err));
-            if (round > 0) cost_pass(&sp->cost, widths[i], now() - start);
-            if (round > 0 && now() - t0 > 1.0) break;
+            if ((end = now()) - start < best[i]) best[i] = end - start;
         }
     }
+    for (size_t i = 0; i < n; i++) cost_pass(&sp->cost, widths[i], best[i]);
+    cost_draft(&sp->cost, draft_best);
     return ST_OK;
 }
 

@@ -145,10 +145,9 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p)
     }
     if (p->max_tokens < 0) return session_failed(s, ST_ARG, "sampling: max_tokens is negative");
     if (p->n_bias < 0 || p->n_bias > BIAS_MAX) return session_failed(s, ST_ARG, "sampling: more than 300 biases");
-    for (int32_t i = 0; i < p->n_bias; i++) {
+    for (int32_t i = 0; i < p->n_bias; i++)
         if (p->bias[i].id < 0 || p->bias[i].id >= s->s.m->vocab) return session_failed(s, ST_ARG, "sampling: a bias names no token");
-        s->s.bias[i] = (DrawBias) { p->bias[i].id, p->bias[i].add };
-    }
+    for (int32_t i = 0; i < p->n_bias; i++) s->s.bias[i] = (DrawBias) { p->bias[i].id, p->bias[i].add };
     s->s.n_bias = p->n_bias;
     s->s.sampling = d;
     s->s.max_tokens = p->max_tokens ? p->max_tokens : s->s.ctx;
@@ -195,7 +194,10 @@ rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n
     st->error = (Error) { 0 };
     if (n < 1 || n > ROWS_DECODE) return (rt_status) fail(&st->error, ST_ARG, "step: %zu sessions, expected 1 to %d", n, ROWS_DECODE);
     for (size_t i = 0; i < n; i++) {
+        if (s[i]->g != st->g) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu is another engine's", i);
         if (s[i]->s.n_text == 0) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu has no prompt", i);
+        for (size_t j = 0; j < i; j++)
+            if (inner[j] == &s[i]->s) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu is also session %zu", i, j);
         inner[i] = &s[i]->s;
     }
     Status code = spec_step(&st->spec, inner, (int32_t) n, &st->error);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CTX_DEFAULT = 8192, CHUNK_DEFAULT = 256, CHUNK_MAX = 4096, CHECKPOINTS_DEFAULT = 3 };
@@ -48,10 +49,18 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
     return ST_OK;
 }
 
+/* By its name, or by what a file of another name begins with; a folder is neither. */
 static bool is_gguf(const char *path)
 {
     size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+    struct stat at;
+    char magic[4] = { 0 };
+    if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) return true;
+    FILE *f = stat(path, &at) == 0 && S_ISREG(at.st_mode) ? fopen(path, "rbe") : NULL;
+    if (!f) return false;
+    bool is = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    fclose(f);
+    return is;
 }
 
 static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
@@ -145,17 +154,24 @@ static uint64_t free_memory(void)
     return kb * 1024;
 }
 
+/* Keys and values of one token of the target. */
+static uint64_t kv_bytes(const rt_engine *g)
+{
+    uint64_t row = 0;
+    for (int32_t il = 0; il < g->model->n_layers; il++) {
+        const LayerSpec *p = &g->model->spec[il];
+        if (p->kind != LAYER_ATTENTION) continue;
+        row += g->be->kv_row_bytes(g->be, p->k_type, p->kv_heads * p->head_dim) + g->be->kv_row_bytes(g->be, p->v_type, p->kv_heads * p->head_dim);
+    }
+    return row;
+}
+
 /* min(the model's, 8192, what keys and values of 80 % of free memory hold). */
 static int32_t default_ctx(const rt_engine *g)
 {
     const Model *m = g->model;
     int32_t ctx = m->ctx_train < CTX_DEFAULT ? m->ctx_train : CTX_DEFAULT;
-    uint64_t row = 0, there = free_memory();
-    for (int32_t il = 0; il < m->n_layers; il++) {
-        const LayerSpec *p = &m->spec[il];
-        if (p->kind != LAYER_ATTENTION) continue;
-        row += g->be->kv_row_bytes(g->be, p->k_type, p->kv_heads * p->head_dim) + g->be->kv_row_bytes(g->be, p->v_type, p->kv_heads * p->head_dim);
-    }
+    uint64_t row = kv_bytes(g), there = free_memory();
     if (g->real) there -= there < m->weight_bytes ? there : m->weight_bytes;      /* a plan: the weights are still to come */
     if (there == 0 || row == 0) return ctx;
     uint64_t fits = there / 5 * 4 / row;
@@ -171,6 +187,9 @@ Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *
     if (o->draft_ctx < 0 || o->draft_ctx > 1 << 20) return fail(err, ST_ARG, "draft_ctx: %d, expected 1 to %d tokens (0: default)", o->draft_ctx, 1 << 20);
     if (o->checkpoints < -1 || o->checkpoints > CHECKPOINTS_MAX)
         return fail(err, ST_ARG, "checkpoints: %d, expected 1 to %d (0: default, -1: none)", o->checkpoints, CHECKPOINTS_MAX);
+    uint64_t need = kv_bytes(g) * (uint64_t) o->ctx, there = free_memory();
+    if (!g->be->counts && there > 0 && need > there)               /* the system would grant it, and end a process when it is used */
+        return fail(err, ST_MEMORY, "ctx: keys and values of %d tokens take %.1f GB, and %.1f GB of memory are free", o->ctx, (double) need / 1e9, (double) there / 1e9);
     rt_session *s = calloc(1, sizeof *s);
     if (!s) return fail(err, ST_MEMORY, "session: out of memory");
     s->g = g;

@@ -56,7 +56,7 @@ static Status json_field(const Model *m, const json_t *o, const char *key, int64
 {
     const json_t *v = json_object_get(o, key);
     if (!v || json_is_null(v)) {
-        if (standard < min) return fail(err, ST_FORMAT, "%s/config.json: %s is missing", m->file, key);
+        if (standard < min || standard > max) return fail(err, ST_FORMAT, "%s/config.json: %s is missing", m->file, key);
         *out = (int32_t) standard;
         return ST_OK;
     }

@@ -135,6 +135,9 @@ static Status bind_all(Loader *l)
             if (b->only != LAYER_NONE && b->only != m->spec[il].kind) continue;
             TRY(bind_one(l, b, model_layer(m, il), prefix, &fused_row));
         }
+        WeightView v;                              /* rows that nobody took would mean that the parts were cut in the wrong places */
+        if (fused_row > 0 && find_any(l, prefix, "attn_qkv.weight", &v) && v.ne[1] != fused_row)
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name, (long long) v.ne[1], (long long) fused_row);
     }
     return ST_OK;
 }
@@ -360,6 +363,17 @@ static Status read_vocab(Model *m, const Weights *w, const char *arch, Error *er
     return ST_OK;
 }
 
+/* Writers for whose models the scale is the usual one leave the key out, or write 0. */
+static Status read_scale(Model *m, const Gguf *g, const char *arch, Error *err)
+{
+    char key[160];
+    float given = 0;
+    m->attention_scale = 1 / sqrtf((float) m->head_dim);
+    snprintf(key, sizeof key, "%s.attention.scale", arch);
+    if (gguf_get_f32(g, key, &given, NULL) == ST_OK && given == 0) return ST_OK;
+    return weights_f32(g, arch, "attention.scale", m->attention_scale, &m->attention_scale, err);
+}
+
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
 {
     const Gguf *g = w->gguf;
@@ -378,7 +392,7 @@ Status model_read_attention(Model *m, const Weights *w, const char *arch, Error 
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file, arch, v_len, m->head_dim);
     if (m->head_dim % 16) return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch, m->head_dim);
     TRY(weights_f32(g, arch, "attention.layer_norm_rms_epsilon", 0, &m->eps, err));
-    TRY(weights_f32(g, arch, "attention.scale", 1 / sqrtf((float) m->head_dim), &m->attention_scale, err));
+    TRY(read_scale(m, g, arch, err));
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
     return read_vocab(m, w, arch, err);

@@ -8,13 +8,13 @@ int32_t weights_n(const Weights *w) { return w->gguf ? gguf_n_tensors(w->gguf) :
 
 static void from_gguf(WeightView *out, const GgufTensor *t)
 {
-    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known, .type = t->type, .n_dims = t->n_dims, .data = t->data, .gguf = t };
+    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known && t->type != T_I32, .type = t->type, .n_dims = t->n_dims, .data = t->data, .gguf = t };
     for (int32_t i = 0; i < 4; i++) out->ne[i] = t->ne[i];
 }
 
 static void from_safetensors(WeightView *out, const SafeTensor *t)
 {
-    *out = (WeightView) { .name = t->name, .file = t->file, .known = !t->i64, .type = t->type, .data = t->data, .ne = { 1, 1, 1, 1 } };
+    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->type != T_I32, .type = t->type, .data = t->data, .ne = { 1, 1, 1, 1 } };
     for (int32_t i = 0; i < t->n_dims; i++) out->ne[i] = t->shape[t->n_dims - 1 - i];
     out->n_dims = t->n_dims;
     while (out->n_dims > 1 && out->ne[out->n_dims - 1] == 1) out->n_dims--;
@@ -53,7 +53,7 @@ Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t mi
     uint32_t v = 0;
     Status st = gguf_get_u32(g, key, &v, err);
     if (st == ST_END) {
-        if (standard < min) return fail(err, ST_FORMAT, "%s: key %s is missing", gguf_path(g), key);
+        if (standard < min || standard > max) return fail(err, ST_FORMAT, "%s: key %s is missing", gguf_path(g), key);
         *out = standard;
         return ST_OK;
     }

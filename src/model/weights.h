@@ -10,7 +10,7 @@ typedef struct { const Gguf *gguf; const Safetensors *st; } Weights;            
 
 typedef struct {
     const char       *name, *file;
-    bool              known;                       /* type is one of ours */
+    bool              known;                       /* type is one of ours that holds weights (no integers) */
     Type              type;
     int32_t           n_dims;                      /* trailing ones dropped */
     int64_t           ne[4];
@@ -23,7 +23,7 @@ int32_t     weights_n(const Weights *w);
 void        weights_at(const Weights *w, int32_t i, WeightView *out);
 bool        weights_find(const Weights *w, const char *name, WeightView *out);
 
-/* Key `arch.name` of a GGUF file in [min, max]. A missing key takes `standard`, or is an error when that is below min. */
+/* Key `arch.name` of a GGUF file in [min, max]. A missing key takes `standard`, or is an error when that is out of range. */
 Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t min, int32_t max, int32_t standard, int32_t *out, Error *err);
 /* Finite and in (0, 1e30]; missing: standard, or an error when that is 0. */
 Status weights_f32(const Gguf *g, const char *arch, const char *name, float standard, float *out, Error *err);

@@ -234,8 +234,7 @@ static int report(Run *r)
     if (!r->o.json && r->stops.n > 0 && r->stops.text[r->stops.n - 1] != '\n' && isatty(STDOUT_FILENO) == 1) putchar('\n');
     if (r->o.stats) print_stats(r);
     if (r->finish == FINISH_CANCELLED) note(&r->o, "cancelled");
-    int status = output_done(&r->o);
-    return r->finish == FINISH_ERROR ? EXIT_FAILED : status;
+    return r->finish == FINISH_ERROR ? EXIT_FAILED : output_done(&r->o);          /* an error has been said, and is said once */
 }
 
 static int run(Run *r)

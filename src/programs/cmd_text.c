@@ -28,7 +28,7 @@ static int print_ids(const Text *x, const char *text, size_t n)
 {
     const Options *o = &x->o;
     Status st = ST_OK;
-    TokenizeOptions to = { .add_special = o->special, .parse_special = o->special };
+    TokenizeOptions to = { .add_special = o->special, .parse_special = o->special, .nfc = o->nfc };
     size_t count = tokenizer_encode(x->t, NULL, 0, text, n, to, &st);
     int32_t *ids = st == ST_OK ? malloc(sizeof *ids * (count + 1)) : NULL;
     if (!ids) return complain(o, "the text of %zu bytes could not be tokenized", n);

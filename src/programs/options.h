@@ -22,7 +22,7 @@ typedef struct {
     int32_t     threads, ctx, draft_ctx, chunk;
     /* what is asked */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
-    bool        chat, special;
+    bool        chat, special, nfc;
     /* how text is drawn */
     double      temp, top_p, min_p, rep_penalty, freq_penalty, presence_penalty;
     int32_t     top_k, rep_window, n;
