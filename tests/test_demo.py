@@ -36,7 +36,7 @@ with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as f:
     for kind in ("code", "prose", "arithmetic"):
         for p in lines(kind, 2):
             f.write(json.dumps(p) + "\n")
-code, out, err = call("verify", "--prompts", f.name, "-n", "48")
+code, out, err = call("verify", "--special", "--prompts", f.name, "-n", "48")
 pathlib.Path(f.name).unlink()
 check("verify finds no difference (6 prompts, all modes, budgets and threads)", code == 0, out + err)
 

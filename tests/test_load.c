@@ -2,6 +2,7 @@
  * opening it must end at once with the right code and one line that names the file and what is wrong in it. What is odd but right opens. */
 #include "model_helper.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,6 +210,7 @@ static void sizes(void **state)
         { LLAMA, KEY(KEY_U32, "llama.attention.key_length", 17), .code = RT_EUNSUPPORTED, .named = { "value_length" } },
         { LLAMA, KEY(KEY_U32, "llama.attention.value_length", 17), .code = RT_EUNSUPPORTED, .named = { "value_length" } },
         { LLAMA, KEY(KEY_U32, "llama.attention.key_length", 1025), .code = RT_EFORMAT, .named = { "llama.attention.key_length" } },
+        { LLAMA, { KEY_DROP, .name = "llama.attention.key_length" }, .code = RT_OK, .named = { NULL } },
         { LLAMA, KEY(KEY_U32, "llama.context_length", 0), .code = RT_EFORMAT, .named = { "llama.context_length" } },
         { LLAMA, KEY(KEY_U32, "llama.context_length", 4294967295.0), .code = RT_EFORMAT, .named = { "llama.context_length" } },
         { LLAMA, KEY(KEY_U32, "llama.vocab_size", 95), .code = RT_EFORMAT, .named = { "llama.vocab_size", "96 rows" } },
@@ -266,6 +268,7 @@ static void delta_sizes(void **state)
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.state_size", 0), .code = RT_EFORMAT, .named = { "ssm.state_size" } },
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.state_size", 8), .code = RT_EUNSUPPORTED, .named = { "ssm.state_size" } },
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.state_size", 2147483648.0), .code = RT_EFORMAT, .named = { "ssm.state_size" } },
+        { QWEN35, KEY(KEY_U32, "qwen35.ssm.state_size", 1024), .code = RT_EFORMAT, .named = { "ssm.state_size" } },
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.group_count", 0), .code = RT_EFORMAT, .named = { "ssm.group_count" } },
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.group_count", 1024), .code = RT_EFORMAT, .named = { "group_count 1024" } },
         { QWEN35, KEY(KEY_U32, "qwen35.ssm.time_step_rank", 0), .code = RT_EFORMAT, .named = { "ssm.time_step_rank" } },
@@ -424,7 +427,6 @@ static void wrong_place(void **state)
     Files f;
     rt_engine *g;
     rt_error e;
-    char folder[96];
     files_make(&f, DRAFT_C, &(Edit) { AS_IS, .name = "" }, NULL);
     struct { const char *model, *draft; rt_status code; const char *named; } tries[] = {
         { f.draft, NULL, RT_EUNSUPPORTED, "general.architecture is 'dflash'" },
@@ -442,7 +444,6 @@ static void wrong_place(void **state)
         if (code != tries[i].code || !strstr(e.text, tries[i].named)) fail_msg("try %zu: code %d: %s", i, code, e.text);
         assert_null(g);
     }
-    snprintf(folder, sizeof folder, "%s/d", f.dir);
     files_remove(&f);
 }
 
@@ -522,6 +523,92 @@ static void zero_scale(void **state)
     }
 }
 
+/* ---- what does not fit, and what changes ---- */
+
+/* Memory that is granted and not there would end the process when it is used, so it is asked for in advance. */
+static void more_than_memory(void **state)
+{
+    (void) state;
+    Files f;
+    rt_engine *g;
+    rt_session *s;
+    rt_error e;
+    TinyModel m = tiny_model(TINY_QWEN3);
+    m.n_head = m.n_head_kv = 1024;
+    files_make(&f, QWEN3, &(Edit) { AS_IS, .name = "" }, &m);
+    assert_int_equal(rt_open(&g, &(rt_options) { .model = f.changed, .threads = 1 }, &e), RT_OK);
+    assert_int_equal(rt_session_new(&s, g, &(rt_session_options) { .ctx = 1 << 24 }, &e), RT_ENOMEM);
+    assert_non_null(strstr(e.text, "16777216 tokens"));
+    assert_null(s);
+    rt_close(g);
+    files_remove(&f);
+}
+
+/* A drafter's file may claim any window: a session takes no more than its text can use. */
+static void endless_window(void **state)
+{
+    (void) state;
+    enum { N = 24 };
+    int32_t want[N], got[N];
+    Files f;
+    files_make(&f, DRAFT_C, &(Edit) { KEY_U32, .name = "dflash.attention.sliding_window", .number = 1 << 30 }, NULL);
+    double t0 = seconds();
+    first_tokens(f.model, NULL, -1, want, N);
+    first_tokens(f.model, f.changed, 8, got, N);
+    assert_same(want, got, sizeof want, "window");
+    assert_true(seconds() - t0 < 20);
+    files_remove(&f);
+}
+
+static bool touch(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) what;
+    const Files *f = ud;
+    return done < total / 2 || utimensat(AT_FDCWD, f->changed, (struct timespec[2]) { { 1, 0 }, { 1, 0 } }, 0) == 0;
+}
+
+static void written_while_loading(void **state)
+{
+    (void) state;
+    Files f;
+    rt_engine *g;
+    rt_error e;
+    files_make(&f, LLAMA, &(Edit) { AS_IS, .name = "" }, NULL);
+    assert_int_equal(rt_open(&g, &(rt_options) { .model = f.changed, .threads = 1, .hooks = { .ud = &f, .progress = touch } }, &e), RT_EIO);
+    assert_non_null(strstr(e.text, f.changed));
+    assert_non_null(strstr(e.text, "written to"));
+    assert_null(g);
+    files_remove(&f);
+}
+
+/* One session cannot be twice in a step, nor in another engine's. */
+static void wrong_sessions(void **state)
+{
+    (void) state;
+    Files f;
+    rt_engine *g[2];
+    rt_step *st;
+    rt_session *s[2];
+    rt_error e;
+    rt_block b[2];
+    files_make(&f, LLAMA, &(Edit) { AS_IS, .name = "" }, NULL);
+    for (int32_t i = 0; i < 2; i++) {
+        assert_int_equal(rt_open(&g[i], &(rt_options) { .model = f.model, .threads = 1 }, &e), RT_OK);
+        assert_int_equal(rt_session_new(&s[i], g[i], &(rt_session_options) { .ctx = 20 }, &e), RT_OK);
+        assert_int_equal(rt_prompt(s[i], (const int32_t[]) { 1, 2 }, 2), RT_OK);
+    }
+    assert_int_equal(rt_step_new(&st, g[0], &(rt_step_options) { .sessions = 2 }, &e), RT_OK);
+    assert_int_equal(rt_step_run(st, (rt_session *const[]) { s[0], s[0] }, b, 2), RT_EARG);
+    assert_int_equal(rt_step_run(st, (rt_session *const[]) { s[0], s[1] }, b, 2), RT_EARG);
+    assert_int_equal(rt_step_run(st, (rt_session *const[]) { s[0] }, b, 1), RT_OK);
+    rt_step_free(st);
+    for (int32_t i = 0; i < 2; i++) {
+        rt_session_free(s[i]);
+        rt_close(g[i]);
+    }
+    files_remove(&f);
+}
+
 /* ---- values that are no numbers (G16) ---- */
 
 static void nan_in_target(void **state)
@@ -582,7 +669,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes), cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder), cmocka_unit_test(wrong_place),
-        cmocka_unit_test(other_writers), cmocka_unit_test(zero_scale), cmocka_unit_test(nan_in_target), cmocka_unit_test(nan_in_drafter),
+        cmocka_unit_test(other_writers), cmocka_unit_test(zero_scale), cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window),
+        cmocka_unit_test(written_while_loading), cmocka_unit_test(wrong_sessions), cmocka_unit_test(nan_in_target), cmocka_unit_test(nan_in_drafter),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }

@@ -147,7 +147,7 @@ static Status read_folder(Model *m, const Weights *w, Error *err)
     TRY(json_masks(m, c, d, err));
     if (m->conv_taps) TRY(json_field(m, d, "conv_group_size", 1, 1 << 17, 0, &m->conv_group, err));
     if (json_object_get(d, "selector_rank")) {
-        TRY(json_field(m, d, "selector_rank", 1, 1 << 16, 0, &m->selector_rank, err));
+        TRY(json_field(m, d, "selector_rank", 1, 4096, 0, &m->selector_rank, err));
         TRY(json_field(m, d, "selector_top_k", 1, 16, 16, &m->selector_k, err));
     }
     return model_rope(m, w, "", m->head_dim, true, base, NULL, err);
@@ -277,7 +277,7 @@ static Status read_gguf(Model *m, const Weights *w, Error *err)
     TRY(gguf_taps(m, g, a, err));
     TRY(either_u32(g, a, "conv_kernel_size", "dflash.dflash2.conv_kernel_size", 0, 8, 0, &m->conv_taps, err));
     TRY(either_u32(g, a, "conv_group_size", "dflash.dflash2.conv_group_size", 0, 1 << 17, 0, &m->conv_group, err));
-    TRY(either_u32(g, a, "selector_rank", "dflash.dflash2.selector_rank", 0, 1 << 16, 0, &m->selector_rank, err));
+    TRY(either_u32(g, a, "selector_rank", "dflash.dflash2.selector_rank", 0, 4096, 0, &m->selector_rank, err));
     TRY(either_u32(g, a, "selector_top_k", "dflash.dflash2.selector_top_k", 1, 16, 16, &m->selector_k, err));
     TRY(gguf_masks(m, g, a, err));
     snprintf(key, sizeof key, "%s.dflash.context_kv_layer_norm", a);

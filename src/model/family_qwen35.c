@@ -67,7 +67,7 @@ static Status read_kinds(Model *m, const Gguf *g, Error *err)
 static Status read_delta(Model *m, const Gguf *g, Error *err)
 {
     TRY(weights_u32(g, "qwen35", "ssm.conv_kernel", 2, 16, 0, &m->conv_width, err));
-    TRY(weights_u32(g, "qwen35", "ssm.state_size", 1, 1024, 0, &m->k_dim, err));
+    TRY(weights_u32(g, "qwen35", "ssm.state_size", 1, 256, 0, &m->k_dim, err));
     TRY(weights_u32(g, "qwen35", "ssm.group_count", 1, 1024, 0, &m->k_heads, err));
     TRY(weights_u32(g, "qwen35", "ssm.time_step_rank", 1, 1024, 0, &m->v_heads, err));
     TRY(weights_u32(g, "qwen35", "ssm.inner_size", 1, 1 << 20, 0, &m->inner_dim, err));

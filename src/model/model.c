@@ -286,6 +286,7 @@ static Status load(Loader *l)
     TRY(bind_all(l));
     TRY(refuse_unknown(l));
     TRY(upload_all(l));
+    TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
     if (!m->head.data) m->head = m->target ? m->target->head : m->embed;
     if (!m->embed.data && m->target) m->embed = m->target->embed;
     return ST_OK;

@@ -55,7 +55,7 @@ static bool prepare(Runs *r)
     if (!r->prompt || !r->n_prompt || !r->group || !r->got.token || !r->first.token) return complain(r->o, "out of memory") == 0;
     int32_t longest = 0;
     for (int32_t i = 0; i < r->prompts.n; i++) {
-        if (!text_tokens(p, &r->prompt[i], &r->n_prompt[i], r->prompts.at[i].text, r->prompts.at[i].len, false)) return false;
+        if (!text_tokens(p, &r->prompt[i], &r->n_prompt[i], r->prompts.at[i].text, r->prompts.at[i].len, p->o->special)) return false;
         r->group[i] = find_group(r, r->prompts.at[i].group[0] ? r->prompts.at[i].group : "all");
         if (r->n_prompt[i] > longest) longest = r->n_prompt[i];
     }

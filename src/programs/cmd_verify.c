@@ -109,7 +109,7 @@ static bool tokenize_prompts(Verify *v)
     v->got.token = malloc(sizeof *v->got.token * (size_t) v->n);
     if (!v->prompt || !v->n_prompt || !v->plain || !v->got.token) return complain(&v->o, "out of memory") == 0;
     for (int32_t i = 0; i < v->prompts.n; i++)
-        if (!text_tokens(&v->p, &v->prompt[i], &v->n_prompt[i], v->prompts.at[i].text, v->prompts.at[i].len, false)) return false;
+        if (!text_tokens(&v->p, &v->prompt[i], &v->n_prompt[i], v->prompts.at[i].text, v->prompts.at[i].len, v->p.o->special)) return false;
     return true;
 }
 

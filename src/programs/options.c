@@ -44,7 +44,7 @@ static const OptionSpec table[] = {
     { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_LOGITS, "the rows: 1,2,3 or @FILE; with -d one id, the anchor" },
     { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_DETOKENIZE, "ids: 1,2,3 or @FILE (without it: standard input)" },
     { "--chat", NULL, KIND_FLAG, NULL, AT(chat), 0, 0, C_RUN, "wrap the prompt as a user's message in ChatML (<|im_start|>user ...)" },
-    { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE, "control tokens written in the text become tokens, BOS is added where the file asks for it" },
+    { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE | C_VERIFY | C_BENCH, "control tokens written in the text become tokens, BOS is added where the file asks for it" },
     { "--nfc", NULL, KIND_FLAG, NULL, AT(nfc), 0, 0, C_TOKENIZE, "normalise the text to NFC first, as Hugging Face tokenizers of Qwen do" },
     { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_DRAWS | C_VERIFY, "tokens to generate at most (run: to the context's end; verify 64; bench 128)" },
     { "--ctx", NULL, KIND_INT, "N", AT(ctx), 1, 1 << 24, C_LOADS, "context in tokens (default: the model's, 8192, or what fits in memory)" },
