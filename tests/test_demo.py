@@ -40,17 +40,21 @@ code, out, err = call("verify", "--special", "--prompts", f.name, "-n", "48")
 pathlib.Path(f.name).unlink()
 check("verify finds no difference (6 prompts, all modes, budgets and threads)", code == 0, out + err)
 
-tokens = passes = 0
+tokens = passes = grams = distinct = 0
 for p in lines("code", 6):
     code, out, err = call("run", "--json", "--special", "-n", "128", "--budget", "16", "-p", p["prompt"])
     if code != 0:
         check("run on a code prompt", False, err)
         continue
-    stats = json.loads(out)["stats"]
-    tokens += stats["generated"]
-    passes += stats["passes"]
+    report = json.loads(out)
+    tokens += report["stats"]["generated"]
+    passes += report["stats"]["passes"]
+    four = list(zip(*(report["tokens"][i:] for i in range(4))))
+    grams += len(four)
+    distinct += len(set(four))
 length = tokens / max(passes, 1)
-check(f"accept length on code is {length:.2f}, at least 2.0", length >= 2.0)
+check(f"accept length on code is {length:.2f}, at least 3.0", length >= 3.0)
+check(f"{distinct / max(grams, 1):.2f} of the 4-grams are distinct, at least half", 2 * distinct >= grams)
 
 code, out, err = call("plan", "--json")
 check("plan adds up", code == 0 and json.loads(out)["total_bytes"] == sum(x["bytes"] for x in json.loads(out)["parts"]), out + err)
