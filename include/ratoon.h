@@ -73,7 +73,7 @@ rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_st
                   void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
 /* A fact as text, like snprintf; 0: unknown key. Keys: "model", "model.arch", "model.name", "model.layers", "model.dim", "model.vocab",
  * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
- * "draft.mask", "draft.fc", "kv", "backend", "threads", "chat_template". */
+ * "draft.mask", "draft.fc", "kv", "backend", "chat_template". */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
 /* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */

@@ -191,7 +191,7 @@ static void sizes(void **state)
         { LLAMA, { KEY_DROP, .name = "llama.block_count" }, .code = RT_EFORMAT, .named = { "llama.block_count", "missing" } },
         { LLAMA, KEY(KEY_U32, "llama.block_count", 0), .code = RT_EFORMAT, .named = { "llama.block_count", "is 0" } },
         { LLAMA, KEY(KEY_U32, "llama.block_count", 33), .code = RT_EFORMAT, .named = { "blk.3.attn_norm.weight", "missing" } },
-        { LLAMA, KEY(KEY_U32, "llama.block_count", 1), .code = RT_OK, .named = { NULL } },
+        { LLAMA, KEY(KEY_U32, "llama.block_count", 1), .code = RT_EUNSUPPORTED, .named = { "blk.1.", "unknown" } },
         { LLAMA, KEY(KEY_U32, "llama.block_count", 4096), .code = RT_EFORMAT, .named = { "blk.3.", "missing" } },
         { LLAMA, KEY(KEY_U32, "llama.block_count", 2147483648.0), .code = RT_EFORMAT, .named = { "llama.block_count", "2147483648" } },
         { LLAMA, KEY(KEY_STR, "llama.block_count", 0), .code = RT_EFORMAT, .named = { "llama.block_count" } },
@@ -305,7 +305,7 @@ static void tensors(void **state)
         { LLAMA, { TENSOR_ADD, .name = "blk.2.ffn_down.bias" }, .code = RT_EUNSUPPORTED, .named = { "blk.2.ffn_down.bias" } },
         { LLAMA, { TENSOR_ADD, .name = "output.bias" }, .code = RT_EUNSUPPORTED, .named = { "output.bias" } },
         { LLAMA, { TENSOR_ADD, .name = "v.blk.0.attn_norm.weight" }, .code = RT_OK, .named = { NULL } },    /* towers and tables are no part of the model */
-        { LLAMA, { TENSOR_ADD, .name = "blk.7.attn_norm.weight" }, .code = RT_OK, .named = { NULL } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.7.attn_norm.weight" }, .code = RT_EUNSUPPORTED, .named = { "blk.7.attn_norm.weight", "unknown" } },
         { QWEN3, { TENSOR_DROP, .name = "blk.0.attn_q_norm.weight" }, .code = RT_EFORMAT, .named = { "blk.0.attn_q_norm.weight", "missing" } },
         { QWEN35, { TENSOR_DROP, .name = "blk.0.ssm_conv1d.weight" }, .code = RT_EFORMAT, .named = { "blk.0.ssm_conv1d.weight", "missing" } },
         { QWEN35, { TENSOR_TURN, .name = "blk.0.ssm_conv1d.weight" }, .code = RT_EFORMAT, .named = { "blk.0.ssm_conv1d.weight" } },
@@ -378,7 +378,6 @@ static void drafter_tensors(void **state)
         { DRAFT2_C, KEY(KEY_U32, "dflash.conv_kernel_size", 9), .code = RT_EFORMAT, .named = { "conv_kernel_size" } },
         { DRAFT2_C, KEY(KEY_U32, "dflash.conv_kernel_size", 4), .code = RT_EFORMAT, .named = { "conv" } },
         { DRAFT2_C, KEY(KEY_U32, "dflash.selector_rank", 65536), .code = RT_EFORMAT, .named = { "selector" } },
-        { DRAFT2_C, KEY(KEY_U32, "dflash.selector_top_k", 17), .code = RT_EFORMAT, .named = { "selector_top_k" } },
     };
     CHECK_ALL(cases);
 }

@@ -111,7 +111,6 @@ Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options
     g->be = be;
     g->real = real;
     g->hooks = o->hooks;
-    g->threads = o->threads;
     Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
     if (st == ST_OK && o->draft) st = open_draft(g, o, err);
     else if (st == ST_OK && o->n_taps) st = model_set_taps(g->model, o->taps, o->n_taps, err);

@@ -13,7 +13,6 @@
 struct rt_engine {
     Backend     *be, *real;                        /* real: what a counting be stands for, else NULL */
     rt_hooks     hooks;
-    int32_t      threads;
     Gguf        *model_file, *draft_gguf;
     Safetensors *draft_folder;
     Model       *model, *draft;

@@ -148,7 +148,6 @@ static Status read_folder(Model *m, const Weights *w, Error *err)
     if (m->conv_taps) TRY(json_field(m, d, "conv_group_size", 1, 1 << 17, 0, &m->conv_group, err));
     if (json_object_get(d, "selector_rank")) {
         TRY(json_field(m, d, "selector_rank", 1, 4096, 0, &m->selector_rank, err));
-        TRY(json_field(m, d, "selector_top_k", 1, 16, 16, &m->selector_k, err));
     }
     return model_rope(m, w, "", m->head_dim, true, base, NULL, err);
 }
@@ -278,7 +277,6 @@ static Status read_gguf(Model *m, const Weights *w, Error *err)
     TRY(either_u32(g, a, "conv_kernel_size", "dflash.dflash2.conv_kernel_size", 0, 8, 0, &m->conv_taps, err));
     TRY(either_u32(g, a, "conv_group_size", "dflash.dflash2.conv_group_size", 0, 1 << 17, 0, &m->conv_group, err));
     TRY(either_u32(g, a, "selector_rank", "dflash.dflash2.selector_rank", 0, 4096, 0, &m->selector_rank, err));
-    TRY(either_u32(g, a, "selector_top_k", "dflash.dflash2.selector_top_k", 1, 16, 16, &m->selector_k, err));
     TRY(gguf_masks(m, g, a, err));
     snprintf(key, sizeof key, "%s.dflash.context_kv_layer_norm", a);
     st = gguf_get_bool(g, key, &m->context_norm, err);
@@ -305,6 +303,8 @@ static Status check_fit(Model *m, Error *err)
         if (m->tap[i] > t->n_layers || (i > 0 && m->tap[i] <= m->tap[i - 1]))
             return fail(err, ST_FORMAT, "%s: target layer id %d, expected ascending ids from 0 to %d (the target %s has %d layers)", m->file, m->tap[i],
                         t->n_layers, t->file, t->n_layers);
+    if (m->target_layers != t->n_layers)
+        return fail(err, ST_FORMAT, "%s: num_target_layers is %d, but the target %s has %d layers", m->file, m->target_layers, t->file, t->n_layers);
     if (m->heads % m->kv_heads) return fail(err, ST_FORMAT, "%s: %d query heads, expected a multiple of %d key heads", m->file, m->heads, m->kv_heads);
     if (m->head_dim % 16) return fail(err, ST_UNSUPPORTED, "%s: head width is %d, expected a multiple of 16", m->file, m->head_dim);
     if (m->conv_taps && (m->conv_group < 1 || m->dim % m->conv_group))
@@ -340,11 +340,6 @@ static void spec(const Model *m, int32_t il, LayerSpec *out)
 }
 
 /* ---- mathematics ---- */
-
-static void add_bias(Step *s, Tensor *x, const Tensor *bias)
-{
-    if (bias->data) s->be->bias(s->be, x, bias);
-}
 
 static Tensor *context(const Model *m, Step *s, const Tensor *taps) { return norm(s, linear1(s, taps, &m->fc), &m->hidden_norm, m->eps); }
 

@@ -44,11 +44,6 @@ static Status read(Model *m, const Weights *w, Error *err)
     return model_rope(m, w, "llama", n_rot, false, base, NULL, err);
 }
 
-static void add_bias(Step *s, Tensor *x, const Tensor *bias)
-{
-    if (bias->data) s->be->bias(s->be, x, bias);
-}
-
 static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
     const Layer *w = model_layer(m, il);

@@ -116,6 +116,7 @@ static Status read(Model *m, const Weights *w, Error *err)
     TRY(weights_u32(g, "qwen35", "nextn_predict_layers", 0, LAYERS_MAX, 0, &mtp, err));
     if (mtp >= m->n_layers) return fail(err, ST_FORMAT, "%s: qwen35.nextn_predict_layers is %d of %d layers", m->file, mtp, m->n_layers);
     m->n_layers -= mtp;
+    m->n_extra = mtp;
     m->q_gate_dim = 2 * m->q_dim;
     TRY(read_kinds(m, g, err));
     TRY(read_delta(m, g, err));

@@ -155,7 +155,7 @@ static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
     if (l->m->family->strict) return true;
-    if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0) return il < l->m->n_layers && strstr(name, ".nextn.") == NULL;
+    if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0) return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
     return strncmp(name, "output", 6) == 0 || strncmp(name, "token_embd", 10) == 0;
 }
 

@@ -44,7 +44,7 @@ struct Model {
     Backend      *be;
     char          name[128], arch[64], file[512];
     /* sizes every family has; those that a family lacks are 0 */
-    int32_t       dim, n_layers, vocab, ffn, ctx_train;
+    int32_t       dim, n_layers, n_extra, vocab, ffn, ctx_train;                  /* n_extra: layers behind the trunk (MTP), not loaded */
     int32_t       heads, kv_heads, head_dim, q_dim, kv_dim, q_gate_dim;           /* q_gate_dim: 2 * q_dim, query and gate */
     int32_t       k_heads, v_heads, k_dim, v_dim, conv_width, conv_dim, inner_dim;/* delta net; inner = v_heads * v_dim */
     float         eps, attention_scale, embed_scale, logit_scale, softcap;        /* scales 1, softcap 0: off */
@@ -55,7 +55,7 @@ struct Model {
     int32_t       n_taps, tap[TAPS_MAX], tap_width;
     /* drafters */
     const Model  *target;                                                         /* lends embedding and head */
-    int32_t       block, mask_id, ring, target_layers, conv_taps, conv_group, conv_rows, conv_proj_dim, selector_rank, selector_vocab, selector_k;
+    int32_t       block, mask_id, ring, target_layers, conv_taps, conv_group, conv_rows, conv_proj_dim, selector_rank, selector_vocab;
     bool          context_norm;
     int32_t       window[DRAFT_LAYERS_MAX];                                       /* per layer, 0: full */
     bool          causal[DRAFT_LAYERS_MAX];

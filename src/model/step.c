@@ -199,6 +199,11 @@ Tensor *add_norm(Step *s, Tensor *x, const Tensor *dx, const Tensor *w, float ep
     return y;
 }
 
+void add_bias(Step *s, Tensor *x, const Tensor *bias)
+{
+    if (bias->data) s->be->bias(s->be, x, bias);
+}
+
 Tensor *swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down)
 {
     Tensor *y[2];

@@ -60,6 +60,7 @@ void    linear(Step *s, int32_t n, Tensor **y, const Tensor *const *w, const Ten
 Tensor *linear1(Step *s, const Tensor *x, const Tensor *w);
 Tensor *norm(Step *s, const Tensor *x, const Tensor *w, float eps);
 Tensor *add_norm(Step *s, Tensor *x, const Tensor *dx, const Tensor *w, float eps);                    /* x += dx; norm(x) */
+void    add_bias(Step *s, Tensor *x, const Tensor *bias);                                              /* nothing where the file has none */
 Tensor *swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down);
 Tensor *attend(Step *s, int32_t il, const LayerSpec *sp, Tensor *q, Tensor *k, Tensor *v, const Rope *rope);
 void    remember(Step *s, int32_t il, const LayerSpec *sp, Tensor *k, Tensor *v, const Rope *rope);    /* keys/values only */
