@@ -532,6 +532,18 @@ static void simulation_follows_the_profile(void **state)
     }
     assert_true(fabs(taken / 20000.0 - 0.6) < 0.015);
 
+    /* A lattice made as sure of itself as the profile: the best chain of it is worth the product of the best ranks. */
+    static Lattice sure;
+    sure = l;
+    simulate_lattice(&sure, &in);
+    const Lattice *const sures[] = { &sure };
+    tree_chain(&t, sures, &root, &depth_max, 1, 1);
+    double best = 0;
+    for (int32_t r = 0; r < in.n_rank; r++) best = fmax(best, in.edge[0][r]);
+    assert_int_equal(t.n, 2);
+    assert_true(fabs(exp(t.score[1]) - best) < 1e-6);
+    for (int32_t d = 0; d < sure.n_depth; d++) assert_memory_equal(sure.token[d], l.token[d], sizeof sure.token[d]);
+
     in.edge[1][1] = 0.5;
     assert_string_equal(simulate_check(&in), "sum");
     in.edge[1][1] = NAN;

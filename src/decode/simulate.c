@@ -1,7 +1,10 @@
 /* simulate.c - see simulate.h. The chance of a row comes from the one counter-based generator: key = seed, counter = (step, row). */
 #include "decode/simulate.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "base/mathd.h"
 
 const char *simulate_check(const Profile *p)
 {
@@ -13,7 +16,7 @@ const char *simulate_check(const Profile *p)
             if (!(p->edge[d][r] >= 0 && p->edge[d][r] <= 1)) return "probability";
             sum += p->edge[d][r];
         }
-        if (sum > 1 + 1e-9) return "sum";
+        if (sum > 1 + 1e-5) return "sum";          /* profiles are written with six digits */
     }
     return NULL;
 }
@@ -33,6 +36,16 @@ static int32_t child_drawn(const Tree *t, int32_t row, const Profile *p, double 
         from = to;
     }
     return -1;
+}
+
+void simulate_lattice(Lattice *l, const Profile *p)
+{
+    for (int32_t d = 0; d < l->n_depth; d++)
+        for (int32_t prev = 0; prev < l->k; prev++)
+            for (int32_t r = 0; r < l->k; r++) {
+                double e = d < p->n_depth && r < p->n_rank ? p->edge[d][r] : 0;
+                l->edge[d][prev][r] = l->raw[d][prev][r] = e > 0 ? (float) mathd_log(e) : -INFINITY;
+            }
 }
 
 void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, uint64_t step, int32_t bonus)

@@ -17,6 +17,10 @@ const char *simulate_check(const Profile *p);
 /* The path of this step, a pure function of (tree, profile, seed, step); bonus as given, as there is no target's choice to follow. */
 void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, uint64_t step, int32_t bonus);
 
+/* Makes a drafter's lattice as sure of itself as the profile says, so that trees and the controller see what a drafter of that quality
+ * would show them: the tokens stay, the edges become the profile's. */
+void simulate_lattice(Lattice *l, const Profile *p);
+
 /* Counting real acceptance, to make a profile of it. offered: edges of that depth and rank whose parent was reached. */
 typedef struct { int64_t offered[LAT_DEPTH][LAT_K], accepted[LAT_DEPTH][LAT_K]; } EdgeCount;
 void simulate_count(EdgeCount *c, const Tree *t, const Path *p);

@@ -187,6 +187,7 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Er
         double t0 = now();
         TRY(sp->drafter->propose(sp->drafter, sp, who, n_who, sp->lattice, err));
         double spent = now() - t0;
+        for (int32_t j = 0; sp->simulate && j < n_who; j++) simulate_lattice(&sp->lattice[j], sp->simulate);
         cost_draft(&sp->cost, spent);
         for (int32_t i = 0; i < n; i++)
             if (sp->turn[i].drafted) sp->turn[i].draft_s = spent;
