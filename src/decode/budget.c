@@ -66,6 +66,7 @@ int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, flo
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 32 };
 static const double CREDIT = 3.5, INTEREST = 0.01, WEALTH = 24;        /* account: start, per token, at most */
 static const double ENTER = 1.05;
+static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
 
 void budget_reset(Budget *b)
@@ -109,6 +110,7 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
         b->tokens = b->ms = b->won = 0;
     } else b->gap = b->gap < LONG_GAP / 2 ? 2 * b->gap : LONG_GAP;
     b->since = 0;
+    b->expect_ms = draft + (double)c->pass_ms[n + 1];
     return n;
 }
 
@@ -121,6 +123,10 @@ void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t committed, d
         return;
     }
     if (!(plain > 0) || !(ms >= 0)) return;
+    /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
+     * through the cost table. */
+    if (b->expect_ms > 0) ms = fmin(ms, HICCUP * b->expect_ms);
+    b->expect_ms = 0;
     double won = committed - ms / plain;
     b->account = fmin(WEALTH, b->account + won);
     b->won += won;

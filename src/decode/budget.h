@@ -40,6 +40,7 @@ typedef struct {
     bool    on;                                                      /* speculating */
     int32_t since, gap;                                              /* plain: tokens since the last draft; how many there should be */
     int32_t bad;                                                     /* predictions in a row that promised less than plain decoding */
+    double  expect_ms;                                               /* what drafting and pass of this step should take; 0: not known */
     double  account;                                                 /* plain tokens' time that drafting may still lose */
     double  tokens, ms, won;                                         /* since speculation was entered: decayed over 32 tokens; what it won */
     int32_t stay;                                                    /* tokens since it was entered */
