@@ -1,6 +1,5 @@
 /* drafter_dflash.c - the DFlash drafter in the loop: [root, MASK, ...] of every session as one BLOCK pass, candidates copied out. */
 #include <stddef.h>
-#include <string.h>
 
 #include "decode/spec.h"
 
@@ -15,9 +14,7 @@ static Status propose_some(DflashDrafter *d, Spec *sp, Session *const *s, int32_
         token[0] = s[i]->text[s[i]->n_text - 1];
         for (int32_t r = 1; r < d->block; r++) token[r] = d->dm->mask_id;
         Slice *sl = pass_slice(st, &s[i]->draft, SLICE_BLOCK, d->block, token, NULL);
-        draw_set(&sl->draw, &s[i]->sampling, s[i]->text, s[i]->n_text);
-        sl->draw.n_bias = s[i]->n_bias;
-        memcpy(sl->draw.bias, s[i]->bias, sizeof *s[i]->bias * (size_t) s[i]->n_bias);
+        session_draw(s[i], &sl->draw);
         for (int32_t r = 1; r < d->block; r++) pass_want(st, sl, r, WANT_LOGITS, -1);
     }
     PassOut o;

@@ -18,14 +18,14 @@ static Status commit(Spec *sp, Session *s, const int32_t *token, int32_t n, Erro
     return spec_commit_root(sp, s, err);
 }
 
-static Status give_rows(Spec *sp, const PassOut *out, int32_t row0, int32_t first, int32_t n, const float *taps, LookRow row, void *ud, Error *err)
+static Status give_rows(Spec *sp, const PassOut *out, int32_t first, int32_t n, const float *taps, LookRow row, void *ud, Error *err)
 {
     Backend *be = sp->step.be;
     size_t vocab = (size_t) sp->m->vocab, width = (size_t) sp->m->tap_width;
     float *tap = malloc(sizeof *tap * (width + 1));
     if (!tap) return fail(err, ST_MEMORY, "rows: out of memory");
     for (int32_t i = 0; i < n; i++) {
-        const float *logits = be->view(be, sp->view, (const float *) out->logits->data + vocab * (size_t) (row0 + i), sizeof(float) * vocab);
+        const float *logits = be->view(be, sp->view, (const float *) out->logits->data + vocab * (size_t) i, sizeof(float) * vocab);
         if (taps) be->copy_out(be, tap, taps + width * (size_t) i, sizeof *tap * width);
         Status st = be->sync(be, err);
         if (st != ST_OK) {
@@ -68,7 +68,7 @@ Status spec_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, 
         for (int32_t i = 0; i < part; i++) pass_want(st, sl, i, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? i : -1);
         PassOut out;
         TRY(model_pass(sp->m, st, &out, 0, err));
-        TRY(give_rows(sp, &out, 0, done, part, taps ? st->chunk_taps : NULL, row, ud, err));
+        TRY(give_rows(sp, &out, done, part, taps ? st->chunk_taps : NULL, row, ud, err));
         if (!parent) state_advance(&s->target, part);
         done += part;
     }
@@ -95,7 +95,7 @@ Status spec_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_pr
     for (int32_t i = 0; i < dm->block; i++) pass_want(&sp->step, sl, i, WANT_LOGITS, -1);
     PassOut out;
     TRY(model_pass(dm, &sp->step, &out, 0, err));
-    TRY(give_rows(sp, &out, 0, 0, dm->block, NULL, row, ud, err));
+    TRY(give_rows(sp, &out, 0, dm->block, NULL, row, ud, err));
     session_forget(s);
     return ST_OK;
 }

@@ -35,6 +35,13 @@ void session_close(Session *s)
     *s = (Session) { 0 };
 }
 
+void session_draw(const Session *s, Draw *d)
+{
+    draw_set(d, &s->sampling, s->text, s->n_text);
+    d->n_bias = s->n_bias;
+    memcpy(d->bias, s->bias, sizeof *s->bias * (size_t) s->n_bias);
+}
+
 int32_t session_room(const Session *s)
 {
     int32_t by_ctx = s->ctx - s->n_text, by_limit = s->max_tokens - s->n_made;

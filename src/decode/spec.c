@@ -110,13 +110,6 @@ static Status flush_waiting(Spec *sp, Session *s, Error *err)
 
 /* ---- before the pass ---- */
 
-static void set_draw(const Session *s, Draw *d)
-{
-    draw_set(d, &s->sampling, s->text, s->target.P + 1);
-    d->n_bias = s->n_bias;
-    memcpy(d->bias, s->bias, sizeof *s->bias * (size_t) s->n_bias);
-}
-
 /* The first session with prompt left gives a chunk, the others with prompt left wait their turn. */
 static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
 {
@@ -160,12 +153,11 @@ static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     return ST_OK;
 }
 
-/* Nodes of all trees together. Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at
+/* Nodes of all trees together, from how the heap grew them. Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at
  * gains per session: (S + sum g) / T and (1 + sum g / S) / T have their maximum in the same place. */
 static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
     int32_t most = ROWS_DECODE - decoding;
-    if (sp->budget > 0) return sp->budget < most ? sp->budget : most;
     double gain[ROWS_DECODE];
     int32_t found = tree_gains(gain, sp->grown, n), first = 0;
     while (!sp->turn[first].drafted) first++;
@@ -200,12 +192,13 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Er
         depth_max[n_at] = session_room(s[i]) - 1;
         n_at++;
     }
-    int32_t nodes = 0;
-    if (n_who > 0) {
-        (sp->chain ? tree_chain : tree_build)(sp->grown, lat, root, depth_max, n_at, sp->budget > 0 ? sp->budget : ROWS_DECODE - decoding);
+    void (*build)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t) = sp->chain ? tree_chain : tree_build;
+    int32_t most = ROWS_DECODE - decoding, nodes = n_who == 0 ? 0 : sp->budget < most ? sp->budget : most;
+    if (n_who > 0 && sp->budget == BUDGET_AUTO) {
+        build(sp->grown, lat, root, depth_max, n_at, most);
         nodes = choose_nodes(sp, s, n_at, decoding);
     }
-    (sp->chain ? tree_chain : tree_build)(sp->tree, lat, root, depth_max, n_at, nodes);
+    build(sp->tree, lat, root, depth_max, n_at, nodes);
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
     return ST_OK;
 }
@@ -220,7 +213,7 @@ static void add_tree(Spec *sp, Session *s, Turn *t, const Tree *tree)
     t->slice->taps = s->taps;
     if (taps) take_slots(s, tree->n);
     for (int32_t r = 0; r < tree->n; r++) pass_want(st, t->slice, r, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? s->pend[r] : -1);
-    set_draw(s, &t->slice->draw);
+    session_draw(s, &t->slice->draw);
 }
 
 static void add_chunk(Spec *sp, Session *s, Turn *t)

@@ -59,6 +59,8 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err);
 Status session_take(Session *s, int32_t n);
 /* Forgets the text and every state: the next prompt starts from nothing. */
 void   session_forget(Session *s);
+/* How a decoding session draws: the same for its drafter's candidates and for the target's rows. */
+void   session_draw(const Session *s, Draw *d);
 /* The tokens that may still be made: the limit of the request or the end of the context. */
 int32_t session_room(const Session *s);
 

@@ -10,11 +10,6 @@ typedef struct {
 
 #define AT(field) offsetof(Layer, field)
 #define N(field) offsetof(Model, field)
-static const Bind global[] = {
-    { "token_embd.weight", N(embed), N(vocab), N(dim), BIND_MATRIX, false, LAYER_NONE, NULL },
-    { "output_norm.weight", N(out_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
-    { "output.weight", N(head), N(vocab), N(dim), BIND_MATRIX, true, LAYER_NONE, NULL },
-};
 static const Bind layer_bind[] = {
     { "attn_norm.weight", AT(attn_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
     { "attn_q.weight", AT(q), N(q_dim), N(dim), BIND_MATRIX, false, LAYER_NONE, "attn_qkv.weight" },
@@ -59,7 +54,7 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 }
 
 const Family family_llama = {
-    .arch = "llama", .global = global, .n_global = sizeof global / sizeof *global,
+    .arch = "llama", .global = model_ends, .n_global = MODEL_ENDS,
     .layer_bind = layer_bind, .n_layer_bind = sizeof layer_bind / sizeof *layer_bind, .layer_bytes = sizeof(Layer),
     .read = read, .spec = model_attention_spec, .layer = layer,
 };

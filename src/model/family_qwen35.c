@@ -15,11 +15,6 @@ typedef struct {
 
 #define AT(field) offsetof(Layer, field)
 #define N(field) offsetof(Model, field)
-static const Bind global[] = {
-    { "token_embd.weight", N(embed), N(vocab), N(dim), BIND_MATRIX, false, LAYER_NONE, NULL },
-    { "output_norm.weight", N(out_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
-    { "output.weight", N(head), N(vocab), N(dim), BIND_MATRIX, true, LAYER_NONE, NULL },
-};
 static const Bind layer_bind[] = {
     { "attn_norm.weight", AT(attn_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
     { "post_attention_norm.weight", AT(post_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
@@ -170,7 +165,7 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 }
 
 const Family family_qwen35 = {
-    .arch = "qwen35", .global = global, .n_global = sizeof global / sizeof *global,
+    .arch = "qwen35", .global = model_ends, .n_global = MODEL_ENDS,
     .layer_bind = layer_bind, .n_layer_bind = sizeof layer_bind / sizeof *layer_bind, .layer_bytes = sizeof(Layer),
     .read = read, .spec = spec, .layer = layer,
 };

@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,6 +346,14 @@ Status model_set_taps(Model *m, const int32_t *ids, int32_t n, Error *err)
 }
 
 /* ---- what families share ---- */
+
+#define N(field) offsetof(Model, field)
+const Bind model_ends[MODEL_ENDS] = {
+    { "token_embd.weight", N(embed), N(vocab), N(dim), BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "output_norm.weight", N(out_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
+    { "output.weight", N(head), N(vocab), N(dim), BIND_MATRIX, true, LAYER_NONE, NULL },
+};
+#undef N
 
 /* The vocabulary's size is that of the embedding; a key and the token list must agree with it. */
 static Status read_vocab(Model *m, const Weights *w, const char *arch, Error *err)

@@ -37,6 +37,10 @@ typedef struct {
     void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in remember() */
 } Family;
 
+/* What stands before and behind the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
+enum { MODEL_ENDS = 3 };
+extern const Bind model_ends[MODEL_ENDS];
+
 extern const Family family_llama, family_qwen3, family_qwen35, draft_dflash;
 
 struct Model {
