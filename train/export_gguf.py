@@ -101,7 +101,9 @@ def target_tensors(model):
 DRAFT_NAMES = [("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
                ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"), ("self_attn.q_norm", "attn_q_norm"),
                ("self_attn.k_norm", "attn_k_norm"), ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "ffn_gate"),
-               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down")]
+               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("attention_conv.kernel_projection", "attn_conv_proj"),
+               ("mlp_conv.kernel_projection", "ffn_conv_proj")]
+SELECTOR_NAMES = [("hidden_projection.weight", "hidden"), ("predecessor_codebook", "predecessor"), ("successor_codebook", "successor")]
 
 
 def drafter_tensors(model):
@@ -112,6 +114,10 @@ def drafter_tensors(model):
         for hf, name in DRAFT_NAMES:
             t = w[f"layers.{i}.{hf}.weight"]
             yield f"blk.{i}.{name}.weight", t, t.ndim > 1
+        for hf, name in (("attention_conv", "attn_conv_base"), ("mlp_conv", "ffn_conv_base")):
+            yield f"blk.{i}.{name}", w[f"layers.{i}.{hf}.base_kernel"], False
+    for hf, name in SELECTOR_NAMES:
+        yield f"selector_{name}.weight", w["candidate_selector." + hf], True
 
 
 def add_tokenizer(out, path, vocab, mask=False):
@@ -204,6 +210,8 @@ def write_drafter(path, model, target, tokenizer, kind):
     out.add_uint32("dflash.block_size", c.block)
     out.add_array("dflash.target_layers", [t + 1 for t in c.taps])
     out.add_bool("dflash.attention.causal", False)
+    for key, value in (("conv_kernel_size", c.conv), ("conv_group_size", c.conv_group), ("selector_rank", c.rank), ("selector_top_k", c.top_k)):
+        out.add_uint32("dflash." + key, value)
     add_tokenizer(out, tokenizer, target.vocab, mask=True)
     put(out, drafter_tensors(model), kind)
 
@@ -229,12 +237,13 @@ def write_hf(folder, target, drafter, tokenizer):
     save_file({n: v.detach().to(torch.bfloat16).contiguous() for n, v in drafter.state_dict().items()}, str(d / "model.safetensors"),
               metadata={"format": "pt"})
     (d / "config.json").write_text(json.dumps(dict(
-        architectures=["DFlashDraftModel"], model_type="qwen3", vocab_size=c.vocab, hidden_size=k.hidden, intermediate_size=k.ff,
+        architectures=["DFlash2DraftModel"], model_type="qwen3", vocab_size=c.vocab, hidden_size=k.hidden, intermediate_size=k.ff,
         num_hidden_layers=k.layers, num_attention_heads=k.heads, num_key_value_heads=k.kv_heads, head_dim=k.head_dim, hidden_act="silu",
         max_position_embeddings=k.context, rms_norm_eps=k.eps, rope_theta=k.theta, attention_bias=False, attention_dropout=0.0,
         tie_word_embeddings=False, layer_types=["full_attention"] * k.layers, use_sliding_window=False, sliding_window=None,
         num_target_layers=c.layers, block_size=k.block, torch_dtype="bfloat16", bos_token_id=None, eos_token_id=ids["<|im_end|>"],
-        dflash_config=dict(mask_token_id=k.mask_id, target_layer_ids=list(k.taps))), indent=1))
+        dflash_config=dict(mask_token_id=k.mask_id, target_layer_ids=list(k.taps), conv_kernel_size=k.conv, conv_group_size=k.conv_group,
+                           selector_rank=k.rank, selector_top_k=k.top_k)), indent=1))
 
 
 def hf_config(c):

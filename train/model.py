@@ -45,6 +45,10 @@ class DrafterConfig:
     block: int = 8
     taps: tuple = (1, 4, 6)          # 0-based, "after layer"
     mask_id: int = 4093
+    conv: int = 2                    # taps of DFlash2's convolutions
+    conv_group: int = 16
+    rank: int = 128                  # of DFlash2's selector
+    top_k: int = 16
     context: int = 4096
     eps: float = 1e-6
 
@@ -335,23 +339,68 @@ class DraftAttention(nn.Module):
         return rope(k, cos, sin), self.v_proj(x).view(B, T, self.c.kv_heads, -1).transpose(1, 2)
 
 
+class BlockConv(nn.Module):
+    """Before (side 0) and after (side 1) a sublayer, over the rows of a block; the kernel is a base and a part that the row itself
+    projects per group of channels. Starts as the identity."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        base = torch.zeros(2, c.conv, c.hidden)
+        base[:, 0] = 1
+        self.base_kernel = nn.Parameter(base)
+        self.kernel_projection = linear(c.hidden, 2 * c.conv * c.hidden // c.conv_group)
+        nn.init.zeros_(self.kernel_projection.weight)
+
+    def delta(self, x):
+        """x [.., hidden], the sublayer's normed input -> [.., side, tap, group]"""
+        return self.kernel_projection(x).unflatten(-1, (2, self.c.conv, -1))
+
+    def forward(self, z, delta, side):
+        """z [B, blocks, block, hidden] -> the same; rows before a block's first are zero."""
+        K, out = z.shape[-2], 0
+        for t in range(self.c.conv):
+            w = self.base_kernel[side, t].to(z.dtype) + delta[..., side, t, :].repeat_interleave(self.c.conv_group, -1)
+            out = out + w * F.pad(z, (0, 0, t, 0))[..., :K, :]
+        return out
+
+
 class DraftLayer(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = Norm(c.hidden, c.eps, 0.0), Norm(c.hidden, c.eps, 0.0)
         self.self_attn = DraftAttention(c)
         self.mlp = Mlp(c.hidden, c.ff)
+        self.attention_conv, self.mlp_conv = BlockConv(c), BlockConv(c)
+
+
+class Selector(nn.Module):
+    """What a token says about the next one, given the row's state: sum over r of A[previous]_r * (P o)_r * B[candidate]_r."""
+
+    def __init__(self, c, vocab):
+        super().__init__()
+        self.predecessor_codebook = nn.Parameter(torch.randn(vocab, c.rank) * 0.5)
+        self.successor_codebook = nn.Parameter(torch.zeros(vocab, c.rank))
+        self.hidden_projection = linear(c.hidden, c.rank)
+
+    def forward(self, o, previous, candidate=None):
+        """o [.., hidden], previous [..] -> what is added to the logits: [.., vocab], or [.., n] for candidate [.., n]."""
+        g = self.predecessor_codebook[previous].to(o.dtype) * self.hidden_projection(o)
+        if candidate is None:
+            return g @ self.successor_codebook.to(g.dtype).t()
+        return (self.successor_codebook[candidate] @ g[..., None])[..., 0]
 
 
 class Drafter(nn.Module):
-    """DFlash: rows of masks see the target's taps of everything before their root, and each other."""
+    """DFlash2: rows of masks see the target's taps of everything before their root, and each other."""
 
-    def __init__(self, c, target_hidden=None):
+    def __init__(self, c, vocab=TargetConfig.vocab):
         super().__init__()
         self.c = c
-        self.fc = linear(len(c.taps) * (target_hidden or c.hidden), c.hidden)
+        self.fc = linear(len(c.taps) * c.hidden, c.hidden)
         self.hidden_norm, self.norm = Norm(c.hidden, c.eps, 0.0), Norm(c.hidden, c.eps, 0.0)
         self.layers = nn.ModuleList(DraftLayer(c) for _ in range(c.layers))
+        self.candidate_selector = Selector(c, vocab)
 
     def forward(self, taps, embed, root):
         """taps [B, S, n * hidden] of positions 0..S-1; embed [B, N, block, hidden] of [root token, mask, ...];
@@ -369,20 +418,25 @@ class Drafter(nn.Module):
         see_ctx = torch.arange(S, device=taps.device)[None, None] < root.repeat_interleave(K, 1)[..., None]
         see = torch.cat([see_ctx, (block[:, None] == block[None]).expand(B, -1, -1)], -1)[:, None]
         bias = torch.zeros(see.shape, dtype=embed.dtype, device=taps.device).masked_fill_(~see, -1e30 if embed.dtype != torch.float16 else -6e4)
-        h = embed.reshape(B, N * K, -1)
+        h = embed
         r = c.heads // c.kv_heads
         for layer in self.layers:
             a = layer.self_attn
             x = layer.input_layernorm(h)
+            delta = layer.attention_conv.delta(x)
+            x = layer.attention_conv(x, delta, 0).reshape(B, N * K, -1)
             q = a.q_norm(a.q_proj(x).view(B, N * K, c.heads, -1)).transpose(1, 2)
             q = rope(q, cos[:, :, S:], sin[:, :, S:])
             kc, vc = a.kv(ctx, cos[:, :, :S], sin[:, :, :S])
             kb, vb = a.kv(x, cos[:, :, S:], sin[:, :, S:])
             k, v = torch.cat([kc, kb], 2).repeat_interleave(r, 1), torch.cat([vc, vb], 2).repeat_interleave(r, 1)
             o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
-            h = h + a.o_proj(o.transpose(1, 2).reshape(B, N * K, -1))
-            h = h + layer.mlp(layer.post_attention_layernorm(h))
-        return self.norm(h).view(B, N, K, -1)
+            y = a.o_proj(o.transpose(1, 2).reshape(B, N, K, -1))
+            h = h + layer.attention_conv(y, delta, 1)
+            x = layer.post_attention_layernorm(h)
+            delta = layer.mlp_conv.delta(x)
+            h = h + layer.mlp_conv(layer.mlp(layer.mlp_conv(x, delta, 0)), delta, 1)
+        return self.norm(h)
 
 
 def config_dict(c):

@@ -16,7 +16,7 @@ import torch
 from export_gguf import load_target
 from train_target import Streams
 
-MIX = {"code": 0.18, "prose": 0.04, "arith": 0.12, "chat": 0.06, "templ": 0.60}
+MIX = {"code": 0.50, "prose": 0.10, "arith": 0.08, "chat": 0.12, "templ": 0.20}
 
 
 @torch.no_grad()

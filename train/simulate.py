@@ -5,7 +5,8 @@
 
 The target continues each prompt (greedy, and at temperature 1 with gumbel noise by position); the drafter proposes a block
 after every position; then the decoding loop is walked: a chain of the drafter's best tokens, and a best-first tree under the
-budget whose edges are the log-softmax over the top 16 of lq / T + g (the drafter sees the target's noise). Accept length =
+budget. Candidates are the top 16 of lq / T + g (the drafter sees the target's noise), an edge is the log-softmax of that score
+and the selector's part for the candidate before. Accept length =
 tokens generated / passes of the target. A text counts as a loop when less than half of its 4-grams are distinct; figures are
 given for all texts and for those that are none.
 """
@@ -23,17 +24,22 @@ from verify import q8_copy
 
 
 def tree_accept(token, edge, budget, follow):
-    """Best-first tree over per-depth candidates; follow = the target's tokens. -> accepted depth."""
+    """Best-first tree over per-depth candidates; edge[d][rank before][rank]; follow = the target's tokens. -> accepted depth."""
     depth = len(token)
-    heap, nodes = [(-edge[0][0], 0, 0, ())], set()
+    order = [[sorted(range(len(token[d])), key=lambda k: -row[k]) for row in edge[d]] for d in range(depth)]
+    heap, nodes = [], set()
+    def push(base, d, prev, place, path):
+        heapq.heappush(heap, (base - edge[d][prev][order[d][prev][place]], d, prev, place, path, base))
+    push(0.0, 0, 0, 0, ())
     while heap and len(nodes) < budget:
-        neg, d, rank, path = heapq.heappop(heap)
-        here = path + (token[d][rank],)
+        weight, d, prev, place, path, base = heapq.heappop(heap)
+        k = order[d][prev][place]
+        here = path + (token[d][k],)
         nodes.add(here)
-        if rank + 1 < len(token[d]):
-            heapq.heappush(heap, (neg + edge[d][rank] - edge[d][rank + 1], d, rank + 1, path))
+        if place + 1 < len(token[d]):
+            push(base, d, prev, place + 1, path)
         if d + 1 < depth:
-            heapq.heappush(heap, (neg - edge[d + 1][0], d + 1, 0, here))
+            push(weight, d + 1, k, 0, here)
     n = 0
     while n < len(follow) and n < depth and tuple(follow[:n + 1]) in nodes:
         n += 1
@@ -59,21 +65,22 @@ def measure(target, drafter, prompt, new, budget, temperature, seed):
     roots = torch.arange(P - 1, stop - 1)[None]
     block = torch.full((1, roots.shape[1], K), drafter.c.mask_id)
     block[..., 0] = ids[0, roots]
-    lq = target.logits(drafter(taps, target.model.embed_tokens(block), roots)[0, :, 1:]).log_softmax(-1)     # [n, K-1, V]
+    o = drafter(taps, target.model.embed_tokens(block), roots)[0, :, 1:]
+    lq = target.logits(o)                                                                                    # [n, K-1, V]
     text = ids[0].tolist()
     chain = tree = 0
     hits = np.zeros(K - 1)
     offered = np.zeros(K - 1)
     cand = []
     for i in range(n):
-        score = lq[i]
+        t, noise = temperature or 1.0, torch.zeros(K - 1, V)
         if temperature > 0:
-            noise = torch.zeros(K - 1, V)
             rest = g[0, i:i + K - 1]
             noise[:len(rest)] = rest
-            score = score / temperature + noise
-        val, tok = score.topk(16, -1)
-        cand.append((tok.tolist(), val.log_softmax(-1).tolist()))
+        val, tok = (lq[i] / t + noise).topk(16, -1)
+        before = torch.cat([ids[0, P - 1 + i].expand(1, 16), tok[:-1]])                                      # [K-1, 16]
+        pair = drafter.candidate_selector(o[i][:, None].expand(-1, 16, -1), before, tok[:, None].expand(-1, 16, -1)) / t
+        cand.append((tok.tolist(), (val[:, None] + pair).log_softmax(-1).tolist()))
     def walk(accept):
         at, passes = 0, 0
         while at < n:
@@ -81,10 +88,12 @@ def measure(target, drafter, prompt, new, budget, temperature, seed):
             passes += 1
         return passes
     def by_chain(at):
-        k = 0
+        k = prev = 0
+        token, edge = cand[at]
         while k < K - 1 and at + k < n:
             offered[k] += 1
-            if cand[at][0][k][0] != text[P + at + k]:
+            prev = max(range(16), key=edge[k][prev].__getitem__)
+            if token[k][prev] != text[P + at + k]:
                 break
             hits[k] += 1
             k += 1

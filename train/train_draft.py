@@ -6,7 +6,8 @@
 Each step: some text (the streams, and the target's own text of sample.py if there is any), one forward pass of the target,
 random roots in it, one block per root. At row k of a block the drafter is to know the target's distribution of that
 position given the true text before it: loss = 0.6 KL(target || drafter) + 0.4 CE(the target's best token), weighted by
-exp(-(k - 1) / 4), as only a row whose predecessors were accepted counts. Rows after the end of a document are left in:
+exp(-(k - 1) / 4), as only a row whose predecessors were accepted counts. It is taken of the head's logits (they choose the
+candidates; 0.3) and of the logits with the selector's part for the true token before (0.7). Rows after the end of a document are left in:
 the target goes on there, too. The target is read again whenever its checkpoint changes, so both may train side by side;
 the last stretch must run against the final target. Resumable like train_target.py.
 """
@@ -23,7 +24,7 @@ from export_gguf import load_target
 from model import Drafter, DrafterConfig, config_dict
 from train_target import Streams, autocast, optimizers, save
 
-MIX = {"code": 0.18, "prose": 0.04, "arith": 0.14, "chat": 0.06, "templ": 0.58}
+MIX = {"code": 0.46, "prose": 0.10, "arith": 0.09, "chat": 0.13, "templ": 0.22}
 
 
 class SelfText:
@@ -85,7 +86,6 @@ def main():
         drafter.norm.weight.copy_(target.model.norm.weight + 1)
     c, V = drafter.c, target.c.vocab
     opts = optimizers(drafter, a.lr, a.vec_lr, 0.02)
-    opts[1].param_groups = [g for g in opts[1].param_groups if g["params"]]
     ckpt = a.work / "draft.pt"
     st = {"step": 0, "seconds": 0.0, "tokens": 0}
     if ckpt.exists():
@@ -125,14 +125,19 @@ def main():
             lp = target.logits(h.gather(1, at.reshape(a.batch, -1, 1).expand(-1, -1, h.shape[-1]))).float().log_softmax(-1)
             p, best = lp.exp(), lp.argmax(-1)
             block = torch.full((a.batch, a.roots, K), c.mask_id, device=device)
-            block[..., 0] = ids.gather(1, roots)
+            true = ids.gather(1, (roots[..., None] + torch.arange(K, device=device)).view(a.batch, -1)).view(a.batch, -1, K)
+            block[..., 0] = true[..., 0]
             embed = target.model.embed_tokens(block)
         with autocast(device):
             d = drafter(taps, embed, roots)[:, :, 1:]
-            lq = target.logits(d).float().log_softmax(-1).reshape(a.batch, -1, V)
-        ce = -lq.gather(-1, best[..., None])[..., 0]
-        kl = -(p * lq).sum(-1)                                                     # less the entropy of p, a constant
-        loss = ((0.6 * kl + 0.4 * ce).view(a.batch, a.roots, K - 1) * weight).sum(-1).mean()
+            unary = target.logits(d)
+            pair = unary + drafter.candidate_selector(d, true[..., :-1])
+        loss = 0
+        for share, x in ((0.3, unary), (0.7, pair)):
+            lq = x.float().log_softmax(-1).view(a.batch, -1, V)
+            ce = -lq.gather(-1, best[..., None])[..., 0]
+            kl = -(p * lq).sum(-1)                                                 # less the entropy of p, a constant
+            loss = loss + share * ((0.6 * kl + 0.4 * ce).view(a.batch, a.roots, K - 1) * weight).sum(-1).mean()
         for o in opts:
             o.zero_grad(set_to_none=True)
         loss.backward()

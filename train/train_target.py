@@ -19,17 +19,16 @@ import torch.nn.functional as F
 import fast
 from model import Target, TargetConfig, config_dict
 
-MIX = {"code": 0.58, "prose": 0.14, "arith": 0.13, "chat": 0.15, "templ": 0.0}
-SECOND = {"code": 0.20, "prose": 0.06, "arith": 0.14, "chat": 0.08, "templ": 0.52}      # --second: see main()
+MIX = {"code": 0.52, "prose": 0.13, "arith": 0.10, "chat": 0.13, "templ": 0.12}
 
 
 class Streams:
     def __init__(self, folder, split):
         self.data = {c: np.fromfile(folder / f"{c}.{split}.u16", np.uint16) for c in MIX}
 
-    def batch(self, key, batch, seq, cls=None, mix=MIX):
+    def batch(self, key, batch, seq, cls=None):
         rng = np.random.default_rng(key)
-        names, p = list(mix), np.array(list(mix.values()))
+        names, p = list(MIX), np.array(list(MIX.values()))
         rows = []
         for _ in range(batch):
             d = self.data[cls or names[rng.choice(len(names), p=p)]]
@@ -44,10 +43,10 @@ def autocast(device):
 
 
 def optimizers(model, lr, embed_lr, decay):
-    """Muon wants matrices inside the network; the embedding, the convolution and all vectors go to AdamW."""
+    """Muon wants matrices inside the network; tables, convolutions and vectors go to AdamW."""
     mats, vecs, table = [], [], []
     for name, p in model.named_parameters():
-        if "embed_tokens" in name:
+        if "embed_tokens" in name or "codebook" in name:
             table.append(p)
         elif p.ndim == 2 and min(p.shape) > 16:
             mats.append(p)
@@ -92,7 +91,6 @@ def main():
     ap.add_argument("--lr", type=float, default=5e-3, help="Muon, in AdamW's scale")
     ap.add_argument("--embed-lr", type=float, default=3e-3)
     ap.add_argument("--decay", type=float, default=0.05)
-    ap.add_argument("--second", action="store_true", help="second stage with its own schedule: mostly text of low entropy")
     ap.add_argument("--restart", action="store_true", help="begin a new schedule from the checkpoint's weights")
     ap.add_argument("--warmup", type=int, default=60)
     ap.add_argument("--save-minutes", type=float, default=4)
@@ -116,11 +114,8 @@ def main():
         st = blob["state"]
         print(f"going on from step {st['step']}, {st['tokens'] / 1e6:.2f} M tokens", flush=True)
     base = [[a.lr], [a.embed_lr, a.embed_lr]]
-    if a.restart or a.second and not st.get("second"):
-        st.update(second=a.second, seconds=0.0)
-    if a.second and not a.minutes:
-        raise SystemExit("train_target.py: --second is planned by time, give --minutes")
-    mix = SECOND if a.second else MIX
+    if a.restart:
+        st["seconds"] = 0.0
     train, held = Streams(a.work / "tokens", "train"), Streams(a.work / "tokens", "held")
     quick = device.type == "cpu" and not a.no_kernels and fast.available()
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters on {device}, {torch.get_num_threads()} threads, fused kernels: {quick}", flush=True)
@@ -134,9 +129,9 @@ def main():
         for o, lrs in zip(opts, base):
             for g, lr in zip(o.param_groups, lrs):
                 g["lr"] = lr * scale
-        long = done > 0.75 and not a.second
+        long = done > 0.75
         batch, seq = (max(1, a.batch // 2), a.seq * 2) if long else (a.batch, a.seq)
-        x, y = train.batch([a.seed, st["step"]], batch, seq, mix=mix)
+        x, y = train.batch([a.seed, st["step"]], batch, seq)
         loss = fast.loss(model, x, y) if quick else loss_of(model, x, y, device)
         for o in opts:
             o.zero_grad(set_to_none=True)
