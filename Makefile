@@ -25,17 +25,17 @@ Q       := @
 SAY      = @echo "  $(1)" $(patsubst $(BUILD)/%,%,$@)
 endif
 
-# What stays in one core's registers is compiled once per instruction set and chosen at run time; no file is compiled for this machine.
+# What stays in one core's registers is compiled once per level of the architecture that CC compiles for (src/backend/cpu/level.h) and
+# chosen at run time; no file is compiled for this machine.
 SIMD_OPT ?= -O3
-LEVEL_0 := $(SIMD_OPT)
-LEVEL_1 := $(SIMD_OPT) -mavx2 -mfma -mf16c
-LEVEL_2 := $(SIMD_OPT) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
-ARCH    := $(shell uname -m)
-ifeq ($(ARCH),x86_64)
-LEVELS  := 0 1 2
-else
-LEVELS  := 0
-endif
+ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+LEVELS_x86_64  := avx2 avx512
+LEVELS_aarch64 := neon i8mm
+LEVELS         := portable $(LEVELS_$(ARCH))
+FLAGS_avx2     := -mavx2 -mfma -mf16c
+FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
+FLAGS_neon     := -march=armv8.2-a+dotprod
+FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
@@ -70,7 +70,7 @@ define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	@mkdir -p $$(@D)
 	$$(call SAY,CC)
-	$$(Q)$(CC) $$(COMMON) $$(LEVEL_$(1)) -DLEVEL=$(1) -MMD -MP -c -o $$@ $$<
+	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call LEVEL_RULE,$(l))))
 

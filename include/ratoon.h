@@ -32,7 +32,7 @@ typedef struct {
 } rt_hooks;
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
- * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: type of stored keys and values, "f32", "f16"
+ * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avx512, neon or i8mm. kv_k, kv_v: type of stored keys and values, "f32", "f16"
  * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
  * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
 typedef struct {

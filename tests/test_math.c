@@ -101,7 +101,7 @@ static void doubles_are_pinned(void **state)
     assert_int_equal(sum, 0x448bf1cf22024372u);
 }
 
-static const RowKernels *const levels[] = { &rows_portable, &rows_avx2, &rows_avx512 };
+static const RowKernels *const levels[LEVEL_COUNT] = LEVEL_TABLE(rows);
 
 static long double exact(int which, float x)
 {

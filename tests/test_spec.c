@@ -527,7 +527,8 @@ static void nan_hits_one(void **state)
 static void threads_and_levels(void **state)
 {
     (void) state;
-    static const struct { int32_t threads; const char *level; } ways[] = { { 1, NULL }, { 2, NULL }, { 3, NULL }, { 1, "portable" }, { 1, "avx2" }, { 2, "avx512" } };
+    static const struct { int32_t threads; const char *level; } ways[] = { { 1, NULL }, { 2, NULL }, { 3, NULL }, { 1, "portable" }, { 1, "avx2" },
+                                                                           { 2, "avx512" }, { 1, "neon" }, { 2, "i8mm" } };
     for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
         uint8_t *first = NULL;
         int32_t truth[PROMPT + TEXT + AHEAD];

@@ -135,7 +135,7 @@ struct Backend {
     void (*pick)(Backend *b, Tensor *id, const Tensor *logits, const Rows *r);    /* draw_next for every logits row, drawn at pos + 1; id I32 [1, n_logits] */
 };
 
-typedef struct { int32_t threads; const char *level; } CpuOptions;                /* threads 0: all; level NULL: the best of portable, avx2, avx512 that this machine has */
+typedef struct { int32_t threads; const char *level; } CpuOptions;                /* threads 0: all; level NULL: the best that this machine has, see cpu/level.h */
 Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err);
 /* Counts bytes per part and computes nothing; asks `like` for sizes. Owns nothing of like. */
 Status backend_null_open(Backend **out, Backend *like, Error *err);

@@ -19,7 +19,7 @@ Status engine_backend(Backend **out, const rt_options *o, Error *err)
     const char *name = o->backend ? o->backend : "auto", *level = NULL;
     if (strncmp(name, "cpu:", 4) == 0) level = name + 4;
     else if (strcmp(name, "auto") != 0 && strcmp(name, "cpu") != 0)
-        return fail(err, ST_UNSUPPORTED, "backend: '%s', expected auto, cpu, cpu:portable, cpu:avx2 or cpu:avx512", name);
+        return fail(err, ST_UNSUPPORTED, "backend: '%s', expected auto, cpu or cpu:LEVEL", name);
     return backend_cpu_open(out, &(CpuOptions) { .threads = o->threads, .level = level }, err);
 }
 

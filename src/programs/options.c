@@ -74,7 +74,7 @@ static const OptionSpec table[] = {
     { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_LOADS & ~C_VERIFY, "worker threads (default: one per core)" },
     { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_QUANTIZE, "worker threads (default: one per core)" },
     { "--threads", NULL, KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
-    { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, cpu:portable, cpu:avx2 or cpu:avx512" },
+    { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, or cpu:LEVEL with portable, avx2, avx512, neon or i8mm" },
     { "--cache-k", "-ctk", KIND_TEXT, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16 or bf16 (default f16; f32 for a file that is f32 throughout)" },
     { "--cache-v", "-ctv", KIND_TEXT, "TYPE", AT(kv_v), 0, 0, C_LOADS, "type of stored values, likewise" },
     { "--draft-type", NULL, KIND_TEXT, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL), "q8_0: drafters above 8 bits are quantised at load (default); keep: as they are" },

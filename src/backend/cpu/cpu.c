@@ -155,16 +155,16 @@ static Status choose_level(CpuLevel *out, const char *name, Error *err)
 {
     *out = level_best();
     if (!name) return ST_OK;
-    if (!level_from_name(out, name)) return fail(err, ST_ARG, "cpu level: %s, expected portable, avx2 or avx512", name);
+    if (!level_from_name(out, name)) return fail(err, ST_ARG, "cpu level: %s, expected " LEVEL_WORDS, name);
     if (!level_here(*out)) return fail(err, ST_UNSUPPORTED, "cpu level: %s, but this processor has only %s", name, level_name(level_best()));
     return ST_OK;
 }
 
 Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
 {
-    static const RowKernels *const rows[LEVEL_COUNT] = { &rows_portable, &rows_avx2, &rows_avx512 };
-    static const AttendKernels *const att[LEVEL_COUNT] = { &attend_portable, &attend_avx2, &attend_avx512 };
-    static const DeltaKernels *const dn[LEVEL_COUNT] = { &delta_portable, &delta_avx2, &delta_avx512 };
+    static const RowKernels *const rows[LEVEL_COUNT] = LEVEL_TABLE(rows);
+    static const AttendKernels *const att[LEVEL_COUNT] = LEVEL_TABLE(attend);
+    static const DeltaKernels *const dn[LEVEL_COUNT] = LEVEL_TABLE(delta);
     *out = NULL;
     CpuLevel level;
     TRY(choose_level(&level, o->level, err));

@@ -74,9 +74,9 @@ typedef struct {
     void (*delta)(const DeltaJob *job, int32_t slice, int32_t head, void *scratch);
 } DeltaKernels;
 
-extern const RowKernels rows_portable, rows_avx2, rows_avx512;
-extern const AttendKernels attend_portable, attend_avx2, attend_avx512;
-extern const DeltaKernels delta_portable, delta_avx2, delta_avx512;
+extern const RowKernels LEVEL_EACH(rows);
+extern const AttendKernels LEVEL_EACH(attend);
+extern const DeltaKernels LEVEL_EACH(delta);
 
 enum { CONV_CHANNELS = 256, CONV_WIDTH_MAX = 16 }; /* channels that one call of conv takes at most */
 

@@ -1,10 +1,15 @@
 #include "backend/cpu/level.h"
 
 #include <string.h>
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
-static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avx512"};
+static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avx512", "neon", "i8mm"};
 
-/* __builtin_cpu_supports asks the processor and, for the wide registers, whether the operating system saves them (XGETBV). */
+/* __builtin_cpu_supports asks the processor and, for the wide registers, whether the operating system saves them (XGETBV). On ARM the
+ * kernel says what programs may use. */
 bool level_here(CpuLevel l)
 {
     switch (l) {
@@ -16,6 +21,11 @@ bool level_here(CpuLevel l)
     case LEVEL_AVX512:
         return level_here(LEVEL_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__)
+    case LEVEL_NEON:
+        return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    case LEVEL_I8MM:
+        return level_here(LEVEL_NEON) && getauxval(AT_HWCAP2) & HWCAP2_I8MM;
 #endif
     default:
         return false;
@@ -24,8 +34,9 @@ bool level_here(CpuLevel l)
 
 CpuLevel level_best(void)
 {
-    if (level_here(LEVEL_AVX512)) return LEVEL_AVX512;
-    return level_here(LEVEL_AVX2) ? LEVEL_AVX2 : LEVEL_PORTABLE;
+    int l = LEVEL_COUNT - 1;
+    while (!level_here((CpuLevel)l)) l--;          /* portable always is */
+    return (CpuLevel)l;
 }
 
 const char *level_name(CpuLevel l) { return names[l]; }

@@ -1,6 +1,7 @@
 /* level.h - which instruction sets the fast code may use on this machine.
- * Files named simd_*.c are compiled once per level with LEVEL defined as its number; every level computes the same bits, so a level is
- * a matter of speed only. A level contains all below it. */
+ * Files named simd_*.c are compiled once per level of the architecture, with LEVEL defined as the level's name and LEVEL_IS_<name> for
+ * #ifdef. Every level computes the same bits, so a level is a matter of speed only. A new one is a line each in CpuLevel, LEVELS_FAST,
+ * level.c (name, condition) and the Makefile (compiler flags). */
 #ifndef RATOON_BACKEND_CPU_LEVEL_H
 #define RATOON_BACKEND_CPU_LEVEL_H
 
@@ -10,23 +11,37 @@ typedef enum {
     LEVEL_PORTABLE,                                /* plain C */
     LEVEL_AVX2,                                    /* AVX2, FMA, F16C */
     LEVEL_AVX512,                                  /* AVX-512 F, BW, DQ, VL and VNNI besides */
+    LEVEL_NEON,                                    /* 64-bit ARM with dot products (sdot) */
+    LEVEL_I8MM,                                    /* int8 matrix products (smmla) besides */
     LEVEL_COUNT
 } CpuLevel;
+#define LEVEL_WORDS "portable, avx2, avx512, neon or i8mm"
+
+/* The fast levels of this architecture, ascending; each contains those before it. */
+#if defined(__x86_64__)
+#define LEVELS_FAST(X, stem) X(stem, AVX2, avx2) X(stem, AVX512, avx512)
+#elif defined(__aarch64__)
+#define LEVELS_FAST(X, stem) X(stem, NEON, neon) X(stem, I8MM, i8mm)
+#else
+#define LEVELS_FAST(X, stem)
+#endif
+
+/* "rows_portable, rows_avx2, ...", to declare what each level defines, and the initialiser of a table [LEVEL_COUNT] of their addresses. */
+#define LEVEL_EACH(stem)  stem##_portable LEVELS_FAST(LEVEL_EACH_NEXT, stem)
+#define LEVEL_TABLE(stem) {[LEVEL_PORTABLE] = &stem##_portable LEVELS_FAST(LEVEL_TABLE_NEXT, stem)}
+#define LEVEL_EACH_NEXT(stem, end, name)  , stem##_##name
+#define LEVEL_TABLE_NEXT(stem, end, name) , [LEVEL_##end] = &stem##_##name
 
 bool        level_here(CpuLevel l);                /* processor and operating system both support it */
 CpuLevel    level_best(void);
-const char *level_name(CpuLevel l);                /* "portable", "avx2", "avx512" */
+const char *level_name(CpuLevel l);                /* "portable", "avx2", ... */
 bool        level_from_name(CpuLevel *out, const char *name);  /* false: no such level; it may still not be here */
 
-/* LEVEL_NAME(product) in a simd_ file is product_portable, product_avx2 or product_avx512. */
+/* LEVEL_NAME(product) in a simd_ file is product_portable, product_avx2 or whatever it is compiled for. */
 #ifdef LEVEL
-#if LEVEL == 0
-#define LEVEL_NAME(stem) stem##_portable
-#elif LEVEL == 1
-#define LEVEL_NAME(stem) stem##_avx2
-#else
-#define LEVEL_NAME(stem) stem##_avx512
-#endif
+#define LEVEL_NAME(stem)         LEVEL_JOIN(stem, LEVEL)
+#define LEVEL_JOIN(stem, level)  LEVEL_JOINED(stem, level)
+#define LEVEL_JOINED(stem, name) stem##_##name
 #endif
 
 #endif

@@ -8,18 +8,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 enum { CHUNK_ROWS = 64, STRIP = 256, AHEAD = 2 };   /* rows of sums kept at once; columns of a strip; strips asked for in advance */
-#ifdef __x86_64__
-#include <immintrin.h>
 INLINE void prefetch(const uint8_t *p, int lines)
 {
-    for (int i = 0; i < lines; i++) _mm_prefetch((const char *)p + i * LINE, _MM_HINT_T0);
+    for (int i = 0; i < lines; i++) __builtin_prefetch(p + i * LINE);
 }
-#endif
 typedef int32_t word __attribute__((may_alias));
 
-bool product_fast_avx2(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
-                       int32_t group0, int32_t group1);
-bool product_fast_avx512(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
-                         int32_t group0, int32_t group1);
+bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
+                              int32_t group0, int32_t group1);
 
 #endif

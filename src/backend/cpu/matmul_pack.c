@@ -431,11 +431,6 @@ void matmul_unpack_row(float *y, Type t, const void *packed, int32_t rows, int32
 
 const MatmulKernels *matmul_kernels(CpuLevel l)
 {
-#if defined(__x86_64__)
-    if (l == LEVEL_AVX512) return &matmul_avx512;
-    if (l == LEVEL_AVX2) return &matmul_avx2;
-#else
-    (void)l;
-#endif
-    return &matmul_portable;
+    static const MatmulKernels *const kernels[LEVEL_COUNT] = LEVEL_TABLE(matmul);
+    return kernels[l];
 }

@@ -1,7 +1,8 @@
 /* matmul_strips.h - the loops around the tiles, the same at every level: included at the end of a file that defines TILE_ROWS and the
- * tiles tile_k4, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns of a group; its first tile brings it from memory and
- * asks for the strip after the next, line by line while it computes (asked for all at once, they fill the line buffers and the tile
- * waits: a fifth of the time at 16 rows); further tiles of up to TILE_ROWS activation rows find it in the first-level cache. */
+ * tiles tile_k4, tile_k5, tile_k6, tile_32 and tile_float, with TILES_ALL also tile_k2 and tile_k4x. A strip is 256 columns of a group;
+ * its first tile brings it from memory and asks for the strip after the next, line by line while it computes (asked for all at once,
+ * they fill the line buffers and the tile waits: a fifth of the time at 16 rows); further tiles of up to TILE_ROWS activation rows find
+ * it in the first-level cache. */
 
 /* A number of rows known to the compiler: TILE is the call with R in place of the number. */
 #if TILE_ROWS == 8
@@ -54,6 +55,10 @@ INLINE const uint8_t *ahead(const Work *w, int32_t r, const uint8_t *p, const ui
 STRIPS_256(k4, 36)
 STRIPS_256(k5, 44)
 STRIPS_256(k6, 53)
+#ifdef TILES_ALL
+STRIPS_256(k2, 21)
+STRIPS_256(k4x, 35)
+#endif
 
 #define STRIPS_32(type, LINES)                                                                                                                        \
     static void strips_##type(const Work *w)                                                                                                          \
@@ -102,6 +107,9 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
         [T_F32] = strips_F32,   [T_F16] = strips_F16,   [T_BF16] = strips_BF16, [T_Q8_0] = strips_Q8_0, [T_Q4_0] = strips_Q4_0,
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
         [T_Q3_K] = strips_k6,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
+#ifdef TILES_ALL
+        [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
+#endif
     };
     if (!strips[t]) return false;
     size_t group_bytes = matmul_group_bytes(t, cols);

@@ -44,7 +44,7 @@ static double run(Pool *p, PoolTask task, Job *j, int32_t n)
 
 Status roofline_measure(double *bytes_per_s, double *int8_ops_per_s, int32_t threads, CpuLevel level, Error *err)
 {
-    static const RooflineKernels *const kernels[LEVEL_COUNT] = { &roofline_portable, &roofline_avx2, &roofline_avx512 };
+    static const RooflineKernels *const kernels[LEVEL_COUNT] = LEVEL_TABLE(roofline);
     Pool *p;
     TRY(pool_open(&p, threads, err));
     int32_t n = pool_threads(p);

@@ -15,6 +15,6 @@ Status roofline_measure(double *bytes_per_s, double *int8_ops_per_s, int32_t thr
 
 /* Per level: reads n bytes (a multiple of 256); runs rounds of 12 independent dot products and returns their operations. */
 typedef struct { int64_t (*read)(const uint8_t *p, size_t n); double (*dots)(int64_t rounds); } RooflineKernels;
-extern const RooflineKernels roofline_portable, roofline_avx2, roofline_avx512;
+extern const RooflineKernels LEVEL_EACH(roofline);
 
 #endif

@@ -146,7 +146,7 @@ static void plain_float(float *y, size_t y_stride, Type t, const uint8_t *group,
 static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
                           int32_t group0, int32_t group1)
 {
-#if LEVEL > 0
+#ifndef LEVEL_IS_portable
     if (LEVEL_NAME(product_fast)(y, y_stride, t, packed, act, n, rows, cols, group0, group1)) return;
 #endif
     ActForm form = matmul_act_form(t);

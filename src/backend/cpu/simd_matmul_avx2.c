@@ -4,7 +4,7 @@
  * they could: 16 codes below 32 (31 * 127 * 8 = 31,496 per int16), 8 codes below 64 (63 * 127 * 4 = 32,004). Bytes of Q8_0 and IQ4_NL
  * are multiplied as |w| * (q with the sign of w), at most 128 * 127 * 2 = 32,512 a pair. The step to int32, vpmaddwd, multiplies by the
  * sub-block's scale at once. All sums are exact, so the bits are those of the plain product. */
-#if LEVEL == 1
+#ifdef LEVEL_IS_avx2
 #include <immintrin.h>
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * 16 bits of the dot only, so dots are kept within int16: 16 codes of Q4_K (15 * 127 * 16 = 30,480), 16 centred ones of Q5_K
  * (16 * 127 * 16 = 32,512), 8 centred ones of Q6_K (32 * 127 * 8 = 32,512). Centring costs nothing: the accumulator starts at -offset
  * times the sum of the activations instead of at zero. All sums are exact, so the bits are those of the plain product. */
-#if LEVEL == 2
+#ifdef LEVEL_IS_avx512
 #include <immintrin.h>
 #include <string.h>
 

@@ -18,7 +18,7 @@ static int64_t read_span(const uint8_t *p, size_t n)
     return sum;
 }
 
-#if LEVEL == 2
+#if defined(LEVEL_IS_avx512)
 #define DOT(i) "vpdpbusd %%zmm30,%%zmm31,%%zmm" #i "\n"
 static double dots(int64_t rounds)
 {
@@ -27,7 +27,7 @@ static double dots(int64_t rounds)
     return (double) rounds * 12 * 64 * 2;
 }
 const RooflineKernels roofline_avx512 = { read_span, dots };
-#elif LEVEL == 1
+#elif defined(LEVEL_IS_avx2)
 /* Without VNNI a dot product is two multiply-adds and an addition. */
 #define DOT(i) "vpmaddubsw %%ymm15,%%ymm14,%%ymm13\nvpmaddwd %%ymm12,%%ymm13,%%ymm13\nvpaddd %%ymm13,%%ymm" #i ",%%ymm" #i "\n"
 static double dots(int64_t rounds)
@@ -37,6 +37,21 @@ static double dots(int64_t rounds)
     return (double) rounds * 12 * 32 * 2;
 }
 const RooflineKernels roofline_avx2 = { read_span, dots };
+#elif defined(LEVEL_IS_neon) || defined(LEVEL_IS_i8mm)
+#ifdef LEVEL_IS_i8mm
+#define DOT(i) "smmla v" #i ".4s, v30.16b, v31.16b\n"
+enum { DOT_OPS = 32 * 2 };
+#else
+#define DOT(i) "sdot v" #i ".4s, v30.16b, v31.16b\n"
+enum { DOT_OPS = 16 * 2 };
+#endif
+static double dots(int64_t rounds)
+{
+    for (int64_t r = 0; r < rounds; r++)
+        __asm__ volatile(TWELVE(DOT) ::: "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11");
+    return (double) rounds * 12 * DOT_OPS;
+}
+const RooflineKernels LEVEL_NAME(roofline) = { read_span, dots };
 #else
 static double dots(int64_t rounds)
 {

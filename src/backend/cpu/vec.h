@@ -1,4 +1,4 @@
-/* vec.h - V, sixteen floats side by side, in the three ways that our machines have them.
+/* vec.h - V, sixteen floats side by side, in the ways that our machines have them.
  * Kernels are written once over V, so they give the same bits at every level: each operation below is a single IEEE operation per lane,
  * or a fixed order of them (v_sum), and nothing is contracted. Only simd_*.c files include this; LEVEL says which way to take. */
 #ifndef RATOON_BACKEND_CPU_VEC_H
@@ -23,7 +23,7 @@ enum { LANES = 16 };
  * v_split(u, &k): u = m * 2^k with m in [sqrt(1/2), sqrt(2)), u positive and normal; returns m.
  * v_sum: lanes i and i + 8, then 4, 2, 1.  v_top: the largest lane in the same order. */
 
-#if LEVEL == 0
+#if defined(LEVEL_IS_portable)
 
 #include <math.h>
 
@@ -140,7 +140,7 @@ static inline void v_store_half(uint16_t *p, V a)
     for (int i = 0; i < LANES; i++) p[i] = half_from_float(a.f[i / 4][i % 4]);
 }
 
-#elif LEVEL == 1
+#elif defined(LEVEL_IS_avx2)
 
 #include <immintrin.h>
 
@@ -235,7 +235,7 @@ static inline void v_store_half(uint16_t *p, V v)
     _mm_storeu_si128((__m128i *) (void *) (p + 8), _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-#else
+#elif defined(LEVEL_IS_avx512)
 
 #include <immintrin.h>
 
@@ -291,11 +291,111 @@ static inline void v_store_half(uint16_t *p, V v)
     _mm256_storeu_si256((__m256i *) (void *) p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+#elif defined(LEVEL_IS_neon) || defined(LEVEL_IS_i8mm)
+
+#include <arm_neon.h>
+
+typedef float32x4_t F4;
+typedef struct { F4 a, b, c, d; } V;
+
+#define V_ONE(f, x)         ((V) { f((x).a), f((x).b), f((x).c), f((x).d) })
+#define V_TWO(f, x, y)      ((V) { f((x).a, (y).a), f((x).b, (y).b), f((x).c, (y).c), f((x).d, (y).d) })
+#define V_THREE(f, x, y, z) ((V) { f((x).a, (y).a, (z).a), f((x).b, (y).b, (z).b), f((x).c, (y).c, (z).c), f((x).d, (y).d, (z).d) })
+
+static inline V v_set(float x) { F4 v = vdupq_n_f32(x); return (V) { v, v, v, v }; }
+static inline V v_load(const float *p) { return (V) { vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12) }; }
+static inline V v_load_n(const float *p, int n)
+{
+    float f[LANES] = { 0 };
+    memcpy(f, p, sizeof(float) * (size_t) n);
+    return v_load(f);
+}
+static inline void v_store(float *p, V v)
+{
+    vst1q_f32(p, v.a);
+    vst1q_f32(p + 4, v.b);
+    vst1q_f32(p + 8, v.c);
+    vst1q_f32(p + 12, v.d);
+}
+static inline void v_store_n(float *p, V v, int n)
+{
+    float f[LANES];
+    v_store(f, v);
+    memcpy(p, f, sizeof(float) * (size_t) n);
+}
+static inline V v_add(V a, V b) { return V_TWO(vaddq_f32, a, b); }
+static inline V v_sub(V a, V b) { return V_TWO(vsubq_f32, a, b); }
+static inline V v_mul(V a, V b) { return V_TWO(vmulq_f32, a, b); }
+static inline V v_div(V a, V b) { return V_TWO(vdivq_f32, a, b); }
+static inline V v_fma(V a, V b, V c) { return V_THREE(vfmaq_f32, c, a, b); }
+/* fmax and fmin of this processor treat NaN in their own way, so these select. */
+static inline F4 f4_max(F4 a, F4 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+static inline F4 f4_min(F4 a, F4 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+static inline V v_max(V a, V b) { return V_TWO(f4_max, a, b); }
+static inline V v_min(V a, V b) { return V_TWO(f4_min, a, b); }
+static inline V v_lt(V a, V b, V x, V y)
+{
+    return (V) { vbslq_f32(vcltq_f32(a.a, b.a), x.a, y.a), vbslq_f32(vcltq_f32(a.b, b.b), x.b, y.b),
+                 vbslq_f32(vcltq_f32(a.c, b.c), x.c, y.c), vbslq_f32(vcltq_f32(a.d, b.d), x.d, y.d) };
+}
+static inline uint32_t v_ne(V a, V b)
+{
+    static const uint16_t lane[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+    uint16x8_t low = vcombine_u16(vmovn_u32(vceqq_f32(a.a, b.a)), vmovn_u32(vceqq_f32(a.b, b.b)));
+    uint16x8_t high = vcombine_u16(vmovn_u32(vceqq_f32(a.c, b.c)), vmovn_u32(vceqq_f32(a.d, b.d)));
+    return (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), low)) | (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), high)) << 8;
+}
+static inline V v_pick(uint32_t bits, V a, V b)
+{
+    static const uint32_t lane[4] = { 1, 2, 4, 8 };
+    uint32x4_t l = vld1q_u32(lane);
+    return (V) { vbslq_f32(vtstq_u32(vdupq_n_u32(bits), l), a.a, b.a), vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 4), l), a.b, b.b),
+                 vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 8), l), a.c, b.c), vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 12), l), a.d, b.d) };
+}
+static inline F4 f4_pow2(F4 t, int32_t up)
+{
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(127 + up)), 23));
+}
+static inline V v_pow2(V t, int up) { return (V) { f4_pow2(t.a, up), f4_pow2(t.b, up), f4_pow2(t.c, up), f4_pow2(t.d, up) }; }
+static inline F4 f4_split(F4 u, F4 *k)
+{
+    int32x4_t bits = vreinterpretq_s32_f32(u), e = vshrq_n_s32(vsubq_s32(bits, vdupq_n_s32(0x3f3504f3)), 23);
+    *k = vcvtq_f32_s32(e);
+    return vreinterpretq_f32_s32(vsubq_s32(bits, vshlq_n_s32(e, 23)));
+}
+static inline V v_split(V u, V *k) { return (V) { f4_split(u.a, &k->a), f4_split(u.b, &k->b), f4_split(u.c, &k->c), f4_split(u.d, &k->d) }; }
+static inline float v_sum(V v)
+{
+    F4 four = vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d));
+    float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+static inline float v_top(V v)
+{
+    F4 four = f4_max(f4_max(v.a, v.c), f4_max(v.b, v.d)), two = f4_max(four, vextq_f32(four, four, 2));
+    return vgetq_lane_f32(f4_max(two, vextq_f32(two, two, 1)), 0);
+}
+static inline F4 f4_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline V v_load_half(const uint16_t *p) { return (V) { f4_half(p), f4_half(p + 4), f4_half(p + 8), f4_half(p + 12) }; }
+static inline F4 f4_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline V v_load_bf16(const uint16_t *p) { return (V) { f4_bf16(p), f4_bf16(p + 4), f4_bf16(p + 8), f4_bf16(p + 12) }; }
+static inline void f4_store_half(uint16_t *p, F4 x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+static inline void v_store_half(uint16_t *p, V v)
+{
+    f4_store_half(p, v.a);
+    f4_store_half(p + 4, v.b);
+    f4_store_half(p + 8, v.c);
+    f4_store_half(p + 12, v.d);
+}
+
+#else
+#error "vec.h does not know this level"
 #endif
 
 /* v_sums: out[j] = v_sum(acc[j]) for j in [0, SUMS), as many as the registers hold. With AVX-512 the sixteen sums are made together,
- * two vectors per addition: 15 additions instead of 64. Lanes are paired as in v_sum, and the order of two terms does not matter. */
-#if LEVEL == 2
+ * two vectors per addition: 15 additions instead of 64; with NEON the last steps of four. Lanes are paired as in v_sum, and the order of
+ * two terms does not matter. */
+#ifdef LEVEL_IS_avx512
 enum { SUMS = 16 };
 static inline void v_sums(float out[SUMS], const V acc[SUMS])
 {
@@ -309,6 +409,18 @@ static inline void v_sums(float out[SUMS], const V acc[SUMS])
     for (int i = 0; i < 2; i++)
         two[i] = v_add(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44), _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
     v_store(out, v_add(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd)));
+}
+#elif defined(LEVEL_IS_neon) || defined(LEVEL_IS_i8mm)
+enum { SUMS = 4 };
+static inline F4 f4_halves(F4 a, F4 b)            /* a0 + a2, a1 + a3, b0 + b2, b1 + b3 */
+{
+    float64x2_t x = vreinterpretq_f64_f32(a), y = vreinterpretq_f64_f32(b);
+    return vaddq_f32(vreinterpretq_f32_f64(vtrn1q_f64(x, y)), vreinterpretq_f32_f64(vtrn2q_f64(x, y)));
+}
+static inline F4 f4_four(V v) { return vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d)); }
+static inline void v_sums(float out[SUMS], const V acc[SUMS])
+{
+    vst1q_f32(out, vpaddq_f32(f4_halves(f4_four(acc[0]), f4_four(acc[1])), f4_halves(f4_four(acc[2]), f4_four(acc[3]))));
 }
 #else
 enum { SUMS = 4 };
