@@ -92,6 +92,7 @@ INLINE void arrange(int8x16_t *w, int n, const int R)
 /* x += the products of 4 arranged code vectors with 16 columns of a unit */
 INLINE void dot16(Sum *x, const int8x16_t *w, const int8_t *q, const int R)
 {
+    (void)R;                                       /* without smmla a unit is always one row */
 #ifdef LEVEL_IS_i8mm
     if (per_unit(R) == 2) {
         int8x16_t a = vld1q_s8(q), b = vld1q_s8(q + 16);
