@@ -12,6 +12,7 @@ VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
 PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
+ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes

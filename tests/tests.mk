@@ -1,6 +1,7 @@
 # Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
-#   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair
+#   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair, the ARM code under qemu
+#   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
 #   make run-test_NAME  one of them
 
 TEST_SRC  := $(wildcard tests/test_*.c)
@@ -45,9 +46,15 @@ test: check
 	python3 tests/deps.py
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
+	@$(MAKE) --no-print-directory test-arm
+
+# Without these packages it is skipped, so failing to get them fails nothing.
+test-arm: ratoon
+	@[ $(ARCH) = aarch64 ] || $(MAKE) --no-print-directory setup PACKAGES="$(ARM_PACKAGES)" || true
+	python3 tests/test_arm.py
 
 oracle: ratoon $(BUILD)/tests/make_tiny
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test tests-built run-all oracle
+.PHONY: check test test-arm tests-built run-all oracle
