@@ -27,7 +27,7 @@ static int setup(void **state)
     int l = 0;
     for (int i = 0; i < N_BACKENDS; i++, l++) {
         while (l < LEVEL_COUNT && !level_here((CpuLevel) l)) l++;
-        CpuOptions o = { 1 + 2 * i % 3, l < LEVEL_COUNT ? level_name((CpuLevel) l) : NULL };
+        CpuOptions o = { .threads = 1 + 2 * i % 3, .level = l < LEVEL_COUNT ? level_name((CpuLevel) l) : NULL };
         Error err = { 0 };
         if (backend_cpu_open(&backend[i], &o, &err) != ST_OK) {
             fprintf(stderr, "%s\n", err.text);
