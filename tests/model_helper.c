@@ -249,12 +249,12 @@ static size_t measure_scratch(Rig *r, Drafter *d, const LoopOptions *o)
     if (r->dm) draft = *r->dm, draft.be = null, draft.target = &target;
     Spec sp;
     Session s;
-    DflashDrafter dflash;
-    if (d && d->uses_taps) drafter_dflash(&dflash, &draft), d = &dflash.drafter;
+    ModelDrafter dflash;
+    if (d && d->uses_taps) drafter_dflash(&dflash, &draft, 0), d = &dflash.drafter;
     else d = NULL;
     const Model *dm = d ? &draft : NULL;
     assert_ok(spec_open(&sp, null, &target, dm, d, o->sessions, o->chunk, 0, &err), &err);
-    assert_ok(session_open(&s, &target, dm, ROWS_DECODE, 0, 0, &err), &err);
+    assert_ok(session_open(&s, &target, dm, ROWS_DECODE, 0, 0, false, &err), &err);
     s.text[s.n_text++] = 0;
     assert_ok(spec_largest(&sp, &s, &err), &err);
     size_t peak = sp.step.peak;
@@ -273,7 +273,7 @@ void loop_open(Loop *l, Rig *r, Drafter *d, const LoopOptions *o)
     if (!l->o.chunk) l->o.chunk = 16;
     if (!l->o.sessions) l->o.sessions = 1;
     if (!d && r->dm) {
-        drafter_dflash(&l->dflash, r->dm);
+        drafter_dflash(&l->dflash, r->dm, 0);
         d = &l->dflash.drafter;
     }
     if (d == &no_drafter) d = NULL;
@@ -291,7 +291,7 @@ Session *loop_session(Loop *l)
     Session *s = malloc(sizeof *s);
     assert_non_null(s);
     const Drafter *d = l->sp.drafter;
-    assert_ok(session_open(s, l->r->m, d && d->uses_taps ? l->r->dm : NULL, l->o.ctx, l->o.draft_ctx, 3, &l->err), &l->err);
+    assert_ok(session_open(s, l->r->m, d && d->uses_taps ? l->r->dm : NULL, l->o.ctx, l->o.draft_ctx, 3, l->o.ngram, &l->err), &l->err);
     return s;
 }
 
@@ -416,7 +416,7 @@ static Status fake_propose(Drafter *drafter, Spec *sp, Session *const *s, int32_
             FakeKind kind = f->kind == FAKE_MIXED ? (FakeKind) roll(&f->dice, 4) : f->kind;
             fake_column(f, kind, s[i]->n_text + r, sp->m->vocab, id + r * LAT_K, score + r * LAT_K);
         }
-        lattice_from_scores(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_NGRAM);
+        lattice_from_scores(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
     }
     return ST_OK;
 }

@@ -90,9 +90,9 @@ void assert_same(const void *a, const void *b, size_t n, const char *what, ...) 
 
 typedef struct {
     int32_t  ctx, draft_ctx, chunk, budget, sessions;   /* 0: 200, the drafter's, 16, automatic, 1 */
-    bool     chain;
+    bool     chain, ngram;                         /* ngram: the sessions look their text up */
 } LoopOptions;
-typedef struct { Rig *r; Spec sp; DflashDrafter dflash; LoopOptions o; Error err; } Loop;
+typedef struct { Rig *r; Spec sp; ModelDrafter dflash; LoopOptions o; Error err; } Loop;
 /* d NULL: the rig's own drafter, if it has one; &no_drafter: none. */
 extern Drafter no_drafter;
 void     loop_open(Loop *l, Rig *r, Drafter *d, const LoopOptions *o);

@@ -59,6 +59,7 @@ struct Model {
     int32_t       n_taps, tap[TAPS_MAX], tap_width;
     /* drafters */
     const Model  *target;                                                         /* lends embedding and head */
+    int32_t       lead, hold, first_layer;                                        /* MTP: see draft_mtp in family_qwen35.c; others 0 */
     int32_t       block, mask_id, ring, target_layers, conv_taps, conv_group, conv_rows, conv_proj_dim, selector_rank, selector_vocab;
     bool          context_norm;
     int32_t       window[DRAFT_LAYERS_MAX];                                       /* per layer, 0: full */

@@ -109,7 +109,12 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 
 rt_step_options program_step_options(const Options *o)
 {
-    return (rt_step_options) { .chunk = o->chunk, .budget = o->budget, .chain = o->chain };
+    return (rt_step_options) { .chunk = o->chunk, .budget = o->budget, .chain = o->chain, .draft_block = o->draft_block };
+}
+
+rt_session_options program_session_options(const Options *o)
+{
+    return (rt_session_options) { .ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram };
 }
 
 rt_sampling program_sampling(const Options *o, int32_t max_tokens)
@@ -151,7 +156,7 @@ bool program_session(Program *p)
 {
     rt_error e = { 0 };
     const Options *o = p->o;
-    rt_session_options so = { .ctx = o->ctx, .draft_ctx = o->draft_ctx };
+    rt_session_options so = program_session_options(o);
     rt_step_options st = program_step_options(o);
     if (rt_session_new(&p->session, p->engine, &so, &e) == RT_OK && rt_step_new(&p->step, p->engine, &st, &e) == RT_OK) return true;
     complain(o, "%s", e.text);

@@ -37,6 +37,7 @@ bool program_open(Program *p, const Options *o, int with, const int32_t *taps, i
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_close(Program *p);
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
+rt_session_options program_session_options(const Options *o);
 rt_step_options program_step_options(const Options *o);
 rt_sampling program_sampling(const Options *o, int32_t max_tokens);
 
