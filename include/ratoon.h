@@ -31,7 +31,8 @@ typedef struct {
     void (*trace)(void *ud, const char *name, int32_t layer, const float *rows, int32_t n, int32_t cols);
 } rt_hooks;
 
-/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
+/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
+ * "mtp": the target's own MTP layer, "auto": that where the file has one.
  * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: type of stored keys and values, "f32", "f16"
  * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
  * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */

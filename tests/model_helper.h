@@ -26,7 +26,7 @@ static inline int32_t roll(Dice *d, int32_t n) { return (int32_t) (tiny_bits(d->
 
 typedef struct {
     TinyModel  tm;
-    bool       draft;
+    bool       draft, mtp;                         /* mtp: the target's own layer drafts (qwen35) */
     TinyDraft  td;
     TinyLayout layout;
     bool       device;                             /* on the device-like backend */
@@ -47,6 +47,7 @@ typedef struct {
 /* The very small model of a family; ratio: value heads per key head (qwen35). */
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device);
 RigOptions rig_with_draft(RigOptions o, bool dflash2);
+RigOptions rig_with_mtp(RigOptions o);
 void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
 

@@ -69,7 +69,10 @@ static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
     if (o->draft_type && strcmp(o->draft_type, "keep") == 0) mo.keep_types = true;
     else if (o->draft_type && strcmp(o->draft_type, "q8_0") != 0) return fail(err, ST_ARG, "draft_type: '%s', expected q8_0 or keep", o->draft_type);
     Weights w = { 0 };
-    if (is_gguf(o->draft)) {
+    if (strcmp(o->draft, "mtp") == 0 || strcmp(o->draft, "auto") == 0) {
+        mo.mtp = true;
+        w.gguf = g->model_file;
+    } else if (is_gguf(o->draft)) {
         TRY(gguf_open(&g->draft_gguf, o->draft, err));
         w.gguf = g->draft_gguf;
         Status st = tokenizer_open(&g->draft_tokenizer, g->draft_gguf, err);
@@ -94,7 +97,8 @@ static void log_engine(const rt_engine *g)
         say(&g->hooks, 2, "drafter: none; guesses come from the text itself");
         return;
     }
-    int n = snprintf(line, sizeof line, "speculation is on: drafter %s, %s, %d layers, block of %d, taps after layers", d->file, d->arch, d->n_layers, d->block);
+    int n = snprintf(line, sizeof line, "speculation is on: drafter %s, %s, %d layers, block of %d, taps after layers", d->hold ? "of the model itself" : d->file, d->arch,
+                     d->n_layers, d->block);
     for (int32_t i = 0; i < d->n_taps && n > 0 && (size_t) n < sizeof line; i++) n += snprintf(line + n, sizeof line - (size_t) n, " %d", d->tap[i]);
     say(&g->hooks, 2, line);
 }
@@ -112,8 +116,13 @@ Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options
     g->real = real;
     g->hooks = o->hooks;
     Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
-    if (st == ST_OK && o->draft) st = open_draft(g, o, err);
+    bool welcome = st == ST_OK && o->draft && strcmp(o->draft, "auto") == 0;          /* the target's own layer, where it has a good one */
+    if (st == ST_OK && o->draft && (!welcome || g->model->n_extra > 0)) st = open_draft(g, o, err);
     else if (st == ST_OK && o->n_taps) st = model_set_taps(g->model, o->taps, o->n_taps, err);
+    if (welcome && (st == ST_FORMAT || st == ST_UNSUPPORTED)) {
+        say(&g->hooks, 1, err->text);
+        st = ST_OK;
+    }
     if (st != ST_OK) {
         rt_close(g);
         return st;
@@ -252,7 +261,7 @@ Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t
     st->g = g;
     Drafter *d = NULL;
     if (g->draft && o->budget != BUDGET_PLAIN) {
-        drafter_dflash(&st->drafter, g->draft, o->draft_block);
+        (g->draft->hold ? drafter_mtp : drafter_dflash)(&st->drafter, g->draft, o->draft_block);
         d = &st->drafter.drafter;
     }
     Status code = spec_open(&st->spec, g->be, g->model, g->draft, d, o->sessions ? o->sessions : 1, o->chunk ? o->chunk : CHUNK_DEFAULT, scratch, err);

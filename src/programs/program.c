@@ -101,7 +101,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 {
     const Options *o = p->o;
     return (rt_options) {
-        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
+        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
         .draft_type = o->draft_type, .threads = o->threads, .taps = taps, .n_taps = n_taps,
         .hooks = { .ud = p, .log = on_log, .progress = on_progress },
     };
@@ -146,6 +146,8 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
         }
         end_bar(p);
     }
+    char arch[16] = "";
+    if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch)) strcpy(p->files.draft, "mtp");
     if (st == RT_OK) return true;
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
     else complain(p->o, "%s", e.text);

@@ -18,7 +18,8 @@ int complain(const Options *o, const char *format, ...) __attribute__((format(pr
 void note(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* unless --quiet */
 
 /* Finds the files: the demo pair without -m, the drafter by neighbourhood without -d; says which. */
-typedef struct { char model[4096], draft[4096]; bool found_draft; } Files;   /* draft "": none; found_draft: nobody asked for it */
+/* draft "": none, "mtp": the target's own layer; found_draft: nobody asked for it; own: the target's layer, where it has one, is welcome */
+typedef struct { char model[4096], draft[4096]; bool found_draft, own; } Files;
 bool files_find(Files *out, const Options *o, bool drafter);
 
 /* The engine, a session and a step object of a command. taps: see rt_options. */
