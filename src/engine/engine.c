@@ -94,7 +94,7 @@ static void log_engine(const rt_engine *g)
     snprintf(line, sizeof line, "model %s: %s, %d layers, width %d, vocabulary %d, %.2f GB", m->file, m->arch, m->n_layers, m->dim, m->vocab, (double) m->weight_bytes / 1e9);
     say(&g->hooks, 2, line);
     if (!d) {
-        say(&g->hooks, 2, "drafter: none; guesses come from the text itself");
+        say(&g->hooks, 2, "drafter: none");
         return;
     }
     int n = snprintf(line, sizeof line, "speculation is on: drafter %s, %s, %d layers, block of %d, taps after layers", d->hold ? "of the model itself" : d->file, d->arch,
