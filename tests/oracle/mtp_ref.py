@@ -1,4 +1,4 @@
-"""mtp_ref.py - the MTP layer of a qwen35 file in PyTorch, written from the formulas of doc/formats.md, float64.
+"""mtp_ref.py - the MTP layer of a qwen35 file in PyTorch, written from the formulas of doc/models/qwen35.md, float64.
 
 Reads the GGUF file of tests/tiny.c. Row t joins the trunk's normed state at position t with the token at t + 1 and says what comes at t + 2;
 beyond the text, its own normed output stands in for the state. Everything from scratch for every row: no cache, one line per formula."""
