@@ -31,7 +31,8 @@ typedef struct {
     void (*trace)(void *ud, const char *name, int32_t layer, const float *rows, int32_t n, int32_t cols);
 } rt_hooks;
 
-/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
+/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
+ * "mtp": the target's own MTP layer, "auto": that where the file has one.
  * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avx512, neon or i8mm. kv_k, kv_v: type of stored keys and values, "f32", "f16"
  * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
  * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
@@ -41,13 +42,16 @@ typedef struct {
     const int32_t *taps;
     rt_hooks hooks;
 } rt_options;
-typedef struct { int32_t ctx, draft_ctx, checkpoints; } rt_session_options;       /* tokens; 0: 8192 or the model's; the drafter's ring; default 3 */
+/* ctx in tokens: 0: 8192 or the model's; draft_ctx: the drafter's ring; checkpoints: default 3; ngram: 0: the text is looked up for guesses
+ * how it goes on (about 30 bytes a token), -1: not. */
+typedef struct { int32_t ctx, draft_ctx, checkpoints, ngram; } rt_session_options;
 
 /* Acceptance drawn instead of decided, for benchmarks: edge[d][r] is the probability that the child of drafter rank r at depth d + 1 is
  * the target's, given its parent. */
 typedef struct { int32_t n_depth, n_rank; double edge[16][16]; } rt_profile;
-/* budget: 0 automatic, -1 plain decoding, else 1..63 nodes beside the root. chunk: prompt tokens per pass, default 256. */
-typedef struct { int32_t sessions, chunk, budget; bool chain; const rt_profile *simulate; uint64_t simulate_seed; } rt_step_options;
+/* budget: 0 automatic, -1 plain decoding, else 1..63 nodes beside the root. chunk: prompt tokens per pass, default 256. draft_block: rows
+ * of a proposal with the root's, 2 to 33, instead of those that the drafter was trained for. */
+typedef struct { int32_t sessions, chunk, budget, draft_block; bool chain; const rt_profile *simulate; uint64_t simulate_seed; } rt_step_options;
 
 typedef struct { int32_t id; float add; } rt_bias;
 /* temperature below 1e-5: greedy. top_p 1 (0 is taken for 1), min_p 0, top_k 0, repetition 1 (0 is taken for 1), frequency and presence
@@ -61,7 +65,15 @@ typedef struct {
 
 /* status RT_OK with n 0: a prompt chunk was computed, or the session's turn is still to come. */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
-typedef struct { int64_t prompt_tokens, resumed, generated, passes, drafted, accepted; double prefill_s, decode_s; } rt_stats;
+/* Who guesses: a drafter's block, the text itself, the target's own MTP layer. */
+enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES };
+/* drafted, accepted: rows, in all and by who proposed them (a row that two proposed counts for both); drafts: proposals of the drafting
+ * model; plain: passes of one row; changes: how often the controller began or gave up to ask the drafting model. */
+typedef struct {
+    int64_t prompt_tokens, resumed, generated, passes, drafted, accepted;
+    double  prefill_s, decode_s;
+    int64_t drafts, plain, changes, drafted_by[RT_SOURCES], accepted_by[RT_SOURCES];
+} rt_stats;
 
 const char *rt_version(void);
 

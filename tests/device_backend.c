@@ -14,7 +14,7 @@
 
 typedef enum {
     OP_COPY_IN, OP_COPY_OUT, OP_FILL, OP_COPY, OP_EMBED, OP_MATMUL, OP_NORM, OP_HEAD_NORM, OP_ADD, OP_BIAS, OP_GLU, OP_GATE, OP_GATED_NORM,
-    OP_SPLIT, OP_SCALE, OP_LOGIT_ROWS, OP_TAP, OP_TAP_GET, OP_ROPE, OP_KV_PUT, OP_ATTEND, OP_CONV, OP_DELTA, OP_FOLD, OP_BLOCK_CONV,
+    OP_SPLIT, OP_JOIN, OP_SCALE, OP_LOGIT_ROWS, OP_TAP, OP_TAP_GET, OP_ROPE, OP_KV_PUT, OP_ATTEND, OP_CONV, OP_DELTA, OP_FOLD, OP_BLOCK_CONV,
     OP_PAIR_SCORES, OP_TOP_K, OP_ADD_NORM, OP_PICK
 } Op;
 
@@ -242,6 +242,7 @@ static void op_bias(Backend *b, Tensor *x, const Tensor *v) { TENSORS(b, OP_BIAS
 static void op_glu(Backend *b, Tensor *y, const Tensor *g, const Tensor *u) { TENSORS(b, OP_GLU, y, g, u); }
 static void op_gate(Backend *b, Tensor *x, const Tensor *l) { TENSORS(b, OP_GATE, x, l); }
 static void op_split(Backend *b, Tensor *y, Tensor *z, const Tensor *x, int32_t w) { TENSORS(b, OP_SPLIT, y, z, x)->num[0] = w; }
+static void op_join(Backend *b, Tensor *y, const Tensor *x, const Tensor *z) { TENSORS(b, OP_JOIN, y, x, z); }
 static void op_add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float e) { TENSORS(b, OP_ADD_NORM, y, x, dx, w)->real[0] = e; }
 
 static void op_matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
@@ -375,6 +376,7 @@ static void run(Device *d, Command *c)
     case OP_GATE: u->gate(u, &t[0], &t[1]); break;
     case OP_GATED_NORM: u->gated_norm(u, &t[0], &t[1], &t[2], c->num[0], c->real[0]); break;
     case OP_SPLIT: u->split(u, &t[0], &t[1], &t[2], c->num[0]); break;
+    case OP_JOIN: u->join(u, &t[0], &t[1], &t[2]); break;
     case OP_SCALE: u->scale(u, &t[0], c->real[0], c->real[1]); break;
     case OP_LOGIT_ROWS: u->logit_rows(u, &t[0], &t[1], r); break;
     case OP_TAP: u->tap(u, &t[0], r, c->num[0], c->num[1]); break;
@@ -518,7 +520,7 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
         .release = device_release, .upload = device_upload, .copy_in = device_copy_in, .copy_out = device_copy_out, .view = device_view,
         .fill = device_fill, .copy = device_copy, .pass_begin = device_pass_begin, .pass_end = device_pass_end, .sync = device_sync,
         .close = device_close, .embed = op_embed, .matmul = op_matmul, .norm = op_norm, .head_norm = op_head_norm, .add = op_add,
-        .bias = op_bias, .glu = op_glu, .gate = op_gate, .gated_norm = op_gated_norm, .split = op_split, .scale = op_scale,
+        .bias = op_bias, .glu = op_glu, .gate = op_gate, .gated_norm = op_gated_norm, .split = op_split, .join = op_join, .scale = op_scale,
         .logit_rows = op_logit_rows, .tap = op_tap, .tap_get = op_tap_get, .rope = op_rope, .kv_put = op_kv_put, .attend = op_attend,
         .conv = op_conv, .delta = op_delta, .fold = op_fold, .block_conv = op_block_conv, .pair_scores = op_pair_scores, .top_k = op_top_k,
         .add_norm = cpu->add_norm ? op_add_norm : NULL, .pick = op_pick,

@@ -43,6 +43,13 @@ RigOptions rig_with_draft(RigOptions o, bool dflash2)
     return o;
 }
 
+RigOptions rig_with_mtp(RigOptions o)
+{
+    o.mtp = true;
+    o.tm.n_mtp = 1;
+    return o;
+}
+
 RigOptions rig_kind(int32_t kind, bool device)
 {
     if (kind == 0) return rig_options(TINY_LLAMA, 1, device);
@@ -59,8 +66,16 @@ static void open_models(Rig *r)
     assert_ok(tiny_model_write(&r->o.tm, path, &err), &err);
     assert_ok(gguf_open(&r->file, path, &err), &err);
     assert_ok(model_open(&r->m, r->be, &(Weights) { .gguf = r->file }, NULL, &mo, &err), &err);
-    if (!r->o.draft) return;
+    if (!r->o.draft && !r->o.mtp) return;
     Weights w = { 0 };
+    mo.keep_types = true;
+    if (r->o.mtp) {
+        mo.mtp = true;
+        w.gguf = r->file;
+        assert_ok(model_open(&r->dm, r->be, &w, r->m, &mo, &err), &err);
+        assert_ok(model_set_taps(r->m, r->dm->tap, r->dm->n_taps, &err), &err);
+        return;
+    }
     snprintf(path, sizeof path, r->o.layout == TINY_HF ? "%s/draft" : "%s/draft.gguf", r->dir);
     assert_ok(tiny_draft_write(&r->o.td, r->o.layout, path, &err), &err);
     if (r->o.layout == TINY_HF) {
@@ -70,7 +85,6 @@ static void open_models(Rig *r)
         assert_ok(gguf_open(&r->draft_file, path, &err), &err);
         w.gguf = r->draft_file;
     }
-    mo.keep_types = true;
     assert_ok(model_open(&r->dm, r->be, &w, r->m, &mo, &err), &err);
     assert_ok(model_set_taps(r->m, r->dm->tap, r->dm->n_taps, &err), &err);
 }
@@ -128,7 +142,7 @@ void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks)
 {
     Error err = { 0 };
     public_files(p, o);
-    rt_options ro = { .model = p->model, .draft = o->draft ? p->draft : NULL, .draft_type = "keep", .threads = o->threads ? o->threads : 1, .kv_k = type_info(o->kv)->name,
+    rt_options ro = { .model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep", .threads = o->threads ? o->threads : 1, .kv_k = type_info(o->kv)->name,
                       .kv_v = type_info(o->kv)->name };
     if (hooks) ro.hooks = *hooks;
     assert_ok(engine_backend(&p->be, &ro, &err), &err);
@@ -238,6 +252,8 @@ int32_t path_rows(int32_t row, const int32_t *parent, int32_t *out)
 
 Drafter no_drafter;
 
+static void own_drafter(ModelDrafter *d, const Model *dm) { (dm->hold ? drafter_mtp : drafter_dflash)(d, dm, 0); }
+
 /* Scratch as the engine finds it: the largest passes on a backend that counts. */
 static size_t measure_scratch(Rig *r, Drafter *d, const LoopOptions *o)
 {
@@ -249,12 +265,12 @@ static size_t measure_scratch(Rig *r, Drafter *d, const LoopOptions *o)
     if (r->dm) draft = *r->dm, draft.be = null, draft.target = &target;
     Spec sp;
     Session s;
-    DflashDrafter dflash;
-    if (d && d->uses_taps) drafter_dflash(&dflash, &draft), d = &dflash.drafter;
+    ModelDrafter dflash;
+    if (d && d->uses_taps) own_drafter(&dflash, &draft), d = &dflash.drafter;
     else d = NULL;
     const Model *dm = d ? &draft : NULL;
     assert_ok(spec_open(&sp, null, &target, dm, d, o->sessions, o->chunk, 0, &err), &err);
-    assert_ok(session_open(&s, &target, dm, ROWS_DECODE, 0, 0, &err), &err);
+    assert_ok(session_open(&s, &target, dm, ROWS_DECODE, 0, 0, false, &err), &err);
     s.text[s.n_text++] = 0;
     assert_ok(spec_largest(&sp, &s, &err), &err);
     size_t peak = sp.step.peak;
@@ -273,7 +289,7 @@ void loop_open(Loop *l, Rig *r, Drafter *d, const LoopOptions *o)
     if (!l->o.chunk) l->o.chunk = 16;
     if (!l->o.sessions) l->o.sessions = 1;
     if (!d && r->dm) {
-        drafter_dflash(&l->dflash, r->dm);
+        own_drafter(&l->dflash, r->dm);
         d = &l->dflash.drafter;
     }
     if (d == &no_drafter) d = NULL;
@@ -291,7 +307,7 @@ Session *loop_session(Loop *l)
     Session *s = malloc(sizeof *s);
     assert_non_null(s);
     const Drafter *d = l->sp.drafter;
-    assert_ok(session_open(s, l->r->m, d && d->uses_taps ? l->r->dm : NULL, l->o.ctx, l->o.draft_ctx, 3, &l->err), &l->err);
+    assert_ok(session_open(s, l->r->m, d && d->uses_taps ? l->r->dm : NULL, l->o.ctx, l->o.draft_ctx, 3, l->o.ngram, &l->err), &l->err);
     return s;
 }
 
@@ -416,7 +432,7 @@ static Status fake_propose(Drafter *drafter, Spec *sp, Session *const *s, int32_
             FakeKind kind = f->kind == FAKE_MIXED ? (FakeKind) roll(&f->dice, 4) : f->kind;
             fake_column(f, kind, s[i]->n_text + r, sp->m->vocab, id + r * LAT_K, score + r * LAT_K);
         }
-        lattice_from_scores(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_NGRAM);
+        lattice_from_scores(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
     }
     return ST_OK;
 }

@@ -26,7 +26,7 @@ static inline int32_t roll(Dice *d, int32_t n) { return (int32_t) (tiny_bits(d->
 
 typedef struct {
     TinyModel  tm;
-    bool       draft;
+    bool       draft, mtp;                         /* mtp: the target's own layer drafts (qwen35) */
     TinyDraft  td;
     TinyLayout layout;
     bool       device;                             /* on the device-like backend */
@@ -47,6 +47,7 @@ typedef struct {
 /* The very small model of a family; ratio: value heads per key head (qwen35). */
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device);
 RigOptions rig_with_draft(RigOptions o, bool dflash2);
+RigOptions rig_with_mtp(RigOptions o);
 void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
 
@@ -90,9 +91,9 @@ void assert_same(const void *a, const void *b, size_t n, const char *what, ...) 
 
 typedef struct {
     int32_t  ctx, draft_ctx, chunk, budget, sessions;   /* 0: 200, the drafter's, 16, automatic, 1 */
-    bool     chain;
+    bool     chain, ngram;                         /* ngram: the sessions look their text up */
 } LoopOptions;
-typedef struct { Rig *r; Spec sp; DflashDrafter dflash; LoopOptions o; Error err; } Loop;
+typedef struct { Rig *r; Spec sp; ModelDrafter dflash; LoopOptions o; Error err; } Loop;
 /* d NULL: the rig's own drafter, if it has one; &no_drafter: none. */
 extern Drafter no_drafter;
 void     loop_open(Loop *l, Rig *r, Drafter *d, const LoopOptions *o);

@@ -92,12 +92,13 @@ static void no_allocation_in_the_token_loop(void **state)
 {
     (void) state;
     for (int32_t kind = 0; kind < RIG_KINDS; kind++)
-        for (int32_t draft = 0; draft < 3; draft++) {
+        for (int32_t draft = 0; draft < (kind < 2 ? 3 : 4); draft++) {
             RigOptions o = rig_kind(kind, false);
-            if (draft) o = rig_with_draft(o, draft == 2);
+            if (draft == 3) o = rig_with_mtp(o);
+            else if (draft) o = rig_with_draft(o, draft == 2);
             if (kind % 2) o.tm.type = o.tm.type_head = T_Q8_0, o.kv = T_F16;
             o.threads = 1 + kind % 2;
-            token_loop(&o, &(rt_step_options) { .sessions = SESSIONS, .chunk = 16, .budget = draft == 2 ? 0 : 20 });
+            token_loop(&o, &(rt_step_options) { .sessions = SESSIONS, .chunk = 16, .budget = draft >= 2 ? 0 : 20 });
         }
 }
 

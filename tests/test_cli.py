@@ -21,7 +21,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
-MODELS = ["qwen3", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3", "dflash-llama", "small-dflash"]
+MODELS = ["qwen3", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3", "dflash-llama", "small-dflash"]
 TMP = None
 
 
@@ -122,7 +122,7 @@ class Run(Cli):
     D = property(lambda self: ["-m", path("qwen3.gguf"), "-d", path("dflash-qwen3-llama.gguf")])
 
     def test_json(self):
-        r = self.run_json(*self.M, "-p", "hello world", "-n", "20", "--ignore-eos")
+        r = self.run_json(*self.M, "--ngram", "off", "-p", "hello world", "-n", "20", "--ignore-eos")
         self.assertEqual(set(r), {"text", "tokens", "finish_reason", "model", "draft", "stats"})
         self.assertEqual(set(r["stats"]), {"prompt_tokens", "generated", "passes", "drafted", "accepted", "accept_length", "prefill_s", "decode_s", "tok_s"})
         self.assertEqual((len(r["tokens"]), r["finish_reason"], r["model"], r["draft"]), (20, "length", "qwen3.gguf", None))
@@ -231,7 +231,22 @@ class Run(Cli):
         err = self.ratoon("run", *self.D, "-p", "hello", "-n", "8", "--stats", "--budget", "8").stderr.decode()
         self.assertIn("accept length", err)
         self.assertIn("speculation is on", err)
-        self.assertIn("speculation is off", self.ratoon("run", *self.M, "-p", "hello", "-n", "2").stderr.decode())
+        self.assertIn("drafter: none", self.ratoon("run", *self.M, "-p", "hello", "-n", "2").stderr.decode())
+
+    def test_sources(self):
+        mtp = ["-m", path("qwen35-mtp.gguf")]
+        plain = self.run_json(*mtp, "-d", "none", "--ngram", "off", "-p", "hello hello hello hello", "-n", "40", "--ignore-eos")
+        for more in [[], ["-d", "mtp", "--budget", "9"], ["-d", "none", "--budget", "5"], ["-d", "mtp", "--draft-block", "7", "--ngram", "off", "--budget", "12"]]:
+            got = self.run_json(*mtp, "-p", "hello hello hello hello", "-n", "40", "--ignore-eos", *more)
+            self.assertEqual((got["tokens"], got["draft"]), (plain["tokens"], None if "none" in more else "mtp"), more)
+        err = self.ratoon("run", *mtp, "-d", "mtp", "--budget", "9", "-p", "hello hello hello hello", "-n", "20", "--stats").stderr.decode()
+        for word in ("speculation is on: drafter of the model itself, mtp", "from the MTP layer"):
+            self.assertIn(word, err)
+        self.says("run", "-m", path("qwen3.gguf"), "-d", "mtp", "-p", "x", names=["qwen3.gguf", "MTP"])
+        self.says("run", "-m", path("qwen3.gguf"), "-p", "x", "--ngram", "maybe", expect=2, names=["--ngram", "maybe"])
+        self.says("run", "-m", path("qwen3.gguf"), "-p", "x", "--draft-block", "34", expect=2, names=["--draft-block"])
+        out = self.ratoon("verify", *mtp, "-d", "none", "--prompts", path("prompts.jsonl"), "-n", "10", "--budget", "8,auto", "--threads", "1").stdout.decode()
+        self.assertIn("0 differ", out.strip().split("\n")[-1])
 
     def start(self, *args, **kw):
         return subprocess.Popen([RATOON, "run", *self.M, "-p", "hello", "--ignore-eos", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -436,7 +451,7 @@ class Measure(Cli):
         self.says("verify", *self.D, "--prompts", write("e.jsonl", b"\n"), names=["no prompts"])
         self.says("verify", *self.D, "--prompts", write("b.jsonl", b'{"prompt": "a"}\n{"prompt": 3}\n'), names=["b.jsonl line 2"])
         self.says("verify", *self.D, "--prompts", write("j.jsonl", b'{"prompt": "a"\n'), names=["j.jsonl line 1"])
-        self.says("verify", "-q", "-m", path("qwen3.gguf"), "-d", "none", "--prompts", path("prompts.jsonl"), names=["drafter"])
+        self.says("verify", "-q", "-m", path("qwen3.gguf"), "-d", "none", "--ngram", "off", "--prompts", path("prompts.jsonl"), names=["drafter"])
 
     def test_doctor(self):
         out = self.ratoon("doctor", *self.D).stdout.decode()

@@ -75,7 +75,8 @@ static void check_plan(const RigOptions *o, const rt_session_options *so, const 
     }
     size_t all = 0;
     for (int32_t i = 0; i < plan.n; i++) all += plan.part[i].bytes;
-    assert_int_equal(all - planned(&plan, "backend workspace") - planned(&plan, "tables"), sum);
+    assert_int_equal(planned(&plan, "n-gram index"), so->ngram < 0 ? 0 : ngram_bytes(so->ctx));
+    assert_int_equal(all - planned(&plan, "backend workspace") - planned(&plan, "tables") - planned(&plan, "n-gram index"), sum);
     assert_int_equal(log->live, sum);
     assert_true(planned(&plan, "tables") < 64 << 20);          /* measured as the process's growth, which may be nothing here */
     int64_t allocs = log->allocs;

@@ -225,7 +225,7 @@ static void rows_are_depth_first(void **state)
             for (int32_t j = 1; j < i; j++) if (after.parent[j] == after.parent[i]) assert_true(after.score[j] >= after.score[i]);
             int32_t token[L], n = path_of(&before, i, token), row = 0;
             for (int32_t d = 0; d < n; d++) assert_true((row = tree_child(&after, row, token[d])) > 0);
-            assert_true(after.score[row] == before.score[i] && after.rank[row] == before.rank[i] && after.raw[row] == before.raw[i]);
+            assert_true(after.score[row] == before.score[i] && after.rank[row] == before.rank[i] && !memcmp(after.raw[row], before.raw[i], sizeof after.raw[row]));
         }
     }
 }
@@ -461,7 +461,7 @@ static void learning_from_paths(void **state)
         for (int32_t row; uniform() < 0.6 && (row = tree_child(&t, p.row[p.n - 1], 1)) > 0;) p.row[p.n++] = row;
         p.bonus = 3;
         visited += p.n;
-        accept_learn(&c, &t, &p);
+        accept_learn(&c, &t, &p, 1u << SOURCE_BLOCK);
     }
     for (int32_t d = 0; d < 3; d++) {
         double first = exp((double)calib_edge(&c, SOURCE_BLOCK, d, logf(0.9f))), second = exp((double)calib_edge(&c, SOURCE_BLOCK, d, logf(0.1f)));
@@ -471,13 +471,13 @@ static void learning_from_paths(void **state)
     /* A drafter that fails from here on is found out by the quick factor within a few steps, and given another chance later. */
     double before = exp((double)calib_edge(&c, SOURCE_BLOCK, 0, logf(0.9f)));
     calib_reset(&c);
-    Tree t = { .n = 2, .parent = { -1, 0 }, .depth = { 0, 1 }, .token = { 0, 1 }, .raw = { 0, -0.1f } };
+    Tree t = { .n = 2, .parent = { -1, 0 }, .depth = { 0, 1 }, .token = { 0, 1 }, .raw = { { -INFINITY, -INFINITY, -INFINITY }, { -0.1f, -INFINITY, -INFINITY } } };
     Path p = { .n = 1 };
-    for (int i = 0; i < 6; i++) accept_learn(&c, &t, &p);
+    for (int i = 0; i < 6; i++) accept_learn(&c, &t, &p, 1u << SOURCE_BLOCK);
     double after = exp((double)calib_edge(&c, SOURCE_BLOCK, 0, logf(0.9f)));
     assert_true(before > 0.45 && after < 0.3);
     t.n = 1;
-    for (int i = 0; i < 10; i++) accept_learn(&c, &t, &p);
+    for (int i = 0; i < 10; i++) accept_learn(&c, &t, &p, 1u << SOURCE_BLOCK);
     assert_true(exp((double)calib_edge(&c, SOURCE_BLOCK, 0, logf(0.9f))) > 0.55);
 }
 

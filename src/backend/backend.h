@@ -110,6 +110,7 @@ struct Backend {
     void (*gate)(Backend *b, Tensor *x, const Tensor *logit);                     /* in place: x *= sigmoid(logit) */
     void (*gated_norm)(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);  /* in place: head_norm(x) * silu(z) */
     void (*split)(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width);                 /* column groups of width, dealt out in turn: 0,2,4.. to y0, 1,3,5.. to y1 */
+    void (*join)(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1);      /* y[i] = x0[i] | x1[i], columns side by side */
     void (*scale)(Backend *b, Tensor *x, float by, float softcap);                /* in place: x *= by; softcap > 0: softcap * tanh(x / softcap) */
     void (*logit_rows)(Backend *b, Tensor *y, const Tensor *x, const Rows *r);    /* y[j] = x[logit_row[j]] */
     void (*tap)(Backend *b, const Tensor *x, const Rows *r, int32_t j, int32_t n_taps);                /* slice.taps[tap_slot[i]] part j = x[i], where tap_slot[i] >= 0 */

@@ -45,6 +45,7 @@ static void op_norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, flo
 static void op_head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t d, float e) { (void) b, (void) x, (void) w, (void) d, (void) e; }
 static void op_gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t d, float e) { (void) b, (void) x, (void) w, (void) z, (void) d, (void) e; }
 static void op_split(Backend *b, Tensor *y, Tensor *z, const Tensor *x, int32_t w) { (void) b, (void) y, (void) z, (void) x, (void) w; }
+static void op_join(Backend *b, Tensor *y, const Tensor *x, const Tensor *z) { (void) b, (void) y, (void) x, (void) z; }
 static void op_scale(Backend *b, Tensor *x, float a, float c) { (void) b, (void) x, (void) a, (void) c; }
 static void op_rows(Backend *b, Tensor *y, const Tensor *x, const Rows *r) { (void) b, (void) y, (void) x, (void) r; }
 static void op_tap(Backend *b, const Tensor *x, const Rows *r, int32_t j, int32_t n) { (void) b, (void) x, (void) r, (void) j, (void) n; }
@@ -76,7 +77,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
         .view = zero_view, .fill = nothing_fill, .copy = op_copy, .pass_begin = never_replayed, .pass_end = nothing_pass_end,
         .sync = always_ok, .close = null_close,
         .embed = op_embed, .matmul = op_matmul, .norm = op_norm, .head_norm = op_head_norm, .add = op_x2, .bias = op_x2, .glu = op_glu,
-        .gate = op_x2, .gated_norm = op_gated_norm, .split = op_split, .scale = op_scale, .logit_rows = op_rows, .tap = op_tap, .tap_get = op_tap_get,
+        .gate = op_x2, .gated_norm = op_gated_norm, .split = op_split, .join = op_join, .scale = op_scale, .logit_rows = op_rows, .tap = op_tap, .tap_get = op_tap_get,
         .rope = op_rope, .kv_put = op_kv_put, .attend = op_attend, .conv = op_conv, .delta = op_delta, .fold = op_fold,
         .block_conv = op_block_conv, .pair_scores = op_pair_scores, .top_k = op_top_k,
         .add_norm = like->add_norm ? op_add_norm : NULL, .pick = like->pick ? op_pick : NULL,

@@ -1,6 +1,8 @@
 /* accept.c - the walk, and what it teaches. */
 #include "decode/accept.h"
 
+#include <math.h>
+
 #include "base/mathd.h"
 
 Status accept_path(Path *out, const Tree *t, NextToken next, void *ud)
@@ -17,27 +19,35 @@ Status accept_path(Path *out, const Tree *t, NextToken next, void *ud)
     }
 }
 
-void accept_learn(Calibration *c, const Tree *t, const Path *p)
+static void learn_source(Calibration *c, int32_t source, const Tree *t, const Path *p, uint64_t visited, bool proposed)
 {
-    uint32_t touched[SOURCES] = { 0 };
-    uint64_t visited = 0;
     double hoped[ROWS_DECODE] = { 0 };
-    uint8_t source[ROWS_DECODE];                                     /* of a visited row's first child */
-    if (t->n == 1) calib_forget(c);
+    uint32_t touched = 0;
+    bool there = false;
+    for (int32_t i = 1; i < t->n; i++) {
+        if (!(t->raw[i][source] > -INFINITY)) continue;
+        there = true;
+        if (visited >> t->parent[i] & 1) hoped[t->parent[i]] += mathd_exp((double)calib_map(c, source, t->depth[i] - 1, t->raw[i][source]));
+    }
+    if (!there) {
+        if (proposed) calib_forget(c, source);
+        return;
+    }
+    for (int32_t i = 0; i < p->n; i++) {
+        double h = hoped[p->row[i]];
+        if (h > 0) calib_level(c, source, h < 1 ? h : 1, i + 1 < p->n && t->raw[p->row[i + 1]][source] > -INFINITY);
+    }
+    for (int32_t i = 1; i < t->n; i++) {
+        if (!(visited >> t->parent[i] & 1) || !(t->raw[i][source] > -INFINITY)) continue;
+        calib_count(c, source, t->depth[i] - 1, t->raw[i][source], visited >> i & 1);
+        touched |= 1u << (t->depth[i] - 1);
+    }
+    for (int32_t d = 0; d < LAT_DEPTH; d++) if (touched >> d & 1) calib_fit(c, source, d);
+}
+
+void accept_learn(Calibration *c, const Tree *t, const Path *p, uint32_t proposed)
+{
+    uint64_t visited = 0;
     for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t)1 << p->row[i];
-    for (int32_t i = 1; i < t->n; i++) {
-        int32_t parent = t->parent[i];
-        if (!(visited >> parent & 1)) continue;
-        if (hoped[parent] == 0) source[parent] = t->source[i];
-        hoped[parent] += mathd_exp((double)calib_map(c, t->source[i], t->depth[i] - 1, t->raw[i]));
-    }
-    for (int32_t i = 0; i < p->n; i++)
-        if (hoped[p->row[i]] > 0) calib_level(c, source[p->row[i]], hoped[p->row[i]] < 1 ? hoped[p->row[i]] : 1, i + 1 < p->n);
-    for (int32_t i = 1; i < t->n; i++) {
-        if (!(visited >> t->parent[i] & 1)) continue;
-        calib_count(c, t->source[i], t->depth[i] - 1, t->raw[i], visited >> i & 1);
-        touched[t->source[i]] |= 1u << (t->depth[i] - 1);
-    }
-    for (int32_t s = 0; s < SOURCES; s++)
-        for (int32_t d = 0; d < LAT_DEPTH; d++) if (touched[s] >> d & 1) calib_fit(c, s, d);
+    for (int32_t s = 0; s < SOURCES; s++) learn_source(c, s, t, p, visited, proposed >> s & 1);
 }

@@ -16,7 +16,9 @@ typedef int32_t (*NextToken)(void *ud, int32_t row, const Path *so_far);
 /* ST_NOTOKEN for DRAW_NONE, ST_BACKEND for any other negative value, which is left in out->bonus; the path is that far valid. */
 Status accept_path(Path *out, const Tree *t, NextToken next, void *ud);
 
-/* What the block taught: every edge below a visited row was offered, those on the path were accepted. Edges further down say nothing. */
-void accept_learn(Calibration *c, const Tree *t, const Path *p);
+/* What the block taught: every edge below a visited row was offered, those on the path were accepted. Edges further down say nothing.
+ * An edge that several sources proposed teaches each of them. proposed: bits of the sources that were asked and had something to say; one
+ * of which the tree holds nothing is believed a little more next time (calib_forget). */
+void accept_learn(Calibration *c, const Tree *t, const Path *p, uint32_t proposed);
 
 #endif

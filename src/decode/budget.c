@@ -63,77 +63,142 @@ int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, flo
 
 /* ---------------------------------------------------------------- controller */
 
-enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 32 };
+enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
 static const double CREDIT = 3.5, INTEREST = 0.01, WEALTH = 24;        /* account: start, per token, at most */
-static const double ENTER = 1.05;
+static const double ENTER = 1.02, ENTER_FREE = 1.02;
 static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
+static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 8;  /* margin of a target that is sure; steps like this one: decay, prior */
 
 void budget_reset(Budget *b)
 {
     memset(b, 0, sizeof *b);
-    b->gap = FIRST_GAP;
     b->account = CREDIT;
+    b->margin = NAN;
 }
 
 static double draft_cost(const Cost *c) { return c->draft_seen ? (double)c->draft_ms : DRAFT_GUESS * (double)c->pass_ms[1]; }
 
-static void leave(Budget *b)
+/* Twice the gap, as long as looking again costs more than the interest on it. */
+static int32_t longer(const Cost *c, int32_t gap)
 {
-    b->gap = b->won > 0 ? SHORT_GAP : b->gap < LONG_GAP / 2 ? 2 * b->gap : LONG_GAP;
+    double limit = draft_cost(c) / (INTEREST * (double)c->pass_ms[1]);
+    int32_t most = limit < FIRST_GAP ? FIRST_GAP : limit < LONG_GAP ? (int32_t)limit : LONG_GAP;
+    int32_t twice = gap < FIRST_GAP ? FIRST_GAP : 2 * gap;
+    return twice < most ? twice : most;
+}
+
+static void leave(Budget *b, const Cost *c)
+{
+    b->gap = b->won > 0 ? SHORT_GAP : longer(c, b->gap);
     b->on = false;
     b->since = 0;
 }
 
-bool budget_should_draft(Budget *b, const Cost *c)
+/* Steps of one kind: the last one did not draft, brought one token, two or three, more; the target was sure, unsure, or would not say. */
+static Sight *sight_of(Budget *b)
+{
+    int32_t last = b->last < 2 ? b->last : b->last < 4 ? 2 : 3;
+    int32_t sure = isnan(b->margin) ? 0 : b->margin < SURE ? 1 : 2;
+    return &b->sight[3 * last + sure];
+}
+
+/* Tokens per ms that drafting should bring now: of steps like this one, drawn towards all steps while they are few. */
+static double drafting_rate(Budget *b)
+{
+    const Sight *s = sight_of(b);
+    double tokens = 0, ms = 0, steps = 0;
+    for (int32_t i = 0; i < SIGHTS; i++) {
+        tokens += b->sight[i].tokens;
+        ms += b->sight[i].ms;
+        steps += b->sight[i].steps;
+    }
+    if (!(steps > 0)) return 0;
+    return (s->tokens + SIGHT_PRIOR * tokens / steps) / (s->ms + SIGHT_PRIOR * ms / steps);
+}
+
+bool budget_should_draft(Budget *b, const Cost *c, double free_rate)
 {
     double plain = (double)c->pass_ms[1];
     if (!(plain > 0)) return false;
     bool affordable = b->account * plain >= draft_cost(c);
-    if (b->on && !affordable) leave(b);
-    return affordable && (b->on || b->since >= b->gap);
+    if (b->on && !affordable) leave(b, c);
+    if (!affordable) return false;
+    double rate = drafting_rate(b);
+    if (free_rate * plain > ENTER && free_rate > rate) return false;
+    if (!b->on) return b->since >= b->gap;
+    return rate * plain >= 1 || b->since >= SKIP_MAX;
 }
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
 {
     double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
 
-    /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe may risk half the account. */
-    double risk = b->account * plain * (b->on ? 1.0 : 0.5) - draft;
+    /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe may risk half the account, or all
+     * of it where less would not pay for the draft. */
+    double account = b->account * plain, risk = (b->on || 0.5 * account < draft ? account : 0.5 * account) - draft;
     int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(risk, 0)), &best);
+    b->expected = best * plain;
     if (b->on) {
-        b->bad = best * plain > 1 ? 0 : b->bad + 1;
-        if (b->bad >= BAD_MAX) leave(b);
-    } else if (n > 0 && best * plain > ENTER) {
+        b->bad = b->expected > 1 ? 0 : b->bad + 1;
+        if (b->bad >= BAD_MAX) leave(b, c);
+    } else if (n > 0 && b->expected > ENTER) {
         b->on = true;
         b->bad = b->stay = 0;
         b->tokens = b->ms = b->won = 0;
-    } else b->gap = b->gap < LONG_GAP / 2 ? 2 * b->gap : LONG_GAP;
+    } else b->gap = longer(c, b->gap);
     b->since = 0;
     b->expect_ms = draft + (double)c->pass_ms[n + 1];
     return n;
 }
 
-void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t committed, double seconds)
+/* The widest pass that was measured so far: what is guessed of wider ones holds for twice its rows at most. */
+static int32_t widest(const Cost *c)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return n;
+}
+
+int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *rate)
+{
+    double plain = (double)c->pass_ms[1], best;
+    int32_t known = 2 * widest(c) - 1;
+    *rate = 0;
+    b->expect_ms = 0;
+    if (!(plain > 0)) return 0;
+    *rate = 1 / plain;
+    int32_t n = budget_pick(c->pass_ms, gain, n_max < known ? n_max : known, 0, (float)(plain * (1 + fmax(0.5 * b->account, 0))), &best);
+    if (best * plain < ENTER_FREE) return 0;
+    b->expect_ms = (double)c->pass_ms[n + 1];
+    *rate = best;
+    return n;
+}
+
+void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
 {
     double ms = seconds * 1e3, plain = (double)c->pass_ms[1];
+    Sight *s = sight_of(b);
+    b->last = drafted ? committed : 0;
+    b->margin = margin;
     if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * committed);
-    if (!drafted) {
-        b->since += committed;
-        return;
-    }
-    if (!(plain > 0) || !(ms >= 0)) return;
+    if (!drafted) b->since += committed;
+    if ((!drafted && nodes == 0) || !(plain > 0) || !(ms >= 0)) return;
     /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
      * through the cost table. */
     if (b->expect_ms > 0) ms = fmin(ms, HICCUP * b->expect_ms);
     b->expect_ms = 0;
     double won = committed - ms / plain;
     b->account = fmin(WEALTH, b->account + won);
+    if (!drafted) return;
     b->won += won;
+    s->tokens = s->tokens * SIGHT_KEEP + committed;
+    s->ms = s->ms * SIGHT_KEEP + ms;
+    s->steps = s->steps * SIGHT_KEEP + 1;
     if (!b->on) return;
     double decay = mathd_exp(-(double)committed / WINDOW);
     b->tokens = b->tokens * decay + committed;
     b->ms = b->ms * decay + ms;
     b->stay += committed;
-    if (b->stay >= WINDOW && b->tokens * plain < b->ms) leave(b);
+    if (b->stay >= WINDOW && b->tokens * plain < b->ms) leave(b, c);
 }

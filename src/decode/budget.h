@@ -3,13 +3,17 @@
  * drafting has brought so far whether to draft, and how many nodes to verify. All of it is deterministic in what it is told and changes
  * speed only: the text is the target's own in any case.
  *
- *    plain ──(gap tokens passed, the account can pay)──▶ probe: draft once ──(predicted gain > 5 %)──▶ speculating
- *      ▲                                                  │ else the gap doubles, up to 256               │
+ *    plain ──(gap tokens passed, the account can pay)──▶ probe: draft once ──(predicted gain > 2 %)──▶ speculating
+ *      ▲                                                  │ else the gap doubles, as far as it pays      │
  *      └──────────────────────────────────────────────────┴── three bad predictions in a row, slower than ┘
- *                                                             plain over 32 tokens, or the account is empty
+ *                                                             plain over 64 tokens, or the account is empty
  *
- * The account is what keeps promise 2: a number of plain tokens' time that drafting may lose. It starts at 3.5, gains 1 % of the text and
- * whatever drafting wins, and pays whatever drafting loses; nothing that could overdraw it is started. */
+ * A text begins with a probe. While speculating, a gate looks at how the last step went (tokens it brought, how sure the target was of its
+ * last token) and leaves out the drafting where steps like this one brought less than plain decoding, or than checking the guesses that
+ * cost nothing (ngram.h); those are checked in any state, as far as the account pays for their rows.
+ *
+ * The account is what keeps promise 2: a number of plain tokens' time that speculation may lose. It starts at 3.5, gains 1 % of the text
+ * and whatever speculation wins, and pays whatever it loses; nothing that could overdraw it is started. */
 #ifndef RATOON_DECODE_BUDGET_H
 #define RATOON_DECODE_BUDGET_H
 
@@ -36,22 +40,33 @@ void  cost_draft(Cost *c, double seconds);
  * have cliffs. best, if not NULL: that maximum, in tokens per ms. */
 int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, float draft_ms, float limit_ms, double *best);
 
+/* What drafting brought after steps of one kind, decayed. */
+typedef struct { double tokens, ms, steps; } Sight;
+enum { SIGHTS = 12 };
+
 typedef struct {
     bool    on;                                                      /* speculating */
-    int32_t since, gap;                                              /* plain: tokens since the last draft; how many there should be */
+    int32_t since, gap;                                              /* tokens since the last draft; how many there should be while plain */
     int32_t bad;                                                     /* predictions in a row that promised less than plain decoding */
     double  expect_ms;                                               /* what drafting and pass of this step should take; 0: not known */
-    double  account;                                                 /* plain tokens' time that drafting may still lose */
-    double  tokens, ms, won;                                         /* since speculation was entered: decayed over 32 tokens; what it won */
+    double  expected;                                                /* the last prediction, as a multiple of plain decoding */
+    double  account;                                                 /* plain tokens' time that speculation may still lose */
+    double  tokens, ms, won;                                         /* since speculation was entered: decayed over 64 tokens; what it won */
     int32_t stay;                                                    /* tokens since it was entered */
+    int32_t last;                                                    /* tokens of the last step if it drafted, else 0 */
+    double  margin;                                                  /* between its last row's two largest logits; NAN: not known */
+    Sight   sight[SIGHTS];                                           /* by last and margin */
 } Budget;
 
 void    budget_reset(Budget *b);
-/* Before a step: draft for this session? */
-bool    budget_should_draft(Budget *b, const Cost *c);
+/* Before a step: draft for this session? free_rate: tokens per ms that budget_choose_free promises; 0: nothing. */
+bool    budget_should_draft(Budget *b, const Cost *c, double free_rate);
 /* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (tree_gains); 0: a plain row. */
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max);
-/* After the step: whether it drafted, tokens it brought, the time of drafting and pass together. Call cost_pass and cost_draft as well. */
-void    budget_observe(Budget *b, const Cost *c, bool drafted, int32_t committed, double seconds);
+/* The same for a tree that cost nothing to make; rate: tokens per ms of it (of a plain row, where it is not worth its rows). */
+int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *rate);
+/* After the step: whether it drafted, nodes verified, tokens it brought, the target's margin at the last row (NAN: not known), the time of
+ * the whole step. Call cost_pass and cost_draft as well. */
+void    budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds);
 
 #endif

@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LAT_DEPTH = 16, LAT_K = 16, CALIB_BUCKETS = 8 };
+/* LAT_K: candidates that a drafting model names per depth; LAT_COLS: those and the columns of chains from other sources. */
+enum { LAT_DEPTH = 32, LAT_K = 16, LAT_COLS = 24, CALIB_BUCKETS = 8 };
 enum { SOURCE_BLOCK, SOURCE_NGRAM, SOURCE_MTP, SOURCES };            /* who proposed an edge */
 
 typedef struct {
@@ -32,9 +33,10 @@ float calib_edge(const Calibration *c, int32_t source, int32_t depth, float logp
 void  calib_count(Calibration *c, int32_t source, int32_t depth, float logp, bool accepted);
 void  calib_fit(Calibration *c, int32_t source, int32_t depth);
 /* The map without the quick factor, and the factor's lesson: a visited row whose drafted children had, by the map, the probability
- * hoped in all; hit: one of them was taken. calib_forget: a draft of which nothing was verified; the factor moves towards 1. */
+ * hoped in all; hit: one of them was taken. calib_forget: a proposal of which nothing was verified; the factor moves towards 1, so that a
+ * source which once was bad is tried again: soon where drafting costs, rarely where it is free and proposes at every step. */
 float calib_map(const Calibration *c, int32_t source, int32_t depth, float logp);
 void  calib_level(Calibration *c, int32_t source, double hoped, bool hit);
-void  calib_forget(Calibration *c);
+void  calib_forget(Calibration *c, int32_t source);
 
 #endif

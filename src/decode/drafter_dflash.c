@@ -4,7 +4,7 @@
 #include "decode/spec.h"
 
 /* Sessions whose blocks fit one pass together. */
-static Status propose_some(DflashDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
+static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
     Step *st = &sp->step;
     Backend *be = st->be;
@@ -36,7 +36,7 @@ static Status propose_some(DflashDrafter *d, Spec *sp, Session *const *s, int32_
 
 static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
-    DflashDrafter *d = (DflashDrafter *) (void *) ((char *) drafter - offsetof(DflashDrafter, drafter));
+    ModelDrafter *d = (ModelDrafter *) (void *) ((char *) drafter - offsetof(ModelDrafter, drafter));
     int32_t most = ROWS_DECODE / d->block;
     for (int32_t done = 0; done < n; done += most) {
         int32_t part = n - done < most ? n - done : most;
@@ -45,7 +45,8 @@ static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, 
     return ST_OK;
 }
 
-void drafter_dflash(DflashDrafter *d, const Model *dm)
+void drafter_dflash(ModelDrafter *d, const Model *dm, int32_t block)
 {
-    *d = (DflashDrafter) { .drafter = { .uses_taps = true, .rows = dm->block, .propose = propose }, .dm = dm, .block = dm->block };
+    if (block == 0) block = dm->block;
+    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK, .propose = propose }, .dm = dm, .block = block };
 }

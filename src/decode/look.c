@@ -79,6 +79,7 @@ Status spec_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, 
 Status spec_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, int32_t anchor, LookRow row, void *ud, Error *err)
 {
     const Model *dm = s->dm;
+    if (dm && dm->hold) return fail(err, ST_UNSUPPORTED, "draft rows: an MTP layer drafts one token after another, not a block");
     if (!dm) return fail(err, ST_ARG, "draft rows: there is no drafter");
     if (dm->block > s->ctx - n_prefix) return fail(err, ST_FULL, "draft rows: a block of %d after %d tokens, but the context holds %d", dm->block, n_prefix, s->ctx);
     if (anchor < 0 || anchor >= s->m->vocab) return fail(err, ST_ARG, "draft rows: anchor is %d, expected 0 to %d", anchor, s->m->vocab - 1);

@@ -4,14 +4,15 @@
 
 #include "decode/spec.h"
 
-Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt, Error *err)
+Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt, bool ngram, Error *err)
 {
     *s = (Session) { .m = m, .dm = dm, .ctx = ctx, .sampling = draw_default(), .max_tokens = ctx };
     budget_reset(&s->budget);
     calib_reset(&s->calib);
     s->text = malloc(sizeof *s->text * (size_t) (ctx + 1));
     if (!s->text) return fail(err, ST_MEMORY, "session: out of memory for %d tokens", ctx);
-    Status st = state_open(&s->target, m->be, m->spec, m->n_layers, ctx, 0, n_ckpt, err);
+    Status st = ngram ? ngram_open(&s->ngram, ctx, err) : ST_OK;
+    if (st == ST_OK) st = state_open(&s->target, m->be, m->spec, m->n_layers, ctx, 0, n_ckpt, err);
     if (st == ST_OK && dm) {
         int32_t ring = draft_ring ? draft_ring : dm->ring;
         if (ring > ctx) ring = ctx;                /* a file may claim any window; nobody looks back further than the text */
@@ -19,6 +20,7 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
         if (st == ST_OK) {
             s->taps = m->be->alloc(m->be, sizeof(float) * TAP_SLOTS * (size_t) m->tap_width, "taps");
             if (!s->taps) st = fail(err, ST_MEMORY, "session: out of memory for taps");
+            else if (dm->lead) state_advance(&s->draft, dm->lead);
         }
     }
     if (st != ST_OK) session_close(s);
@@ -31,6 +33,7 @@ void session_close(Session *s)
     if (s->taps) s->m->be->release(s->m->be, s->taps, sizeof(float) * TAP_SLOTS * (size_t) s->m->tap_width);
     state_close(&s->draft);
     state_close(&s->target);
+    ngram_close(&s->ngram);
     free(s->text);
     *s = (Session) { 0 };
 }
@@ -48,15 +51,16 @@ int32_t session_room(const Session *s)
     return by_ctx < by_limit ? by_ctx : by_limit;
 }
 
-/* Waiting taps are those of positions [draft.P, draft.P + n_wait); what lies at or beyond `end` is forgotten. */
+/* Waiting taps are those of positions [taken, taken + n_wait); what lies at or beyond `end` is forgotten. */
 static void forget_taps(Session *s, int32_t end)
 {
     if (!s->dm) return;
-    if (end < s->draft.P) {
-        state_back(&s->draft, end);
+    int32_t taken = s->draft.P - s->dm->lead;
+    if (end < taken) {
+        state_back(&s->draft, end + s->dm->lead);
         s->n_wait = 0;
-    } else if (s->draft.P + s->n_wait > end) {
-        s->n_wait = end - s->draft.P;
+    } else if (taken + s->n_wait > end) {
+        s->n_wait = end - taken;
     }
 }
 
@@ -73,6 +77,7 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
     int32_t P = state_back(&s->target, same);
     if (P < path_start) s->n_pend = 0;
     forget_taps(s, P < path_start ? P : path_start);
+    ngram_cut(&s->ngram, s->text, same);
     memcpy(s->text, tokens, sizeof *tokens * (size_t) n);
     s->n_text = s->n_prompt = n;
     s->n_made = s->n_out = s->last_accepted = 0;
@@ -89,6 +94,7 @@ void session_forget(Session *s)
     state_back(&s->target, 0);
     s->n_pend = 0;
     forget_taps(s, 0);
+    ngram_cut(&s->ngram, s->text, 0);
     s->n_text = s->n_out = 0;
     s->status = ST_OK;
 }
@@ -99,11 +105,14 @@ Status session_take(Session *s, int32_t n)
     if (n == s->n_out) return ST_OK;
     if (state_take(&s->target, n) != ST_OK) return ST_ARG;
     int32_t gone = s->n_out - n;
+    ngram_cut(&s->ngram, s->text, s->n_text - gone);
     s->n_text -= gone;
     s->n_made -= gone;
     s->stats.generated -= gone;
     int32_t accepted = n < s->last_accepted ? n : s->last_accepted;               /* a block is drafted tokens, then one of the target's own */
     s->stats.accepted -= s->last_accepted - accepted;
+    for (int32_t i = accepted; i < s->last_accepted; i++)
+        for (int32_t by = 0; by < SOURCES; by++) s->stats.accepted_by[by] -= s->out_by[i] >> by & 1;
     s->last_accepted = accepted;
     s->n_out = n;
     if (s->status == ST_END) s->status = ST_OK;

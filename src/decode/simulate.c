@@ -8,8 +8,8 @@
 
 const char *simulate_check(const Profile *p)
 {
-    if (p->n_depth < 1 || p->n_depth > LAT_DEPTH) return "depths";
-    if (p->n_rank < 1 || p->n_rank > LAT_K)       return "ranks";
+    if (p->n_depth < 1 || p->n_depth > PROFILE_DEPTH) return "depths";
+    if (p->n_rank < 1 || p->n_rank > PROFILE_RANK)       return "ranks";
     for (int32_t d = 0; d < p->n_depth; d++) {
         double sum = 0;
         for (int32_t r = 0; r < p->n_rank; r++) {
@@ -64,7 +64,7 @@ void simulate_count(EdgeCount *c, const Tree *t, const Path *p)
     uint64_t visited = 0;
     for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t)1 << p->row[i];
     for (int32_t i = 1; i < t->n; i++) {
-        if (!(visited >> t->parent[i] & 1)) continue;
+        if (!(visited >> t->parent[i] & 1) || t->depth[i] > PROFILE_DEPTH || t->rank[i] >= PROFILE_RANK) continue;
         c->offered[t->depth[i] - 1][t->rank[i]]++;
         c->accepted[t->depth[i] - 1][t->rank[i]] += visited >> i & 1;
     }
@@ -73,15 +73,15 @@ void simulate_count(EdgeCount *c, const Tree *t, const Path *p)
 void simulate_profile(Profile *out, const EdgeCount *c)
 {
     memset(out, 0, sizeof *out);
-    for (int32_t d = 0; d < LAT_DEPTH; d++) {
+    for (int32_t d = 0; d < PROFILE_DEPTH; d++) {
         double sum = 0;
-        for (int32_t r = 0; r < LAT_K; r++) {
+        for (int32_t r = 0; r < PROFILE_RANK; r++) {
             if (!c->offered[d][r]) continue;
             out->edge[d][r] = (double)c->accepted[d][r] / (double)c->offered[d][r];
             sum += out->edge[d][r];
             if (d >= out->n_depth) out->n_depth = d + 1;
             if (r >= out->n_rank) out->n_rank = r + 1;
         }
-        for (int32_t r = 0; r < LAT_K && sum > 1; r++) out->edge[d][r] /= sum;
+        for (int32_t r = 0; r < PROFILE_RANK && sum > 1; r++) out->edge[d][r] /= sum;
     }
 }

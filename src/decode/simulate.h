@@ -10,7 +10,8 @@
 
 /* edge[d][r]: probability that the target's token is the child of lattice rank r at depth d + 1, given that its parent was reached.
  * Ranks exclude each other: each depth sums to at most 1. */
-typedef struct { int32_t n_depth, n_rank; double edge[LAT_DEPTH][LAT_K]; } Profile;
+enum { PROFILE_DEPTH = 16, PROFILE_RANK = 16 };
+typedef struct { int32_t n_depth, n_rank; double edge[PROFILE_DEPTH][PROFILE_RANK]; } Profile;
 
 /* NULL, or what is wrong: "depths", "ranks", "probability" (outside [0, 1]), "sum" (of a depth, above 1). */
 const char *simulate_check(const Profile *p);
@@ -22,7 +23,7 @@ void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, ui
 void simulate_lattice(Lattice *l, const Profile *p);
 
 /* Counting real acceptance, to make a profile of it. offered: edges of that depth and rank whose parent was reached. */
-typedef struct { int64_t offered[LAT_DEPTH][LAT_K], accepted[LAT_DEPTH][LAT_K]; } EdgeCount;
+typedef struct { int64_t offered[PROFILE_DEPTH][PROFILE_RANK], accepted[PROFILE_DEPTH][PROFILE_RANK]; } EdgeCount;
 void simulate_count(EdgeCount *c, const Tree *t, const Path *p);
 /* accepted / offered; a depth whose sum passes 1 (its ranks were offered on different occasions) is scaled down to 1. */
 void simulate_profile(Profile *out, const EdgeCount *c);

@@ -2,6 +2,8 @@
  * the pass has succeeded no session has changed but for taps that became drafter keys/values, which are committed text in any case. */
 #include "decode/spec.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -56,15 +58,17 @@ void spec_close(Spec *sp)
 
 static bool keeps_taps(const Spec *sp, const Session *s) { return sp->drafter && sp->drafter->uses_taps && s->dm && sp->budget != BUDGET_PLAIN; }
 
+static int32_t taken(const Session *s) { return s->draft.P - s->dm->lead; }
+
 /* The block of the last pass can no longer be shortened: its path's taps join the waiting list. Where positions are missing between
  * (the session was advanced by a step that keeps no taps), the drafter goes on behind a hole. */
 static void confirm(const Spec *sp, Session *s)
 {
     if (keeps_taps(sp, s)) {
         int32_t path = s->target.confirmed ? 0 : s->target.n_path;
-        if (s->draft.P + s->n_wait + path != s->target.P || (path > 0 && s->n_pend == 0)) {
+        if (taken(s) + s->n_wait + path != s->target.P || (path > 0 && s->n_pend == 0)) {
             s->n_wait = 0;
-            state_advance(&s->draft, s->target.P - s->draft.P);
+            state_advance(&s->draft, s->target.P - taken(s));
         } else {
             for (int32_t t = 0; t < path; t++) s->wait[s->n_wait++] = s->pend[s->target.path[t]];
         }
@@ -82,15 +86,15 @@ static void take_slots(Session *s, int32_t n)
         if (!used[slot]) s->pend[s->n_pend++] = slot;
 }
 
-/* Rows of taps become drafter keys/values: those that wait, or the rows of a chunk. */
-static Status insert_taps(Spec *sp, Session *s, float *taps, const int32_t *slot, int32_t n, Error *err)
+/* Rows of taps become drafter keys/values: those that wait, or the rows of a chunk. next [n]: the tokens after them, which an MTP layer
+ * reads beside the taps. */
+static Status insert_taps(Spec *sp, Session *s, float *taps, const int32_t *slot, const int32_t *next, int32_t n, Error *err)
 {
-    int32_t none[TAP_SLOTS] = { 0 };
     Step *st = &sp->step;
     for (int32_t done = 0; done < n;) {
         int32_t part = n - done < TAP_SLOTS ? n - done : TAP_SLOTS;
         pass_start(st);
-        Slice *sl = pass_slice(st, &s->draft, SLICE_CHAIN, part, none, NULL);
+        Slice *sl = pass_slice(st, &s->draft, SLICE_CHAIN, part, next + done, NULL);
         sl->taps = taps;
         for (int32_t i = 0; i < part; i++) pass_want(st, sl, i, WANT_TAPS, slot ? slot[done + i] : done + i);
         TRY(model_context(s->dm, st, err));
@@ -100,12 +104,31 @@ static Status insert_taps(Spec *sp, Session *s, float *taps, const int32_t *slot
     return ST_OK;
 }
 
-static Status flush_waiting(Spec *sp, Session *s, Error *err)
+/* All but the newest `hold`, which the drafter itself starts from. */
+static Status flush_waiting(Spec *sp, Session *s, int32_t hold, Error *err)
 {
-    if (s->n_wait == 0) return ST_OK;
-    TRY(insert_taps(sp, s, s->taps, s->wait, s->n_wait, err));
-    s->n_wait = 0;
+    int32_t n = s->n_wait - hold;
+    if (n <= 0) return ST_OK;
+    TRY(insert_taps(sp, s, s->taps, s->wait, s->text + taken(s) + 1, n, err));
+    memmove(s->wait, s->wait + n, sizeof *s->wait * (size_t) hold);
+    s->n_wait = hold;
     return ST_OK;
+}
+
+/* A chunk's taps lie in the step, so all of them are used up at once; those that are held move to the session. */
+static Status insert_chunk(Spec *sp, Session *s, int32_t n, Error *err)
+{
+    Backend *be = sp->step.be;
+    float *taps = sp->step.chunk_taps;
+    int32_t held = n < s->dm->hold ? n : s->dm->hold;
+    size_t row = (size_t) sp->m->tap_width;
+    TRY(flush_waiting(sp, s, 0, err));
+    TRY(insert_taps(sp, s, taps, NULL, s->text + taken(s) + 1, n - held, err));
+    for (; s->n_wait < held; s->n_wait++) {
+        s->wait[s->n_wait] = s->n_wait;
+        be->copy(be, s->taps + row * (size_t) s->n_wait, taps + row * (size_t) (n - held + s->n_wait), sizeof *taps * row);
+    }
+    return held ? be->sync(be, err) : ST_OK;
 }
 
 /* ---- before the pass ---- */
@@ -117,7 +140,7 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
     int32_t decoding = 0;
     for (int32_t i = 0; i < n; i++) {
         Turn *t = &sp->turn[i];
-        *t = (Turn) { 0 };
+        *t = (Turn) { .margin = NAN };
         s[i]->n_out = s[i]->last_accepted = 0;
         if (s[i]->status != ST_OK) continue;
         if (session_room(s[i]) < 1) {
@@ -137,66 +160,113 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
     return decoding;
 }
 
-static bool wants_draft(Spec *sp, Session *s)
+static bool guides(const Spec *sp, const Session *s) { return sp->budget == BUDGET_AUTO && (sp->drafter || s->ngram.head[0]); }
+
+typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
+
+/* How the text went on before, and in tokens per time what checking that alone would bring. */
+static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
+{
+    int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
+    if (!s->ngram.head[0] || sp->simulate || sp->budget == BUDGET_PLAIN || room < 1) return;
+    ngram_find(&t->guess, &s->ngram, s->text, s->n_text, room);
+    if (t->guess.n == 0) return;
+    t->proposed |= 1u << SOURCE_NGRAM;
+    if (sp->budget != BUDGET_AUTO) return;
+    const Lattice *lat = sp->lattice;
+    double gain[ROWS_DECODE];
+    lattice_clear(sp->lattice);
+    guess_join(sp->lattice, &t->guess, &s->calib);
+    (sp->chain ? tree_chain : tree_build)(sp->grown, &lat, &root, &room, 1, most);
+    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_rate);
+}
+
+static bool wants_draft(Spec *sp, Session *s, const Turn *t)
 {
     if (!sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
-    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->cost);
+    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_rate);
 }
 
 static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     for (int32_t i = 0; i < n; i++) {
         const Turn *t = &sp->turn[i];
-        if (!(t->decodes || t->chunk) || !keeps_taps(sp, s[i])) continue;
-        if (t->drafted || t->chunk || s[i]->n_wait >= TAP_WAIT) TRY(flush_waiting(sp, s[i], err));
+        if (!t->decodes || !keeps_taps(sp, s[i])) continue;
+        if (t->drafted || s[i]->n_wait >= TAP_WAIT) TRY(flush_waiting(sp, s[i], s[i]->dm->hold, err));
     }
     return ST_OK;
 }
 
-/* Nodes of all trees together, from how the heap grew them. Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at
- * gains per session: (S + sum g) / T and (1 + sum g / S) / T have their maximum in the same place. */
+/* Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at gains per session: (S + sum g) / T
+ * and (1 + sum g / S) / T have their maximum in the same place. */
+static void share_costs(Spec *sp, int32_t decoding)
+{
+    sp->shared = sp->cost;
+    for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
+}
+
+/* Nodes of all trees together, from how the heap grew them. The first session that drafted decides, else the first that guessed. */
 static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
-    int32_t most = ROWS_DECODE - decoding;
-    double gain[ROWS_DECODE];
-    int32_t found = tree_gains(gain, sp->grown, n), first = 0;
-    while (!sp->turn[first].drafted) first++;
-    if (decoding == 1) return budget_choose(&s[first]->budget, &sp->cost, gain, found < most ? found : most);
-    Cost shifted = sp->cost;
-    for (int32_t r = 1; r + decoding - 1 <= ROWS_DECODE; r++) shifted.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
-    for (int32_t i = 0; i < found; i++) gain[i] /= decoding;
-    return budget_choose(&s[first]->budget, &shifted, gain, found < most ? found : most);
+    int32_t most = ROWS_DECODE - decoding, first = 0;
+    double gain[ROWS_DECODE], rate;
+    int32_t found = tree_gains(gain, sp->grown, decoding);
+    bool drafted = false;
+    for (int32_t i = n - 1; i >= 0; i--)
+        if (sp->turn[i].drafted || (sp->turn[i].proposed && !drafted)) {
+            first = i;
+            drafted |= sp->turn[i].drafted;
+        }
+    if (found > most) found = most;
+    for (int32_t i = 0; i < found && decoding > 1; i++) gain[i] /= decoding;
+    if (drafted) return budget_choose(&s[first]->budget, &sp->shared, gain, found);
+    return budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &rate);
+}
+
+/* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
+static Status make_lattices(Spec *sp, Session *const *s, int32_t n, const Lattice **lat, Error *err)
+{
+    Session *who[ROWS_DECODE];
+    int32_t n_who = 0, at = 0, n_at = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].drafted) who[n_who++] = s[i];
+    if (n_who > 0) TRY(sp->drafter->propose(sp->drafter, sp, who, n_who, sp->lattice, err));
+    for (int32_t j = 0; sp->simulate && j < n_who; j++) simulate_lattice(&sp->lattice[j], sp->simulate);
+    int32_t alone = n_who;
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        if (!t->decodes) continue;
+        Lattice *l = NULL;
+        if (t->drafted) {
+            l = &sp->lattice[at++];
+            if (l->n_depth > 0) t->proposed |= 1u << sp->drafter->source;
+            s[i]->stats.drafts++;
+        } else if (t->guess.n > 0) {
+            lattice_clear(l = &sp->lattice[alone++]);
+        }
+        if (l) guess_join(l, &t->guess, &s[i]->calib);
+        lat[n_at++] = l;
+    }
+    return ST_OK;
 }
 
 static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Error *err)
 {
-    Session *who[ROWS_DECODE];
     const Lattice *lat[ROWS_DECODE] = { NULL };
-    int32_t root[ROWS_DECODE] = { 0 }, depth_max[ROWS_DECODE] = { 0 }, n_who = 0, n_draft = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (sp->turn[i].drafted) who[n_who++] = s[i];
-    if (n_who > 0) {
-        double t0 = now();
-        TRY(sp->drafter->propose(sp->drafter, sp, who, n_who, sp->lattice, err));
-        double spent = now() - t0;
-        for (int32_t j = 0; sp->simulate && j < n_who; j++) simulate_lattice(&sp->lattice[j], sp->simulate);
-        cost_draft(&sp->cost, spent);
-        for (int32_t i = 0; i < n; i++)
-            if (sp->turn[i].drafted) sp->turn[i].draft_s = spent;
-    }
-    int32_t n_at = 0;                              /* one heap over the sessions that decode */
-    for (int32_t i = 0; i < n; i++) {
+    int32_t root[ROWS_DECODE] = { 0 }, depth_max[ROWS_DECODE] = { 0 }, n_at = 0;
+    bool any = false;
+    TRY(make_lattices(sp, s, n, lat, err));
+    for (int32_t i = 0; i < n; i++) {              /* one heap over the sessions that decode */
         if (!sp->turn[i].decodes) continue;
-        lat[n_at] = sp->turn[i].drafted ? &sp->lattice[n_draft++] : NULL;
+        any |= sp->turn[i].proposed != 0;
         root[n_at] = s[i]->text[s[i]->n_text - 1];
-        depth_max[n_at] = session_room(s[i]) - 1;
-        n_at++;
+        depth_max[n_at++] = session_room(s[i]) - 1;
     }
-    void (*build)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t) = sp->chain ? tree_chain : tree_build;
-    int32_t most = ROWS_DECODE - decoding, nodes = n_who == 0 ? 0 : sp->budget < most ? sp->budget : most;
-    if (n_who > 0 && sp->budget == BUDGET_AUTO) {
+    BuildTree build = sp->chain ? tree_chain : tree_build;
+    int32_t most = ROWS_DECODE - decoding, nodes = !any ? 0 : sp->budget < most ? sp->budget : most;
+    if (any && sp->budget == BUDGET_AUTO) {
         build(sp->grown, lat, root, depth_max, n_at, most);
-        nodes = choose_nodes(sp, s, n_at, decoding);
+        nodes = choose_nodes(sp, s, n, decoding);
     }
     build(sp->tree, lat, root, depth_max, n_at, nodes);
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
@@ -279,44 +349,87 @@ static Status choose_path(Spec *sp, Walk *w, Path *path)
     return path->bonus == DRAW_NONE ? ST_NOTOKEN : ST_BACKEND;
 }
 
+static uint8_t proposed_by(const Tree *tree, int32_t row)
+{
+    uint32_t bits = 0;
+    for (int32_t by = 0; by < SOURCES; by++) bits |= (uint32_t) (tree->raw[row][by] > -INFINITY) << by;
+    return (uint8_t) bits;
+}
+
 static void keep_block(Session *s, const Tree *tree, const Path *path)
 {
-    for (int32_t t = 1; t < path->n; t++) s->out[s->n_out++] = tree->token[path->row[t]];
+    SpecStats *st = &s->stats;
+    for (int32_t row = 1; row < tree->n; row++)
+        for (int32_t by = 0; by < SOURCES; by++) st->drafted_by[by] += proposed_by(tree, row) >> by & 1;
+    for (int32_t t = 1; t < path->n; t++) {
+        uint8_t bits = s->out_by[s->n_out] = proposed_by(tree, path->row[t]);
+        for (int32_t by = 0; by < SOURCES; by++) st->accepted_by[by] += bits >> by & 1;
+        s->out[s->n_out++] = tree->token[path->row[t]];
+    }
     s->out[s->n_out++] = path->bonus;
     memcpy(s->text + s->n_text, s->out, sizeof *s->out * (size_t) s->n_out);
     s->n_text += s->n_out;
     s->n_made += s->n_out;
     s->last_accepted = path->n - 1;
-    s->stats.generated += s->n_out;
-    s->stats.accepted += path->n - 1;
-    s->stats.drafted += tree->n - 1;
+    st->generated += s->n_out;
+    st->accepted += path->n - 1;
+    st->drafted += tree->n - 1;
+    st->plain += tree->n == 1;
     state_keep(&s->target, path->row, path->n);
 }
 
-static void finish_decoding(Spec *sp, Session *s, const Turn *t, const Tree *tree, const PassOut *out, int32_t logits0, double seconds)
+/* How sure the target was of what it said last: the two largest logits' distance. */
+static double margin_of(Spec *sp, const PassOut *out, int32_t row)
+{
+    Backend *be = sp->step.be;
+    size_t bytes = sizeof(float) * (size_t) sp->m->vocab;
+    const float *logits = be->view(be, sp->view, (const uint8_t *) out->logits->data + bytes * (size_t) row, bytes);
+    float first = -INFINITY, second = -INFINITY;
+    for (int32_t i = 0; i < sp->m->vocab; i++)
+        if (logits[i] > second) {
+            second = logits[i] > first ? first : logits[i];
+            if (logits[i] > first) first = logits[i];
+        }
+    return second > -INFINITY ? (double) first - (double) second : NAN;
+}
+
+static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, const PassOut *out, int32_t logits0)
 {
     Walk w = { sp, s, tree, t, out, logits0 };
     Path path;
     s->stats.passes++;
-    s->stats.decode_s += seconds + t->draft_s;
     Status st = choose_path(sp, &w, &path);
     if (st != ST_OK) {
         end_with(s, st, s->target.P + path.n, path.bonus);
         return;
     }
-    if (t->drafted) accept_learn(&s->calib, tree, &path);
+    if (t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
+    if (sp->drafter && guides(sp, s) && !out->next) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
-    if (sp->drafter && sp->budget == BUDGET_AUTO) budget_observe(&s->budget, &sp->cost, t->drafted, s->n_out, seconds + t->draft_s);
 }
 
 static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, Error *err)
 {
-    if (keeps_taps(sp, s)) TRY(insert_taps(sp, s, sp->step.chunk_taps, NULL, t->chunk, err));
+    if (keeps_taps(sp, s)) TRY(insert_chunk(sp, s, t->chunk, err));
     state_advance(&s->target, t->chunk);
     s->stats.prefill_s += seconds;
     if (s->target.P == s->n_prompt - 1) TRY(state_checkpoint(&s->target, &sp->step, err));
     return ST_OK;
+}
+
+/* What the controller learns from a step: the tokens that it brought, and the time from its first look-up to its last draw. */
+static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, double seconds)
+{
+    Budget *b = &s->budget;
+    budget_observe(b, &sp->shared, t->drafted, tree->n - 1, s->n_out, t->margin, seconds);
+    if (b->on == t->was_on) return;
+    s->stats.changes++;
+    if (!sp->log) return;
+    char line[160];
+    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->expected);
+    else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
+    sp->log(sp->log_ud, line);
 }
 
 /* ---- passes that bring nothing ---- */
@@ -358,7 +471,7 @@ static Status measure(Spec *sp, Session *s, Error *err)
     while (n < WIDTHS && s->target.P + widths[n] <= s->ctx) best[n++] = 1e9;
     sp->measured = true;
     TRY(state_writable(&s->target, err));
-    TRY(flush_waiting(sp, s, err));
+    TRY(flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err));
     for (int32_t round = 0; round < ROUNDS && (round == 0 || now() - t0 < limit); round++) {
         double start = now(), end;
         TRY(sp->drafter->propose(sp->drafter, sp, &s, 1, sp->lattice, err));
@@ -382,52 +495,60 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     if (n < 1 || n > sp->sessions_max) return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
     int32_t decoding = plan_turns(sp, s, n);
-    bool chunk = false, work = decoding > 0;
-    for (int32_t i = 0; i < n; i++) {
-        Turn *t = &sp->turn[i];
-        work |= t->chunk > 0;
-        chunk |= t->chunk > 0;
-        t->drafted = t->decodes && wants_draft(sp, s[i]);
-    }
-    if (!work) return ST_OK;
+    bool chunk = false, drafted = false;
+    for (int32_t i = 0; i < n; i++) chunk |= sp->turn[i].chunk > 0;
+    if (!chunk && decoding == 0) return ST_OK;
     for (int32_t i = 0; i < n && sp->drafter && sp->budget == BUDGET_AUTO && !sp->measured; i++)
         if (sp->turn[i].decodes) TRY(measure(sp, s[i], err));
+    double t0 = now();
+    share_costs(sp, decoding);
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        if (!t->decodes) continue;
+        t->was_on = s[i]->budget.on;
+        look_up(sp, s[i], t, decoding);
+        drafted |= t->drafted = wants_draft(sp, s[i], t);
+    }
     TRY(flush_for_step(sp, s, n, err));
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes || sp->turn[i].chunk) TRY((sp->turn[i].decodes ? state_writable : state_ready)(&s[i]->target, err));
     TRY(draft(sp, s, n, decoding, err));
     PassOut out;
-    double t0 = now();
+    double t1 = now();
+    if (drafted) cost_draft(&sp->cost, t1 - t0);
     Status st = run_pass(sp, s, n, &out, err);
-    double seconds = now() - t0;
     if (st != ST_OK) {
         for (int32_t i = 0; i < n; i++) s[i]->n_pend = 0;
         return st;
     }
-    if (!chunk) cost_pass(&sp->cost, sp->step.host.n, seconds);
     /* Rows of trees come first and all want logits, so a slice's logits begin at its first row. */
     int32_t tree = 0;
     for (int32_t i = 0; i < n; i++)
-        if (sp->turn[i].decodes) {
-            finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree], &out, sp->turn[i].slice->row0, seconds);
-            tree++;
-        }
+        if (sp->turn[i].decodes) finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree++], &out, sp->turn[i].slice->row0);
+    double t2 = now();
+    if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
+    tree = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!sp->turn[i].decodes) continue;
+        s[i]->stats.decode_s += t2 - t0;
+        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], t2 - t0);
+        tree++;
+    }
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */
     for (int32_t i = 0; i < n; i++)
-        if (sp->turn[i].chunk) s[i]->status = finish_chunk(sp, s[i], &sp->turn[i], seconds, &s[i]->error);
+        if (sp->turn[i].chunk) s[i]->status = finish_chunk(sp, s[i], &sp->turn[i], t2 - t1, &s[i]->error);
     return ST_OK;
 }
 
 Status spec_flush_taps(Spec *sp, Session *s, Error *err)
 {
     confirm(sp, s);
-    return flush_waiting(sp, s, err);
+    return flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err);
 }
 
 Status spec_commit_root(Spec *sp, Session *s, Error *err)
 {
     confirm(sp, s);
-    if (keeps_taps(sp, s)) TRY(flush_waiting(sp, s, err));
     TRY(state_ready(&s->target, err));
     sp->turn[0] = (Turn) { .chunk = 1 };
     PassOut out;
@@ -437,12 +558,14 @@ Status spec_commit_root(Spec *sp, Session *s, Error *err)
 
 Status spec_largest(Spec *sp, Session *s, Error *err)
 {
+    static const int32_t none[TAP_SLOTS];
     TRY(spec_idle_pass(sp, s, ROWS_DECODE, sp->chunk, err));
     if (!sp->drafter) return ST_OK;
-    if (keeps_taps(sp, s)) TRY(insert_taps(sp, s, s->taps, NULL, TAP_SLOTS, err));
+    if (keeps_taps(sp, s)) TRY(insert_taps(sp, s, s->taps, NULL, none, TAP_SLOTS, err));
     Session *who[ROWS_DECODE];
     int32_t n = sp->drafter->rows ? ROWS_DECODE / sp->drafter->rows : 1;
     if (n > sp->sessions_max) n = sp->sessions_max;
+    s->n_wait = s->dm ? s->dm->hold : 0;
     for (int32_t i = 0; i < n; i++) who[i] = s;
     return sp->drafter->propose(sp->drafter, sp, who, n, sp->lattice, err);
 }

@@ -1,13 +1,15 @@
 /* spec.h - the loop: what a session is, and one step of several sessions.
  * A step is one pass of the target for all its sessions: decoding sessions bring a tree (of the root alone in plain decoding), and one
- * session may bring a chunk of its prompt. Before it, waiting taps become drafter keys/values and the drafter proposes; after it, each
- * session keeps the path that its own next tokens chose. A pass that is cancelled or fails leaves every session as it was. */
+ * session may bring a chunk of its prompt. Before it, the text is asked how it went on before (ngram.h, free), waiting taps become drafter
+ * keys/values and the drafter proposes, where the controller lets it; after it, each session keeps the path that its own next tokens
+ * chose. A pass that is cancelled or fails leaves every session as it was. */
 #ifndef RATOON_DECODE_SPEC_H
 #define RATOON_DECODE_SPEC_H
 
 #include "decode/accept.h"
 #include "decode/budget.h"
 #include "decode/calib.h"
+#include "decode/ngram.h"
 #include "decode/simulate.h"
 #include "decode/tree.h"
 #include "model/model.h"
@@ -23,19 +25,26 @@ typedef struct Drafter Drafter;                    /* dflash; a test's oracle or
 struct Drafter {
     bool uses_taps;                                /* then all waiting taps are keys/values before propose is called */
     int32_t rows;                                  /* of one proposal's pass, for the plan; 0: none */
+    int32_t source;                                /* SOURCE_...: under which its edges are learned */
     /* One lattice for each session; n_depth 0: nothing. May run passes. */
     Status (*propose)(Drafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err);
 };
 
-typedef struct { int64_t prompt_tokens, resumed, generated, passes, drafted, accepted; double prefill_s, decode_s; } SpecStats;
+/* drafted, accepted: rows; by source too, where a row that two sources proposed counts for both. drafts: proposals of the drafting model;
+ * plain: passes of one row; changes: how often the controller changed its mind about the drafting model. */
+typedef struct {
+    int64_t prompt_tokens, resumed, generated, passes, drafted, accepted, drafts, plain, changes, drafted_by[SOURCES], accepted_by[SOURCES];
+    double  prefill_s, decode_s;
+} SpecStats;
 
 struct Session {
     const Model *m, *dm;                           /* dm NULL: no drafter that reads taps */
-    State    target, draft;                        /* draft.P: positions [0, draft.P) whose taps went into the ring */
+    State    target, draft;                        /* draft.P - dm->lead: positions whose taps went into the ring */
+    Ngram    ngram;                                /* empty: the text is not looked up */
     int32_t *text, n_text, ctx;                    /* committed tokens and the root, or the rest of the prompt: at most ctx tokens */
     int32_t  n_prompt, max_tokens, n_made;         /* n_made: tokens since the prompt, at most max_tokens */
     float   *taps;                                 /* [TAP_SLOTS, tap_width] backend memory */
-    int32_t  wait[TAP_SLOTS], n_wait;              /* slots of committed rows: positions draft.P + j */
+    int32_t  wait[TAP_SLOTS], n_wait;              /* slots of committed rows: positions draft.P - dm->lead + j */
     int32_t  pend[ROWS_DECODE], n_pend;            /* slots of the last pass's rows */
     Sampling sampling;
     DrawBias bias[BIAS_MAX]; int32_t n_bias;
@@ -43,6 +52,7 @@ struct Session {
     void    *allow_ud;
     int32_t  out[ROWS_DECODE + 1], n_out;          /* the last block */
     int32_t  last_accepted;                        /* drafted tokens in it, for the statistics of take */
+    uint8_t  out_by[ROWS_DECODE + 1];              /* bits of the sources that proposed out[i] */
     Budget   budget;
     Calibration calib;
     SpecStats stats;
@@ -50,8 +60,8 @@ struct Session {
     Error    error;
 };
 
-/* draft_ring 0: the drafter's own. n_ckpt: checkpoints for going back. */
-Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt, Error *err);
+/* draft_ring 0: the drafter's own. n_ckpt: checkpoints for going back. ngram: the text is looked up for guesses. */
+Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt, bool ngram, Error *err);
 void   session_close(Session *s);
 /* Notes the text and goes back to the deepest place that it shares with what is committed; computes nothing. n in [1, ctx]. */
 Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err);
@@ -64,8 +74,9 @@ void   session_draw(const Session *s, Draw *d);
 /* The tokens that may still be made: the limit of the request or the end of the context. */
 int32_t session_room(const Session *s);
 
-/* What a session does in the step that is under way. */
-typedef struct { bool decodes, drafted; int32_t chunk; Slice *slice; double draft_s; } Turn;
+/* What a session does in the step that is under way. drafted: the drafting model is asked; proposed: bits of the sources that have
+ * something to say. */
+typedef struct { bool decodes, drafted, was_on; int32_t chunk; uint32_t proposed; double free_rate, margin; Slice *slice; Guess guess; } Turn;
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };
@@ -75,11 +86,13 @@ struct Spec {
     Drafter  *drafter;                             /* NULL: none */
     int32_t   chunk, budget;                       /* budget: BUDGET_AUTO, BUDGET_PLAIN or nodes without the root, at most 63 */
     bool      chain;
-    Cost      cost;                                /* measured pass times */
+    Cost      cost, shared;                        /* measured pass times; as one of the sessions that decode in this step sees them */
     bool      measured;                            /* the cost table was filled at start */
     const Profile *simulate;                       /* NULL; else which edges are accepted is drawn from it, not decided by the target */
     uint64_t  simulate_seed, simulate_step;
     EdgeCount *count;                              /* NULL; else real acceptance is counted here */
+    void    (*log)(void *ud, const char *line);    /* the controller's changes of mind; NULL: nobody listens */
+    void     *log_ud;
     int32_t   sessions_max;
     Lattice  *lattice;                             /* [sessions_max] */
     Tree     *tree, *grown;                        /* [sessions_max] of the pass; as the heap left them */
@@ -103,8 +116,10 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
 /* The largest passes that spec_step can ask for: on a backend that counts they leave the peak of scratch in sp->step.peak. */
 Status spec_largest(Spec *sp, Session *s, Error *err);
 
-/* The DFlash drafter: one BLOCK pass per proposal. */
-typedef struct { Drafter drafter; const Model *dm; int32_t block; } DflashDrafter;
-void   drafter_dflash(DflashDrafter *d, const Model *dm);
+/* Drafters that are models. DFlash: one BLOCK pass per proposal. MTP: the target's own layer, a pass per depth. block: rows of a proposal
+ * with the root's, at most LAT_DEPTH + 1; 0: what the model was trained for. */
+typedef struct { Drafter drafter; const Model *dm; int32_t block; } ModelDrafter;
+void   drafter_dflash(ModelDrafter *d, const Model *dm, int32_t block);
+void   drafter_mtp(ModelDrafter *d, const Model *dm, int32_t block);
 
 #endif

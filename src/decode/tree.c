@@ -12,19 +12,21 @@
 
 /* ---------------------------------------------------------------- lattices */
 
-/* raw = log-softmax of score [k] over the columns that hold a token; edge = calibrated. */
-static void lattice_row(Lattice *l, int32_t d, int32_t k_prev, const float *score, const Calibration *calib, int32_t source)
+/* out = log-softmax of score [k] over the candidates that hold a token. */
+static void log_softmax(float *out, const int32_t *id, const float *score, int32_t k)
 {
     double max = -INFINITY, sum = 0;
-    for (int32_t k = 0; k < l->k; k++) if (l->token[d][k] >= 0 && (double)score[k] > max) max = (double)score[k];
-    for (int32_t k = 0; k < l->k; k++) if (l->token[d][k] >= 0 && score[k] > -INFINITY) sum += mathd_exp((double)score[k] - max);
+    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && (double)score[i] > max) max = (double)score[i];
+    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && score[i] > -INFINITY) sum += mathd_exp((double)score[i] - max);
     double log_sum = mathd_log(sum);
-    for (int32_t k = 0; k < l->k; k++) {
-        bool none = l->token[d][k] < 0 || !(score[k] > -INFINITY);
-        float raw = none ? -INFINITY : (float)((double)score[k] - max - log_sum);
-        l->raw[d][k_prev][k] = raw;
-        l->edge[d][k_prev][k] = calib && !none ? calib_edge(calib, source, d, raw) : raw;
-    }
+    for (int32_t i = 0; i < k; i++) out[i] = id[i] < 0 || !(score[i] > -INFINITY) ? -INFINITY : (float)((double)score[i] - max - log_sum);
+}
+
+static void lattice_row(Lattice *l, int32_t d, int32_t k_prev, const float *score, const Calibration *calib, int32_t source)
+{
+    float *raw = l->raw[d][k_prev], *edge = l->edge[d][k_prev];
+    log_softmax(raw, l->token[d], score, l->k);
+    for (int32_t k = 0; k < l->k; k++) edge[k] = calib && raw[k] > -INFINITY ? calib_edge(calib, source, d, raw[k]) : raw[k];
 }
 
 static void lattice_tokens(Lattice *l, const int32_t *id, int32_t n_depth, int32_t k, int32_t source)
@@ -58,11 +60,58 @@ void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32
         for (int32_t p = 0; p < l->k; p++) lattice_row(l, d, p, score + (d * k + p) * k, calib, source);
 }
 
+void lattice_clear(Lattice *l) { l->n_depth = l->k = 0; }
+
+/* `columns` more, `n` depths at least: empty, and not connected with anything. The first of them, or -1. */
+static int32_t lattice_widen(Lattice *l, int32_t columns, int32_t n)
+{
+    if (columns < 1 || l->k + columns > LAT_COLS || n > LAT_DEPTH) return -1;
+    int32_t first = l->k, k = l->k + columns;
+    for (int32_t d = 0; d < (n > l->n_depth ? n : l->n_depth); d++) {
+        for (int32_t c = d < l->n_depth ? first : 0; c < k; c++) l->token[d][c] = -1;
+        for (int32_t p = 0; p < k; p++)
+            for (int32_t c = d < l->n_depth && p < first ? first : 0; c < k; c++) l->edge[d][p][c] = l->raw[d][p][c] = -INFINITY;
+    }
+    l->k = k;
+    if (n > l->n_depth) l->n_depth = n;
+    return first;
+}
+
+/* Depth 0 reads row 0, whatever column the chain has. */
+static void lattice_hang(Lattice *l, int32_t d, int32_t above, int32_t column, int32_t token, float raw, const Calibration *calib, int32_t source)
+{
+    int32_t p = d == 0 ? 0 : above;
+    l->token[d][column] = token;
+    l->source[d][column] = (uint8_t)source;
+    l->raw[d][p][column] = raw;
+    l->edge[d][p][column] = calib ? calib_edge(calib, source, d, raw) : raw;
+}
+
+bool lattice_chain(Lattice *l, const int32_t *token, const float *raw, int32_t n, const Calibration *calib, int32_t source)
+{
+    int32_t c = lattice_widen(l, 1, n);
+    for (int32_t d = 0; c >= 0 && d < n; d++) lattice_hang(l, d, c, c, token[d], raw[d], calib, source);
+    return c >= 0;
+}
+
+bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t n, int32_t k, int32_t columns, const Calibration *calib, int32_t source)
+{
+    int32_t c = lattice_widen(l, columns < k ? columns : k, n);
+    if (c < 0) return false;
+    for (int32_t d = 0; d < n; d++) {
+        float raw[LAT_K];
+        log_softmax(raw, id + d * k, score + d * k, k);
+        for (int32_t i = 0; i < columns && i < k; i++)
+            if (raw[i] > -INFINITY) lattice_hang(l, d, c, c + i, id[d * k + i], raw[i], calib, source);
+    }
+    return true;
+}
+
 /* ---------------------------------------------------------------- growing */
 
 /* A child that could be taken: columns is the set of lattice columns that hold its token and can be reached from its parent's. */
-typedef struct { float edge, raw; int32_t token, rank; uint32_t columns; uint8_t source; } Child;
-typedef struct { int32_t n; Child at[LAT_K]; } Children;                /* best first */
+typedef struct { float edge, raw[SOURCES]; int32_t token, rank; uint32_t columns; } Child;
+typedef struct { int32_t n; Child at[LAT_COLS]; } Children;             /* best first */
 typedef struct { double weight; int32_t depth, tree, parent, list, at; } Pop;
 
 typedef struct {
@@ -107,22 +156,30 @@ static Pop heap_take(Grower *g)
 static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t columns)
 {
     out->n = 0;
+    if (d == 0) columns = 1;
     for (int32_t k = 0; k < l->k; k++) {
-        Child c = { .edge = -INFINITY, .token = l->token[d][k], .rank = k, .columns = 1u << k, .source = l->source[d][k] };
-        for (int32_t p = 0; p < (d == 0 ? 1 : l->k); p++)
-            if ((columns >> p & 1) && l->edge[d][p][k] > c.edge) {
-                c.edge = l->edge[d][p][k];
-                c.raw = l->raw[d][p][k];
-            }
-        if (c.token < 0 || c.edge == -INFINITY) continue;
+        Child c = { .edge = -INFINITY, .token = l->token[d][k], .rank = k, .columns = 1u << k };
+        if (c.token < 0) continue;
+        for (int32_t s = 0; s < SOURCES; s++) c.raw[s] = -INFINITY;
+        float *raw = &c.raw[l->source[d][k]];
+        for (uint32_t left = columns; left; left &= left - 1) {
+            int32_t p = __builtin_ctz(left);
+            if (!(l->edge[d][p][k] > c.edge)) continue;
+            c.edge = l->edge[d][p][k];
+            *raw = l->raw[d][p][k];
+        }
+        if (c.edge == -INFINITY) continue;
         if (c.edge > 0) c.edge = 0;
         int32_t at = 0;
         while (at < out->n && out->at[at].token != c.token) at++;
         if (at < out->n) {                                           /* known from another column: one node */
             Child *same = &out->at[at];
             c.columns |= same->columns;
+            for (int32_t s = 0; s < SOURCES; s++)
+                if (same->raw[s] > c.raw[s]) c.raw[s] = same->raw[s];
             if (!(c.edge > same->edge)) {
                 same->columns = c.columns;
+                memcpy(same->raw, c.raw, sizeof c.raw);
                 continue;
             }
         } else out->n++;
@@ -159,8 +216,7 @@ static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, con
         t->parent[0] = -1;
         t->depth[0] = t->rank[0] = 0;
         t->score[0] = 0;
-        t->raw[0] = 0;
-        t->source[0] = 0;
+        for (int32_t s = 0; s < SOURCES; s++) t->raw[0][s] = -INFINITY;
         if (budget > 0) expand(&g, t, i, 0, lat[i], depth_max[i], 1);
     }
     for (; budget > 0 && g.n_heap > 0; budget--) {
@@ -173,8 +229,7 @@ static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, con
         t->depth[row] = p.depth;
         t->rank[row] = c->rank;
         t->score[row] = p.weight;
-        t->raw[row] = c->raw;
-        t->source[row] = c->source;
+        memcpy(t->raw[row], c->raw, sizeof c->raw);
         if (!chain) offer(&g, t, p.tree, p.parent, p.list, p.at + 1);
         if (budget > 1) expand(&g, t, p.tree, row, lat[p.tree], depth_max[p.tree], c->columns);
     }
@@ -224,8 +279,7 @@ void tree_rows(Tree *t)
         t->depth[row]  = from.depth[at];
         t->rank[row]   = from.rank[at];
         t->score[row]  = from.score[at];
-        t->raw[row]    = from.raw[at];
-        t->source[row] = from.source[at];
+        memcpy(t->raw[row], from.raw[at], sizeof from.raw[at]);
         if (child[at] >= 0) { at = child[at]; continue; }
         while (at > 0 && next[at] < 0) at = from.parent[at];
         if (at > 0) at = next[at];

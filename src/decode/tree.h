@@ -4,6 +4,7 @@
 #ifndef RATOON_DECODE_TREE_H
 #define RATOON_DECODE_TREE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backend/backend.h"
@@ -15,9 +16,9 @@
  * source is one more column per depth with -INFINITY everywhere but on its own edges. source[d][k]: who proposed the column. */
 typedef struct {
     int32_t n_depth, k;
-    int32_t token[LAT_DEPTH][LAT_K];
-    uint8_t source[LAT_DEPTH][LAT_K];
-    float   edge[LAT_DEPTH][LAT_K][LAT_K], raw[LAT_DEPTH][LAT_K][LAT_K];
+    int32_t token[LAT_DEPTH][LAT_COLS];
+    uint8_t source[LAT_DEPTH][LAT_COLS];
+    float   edge[LAT_DEPTH][LAT_COLS][LAT_COLS], raw[LAT_DEPTH][LAT_COLS][LAT_COLS];
 } Lattice;
 
 /* From draw_top_k's answer for n_depth rows: id, score [n_depth, k], best first, id -1 and score -INFINITY where there are fewer.
@@ -26,15 +27,22 @@ void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int3
 /* The same where the score depends on the candidate before (DFlash2's selector): score [n_depth, k, k], row k_prev. */
 void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source);
 
+/* Joining: an empty lattice, and one more chain beside what a lattice holds, a column of its own over the depths [0, n): raw [n] are
+ * log-probabilities along it. False: no column is left. */
+void lattice_clear(Lattice *l);
+bool lattice_chain(Lattice *l, const int32_t *token, const float *raw, int32_t n, const Calibration *calib, int32_t source);
+/* A chain with its side branches: id, score [n, k] as for lattice_from_scores, the first `columns` of each depth join, all of them below
+ * column 0 of the depth before. */
+bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t n, int32_t k, int32_t columns, const Calibration *calib, int32_t source);
+
 /*      0            row 0 is the root, the last token of the text; parent[i] < i, parent[0] == -1, depth[0] == 0. Siblings have
  *     / \           different tokens. score: sum of the edges from the root, in double. rank: the column in the lattice.
- *    1   4          raw, source: of the edge that leads here, for calib_learn.
+ *    1   4          raw: of the edge that leads here, by every source that proposed it (-INFINITY: it did not), for accept_learn.
  *   / \   \                                                                     */
 typedef struct {
     int32_t n, token[ROWS_DECODE], parent[ROWS_DECODE], depth[ROWS_DECODE], rank[ROWS_DECODE];
     double  score[ROWS_DECODE];
-    float   raw[ROWS_DECODE];
-    uint8_t source[ROWS_DECODE];
+    float   raw[ROWS_DECODE][SOURCES];
 } Tree;
 
 /* One heap over n lattices (lat[i] NULL: none), at most 64 of them; every tree starts as its root, then come at most `budget` nodes in

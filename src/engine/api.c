@@ -9,6 +9,7 @@
 _Static_assert((int) RT_END == (int) ST_END && (int) RT_EARG == (int) ST_ARG && (int) RT_ENOMEM == (int) ST_MEMORY && (int) RT_EIO == (int) ST_IO &&
                (int) RT_EFORMAT == (int) ST_FORMAT && (int) RT_EUNSUPPORTED == (int) ST_UNSUPPORTED && (int) RT_EFULL == (int) ST_FULL &&
                (int) RT_ECANCEL == (int) ST_CANCEL && (int) RT_EBACKEND == (int) ST_BACKEND && (int) RT_ENOTOKEN == (int) ST_NOTOKEN, "status codes");
+_Static_assert((int) RT_BLOCK == (int) SOURCE_BLOCK && (int) RT_NGRAM == (int) SOURCE_NGRAM && (int) RT_MTP == (int) SOURCE_MTP && (int) RT_SOURCES == (int) SOURCES, "sources");
 _Static_assert(sizeof((rt_error *) 0)->text == ERROR_TEXT, "error text");
 
 static rt_status report(rt_error *e, Status code, const Error *err)
@@ -171,7 +172,10 @@ rt_status rt_take(rt_session *s, int32_t n)
 void rt_stats_get(const rt_session *s, rt_stats *out)
 {
     const SpecStats *t = &s->s.stats;
-    *out = (rt_stats) { t->prompt_tokens, t->resumed, t->generated, t->passes, t->drafted, t->accepted, t->prefill_s, t->decode_s };
+    *out = (rt_stats) { t->prompt_tokens, t->resumed, t->generated, t->passes, t->drafted, t->accepted, t->prefill_s, t->decode_s,
+                        .drafts = t->drafts, .plain = t->plain, .changes = t->changes };
+    memcpy(out->drafted_by, t->drafted_by, sizeof out->drafted_by);
+    memcpy(out->accepted_by, t->accepted_by, sizeof out->accepted_by);
 }
 
 /* ---- steps ---- */

@@ -69,7 +69,10 @@ static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
     if (o->draft_type && strcmp(o->draft_type, "keep") == 0) mo.keep_types = true;
     else if (o->draft_type && strcmp(o->draft_type, "q8_0") != 0) return fail(err, ST_ARG, "draft_type: '%s', expected q8_0 or keep", o->draft_type);
     Weights w = { 0 };
-    if (is_gguf(o->draft)) {
+    if (strcmp(o->draft, "mtp") == 0 || strcmp(o->draft, "auto") == 0) {
+        mo.mtp = true;
+        w.gguf = g->model_file;
+    } else if (is_gguf(o->draft)) {
         TRY(gguf_open(&g->draft_gguf, o->draft, err));
         w.gguf = g->draft_gguf;
         Status st = tokenizer_open(&g->draft_tokenizer, g->draft_gguf, err);
@@ -91,10 +94,11 @@ static void log_engine(const rt_engine *g)
     snprintf(line, sizeof line, "model %s: %s, %d layers, width %d, vocabulary %d, %.2f GB", m->file, m->arch, m->n_layers, m->dim, m->vocab, (double) m->weight_bytes / 1e9);
     say(&g->hooks, 2, line);
     if (!d) {
-        say(&g->hooks, 2, "speculation is off: no drafter");
+        say(&g->hooks, 2, "drafter: none");
         return;
     }
-    int n = snprintf(line, sizeof line, "speculation is on: drafter %s, %s, %d layers, block of %d, taps after layers", d->file, d->arch, d->n_layers, d->block);
+    int n = snprintf(line, sizeof line, "speculation is on: drafter %s, %s, %d layers, block of %d, taps after layers", d->hold ? "of the model itself" : d->file, d->arch,
+                     d->n_layers, d->block);
     for (int32_t i = 0; i < d->n_taps && n > 0 && (size_t) n < sizeof line; i++) n += snprintf(line + n, sizeof line - (size_t) n, " %d", d->tap[i]);
     say(&g->hooks, 2, line);
 }
@@ -112,8 +116,13 @@ Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options
     g->real = real;
     g->hooks = o->hooks;
     Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
-    if (st == ST_OK && o->draft) st = open_draft(g, o, err);
+    bool welcome = st == ST_OK && o->draft && strcmp(o->draft, "auto") == 0;          /* the target's own layer, where it has a good one */
+    if (st == ST_OK && o->draft && (!welcome || g->model->n_extra > 0)) st = open_draft(g, o, err);
     else if (st == ST_OK && o->n_taps) st = model_set_taps(g->model, o->taps, o->n_taps, err);
+    if (welcome && (st == ST_FORMAT || st == ST_UNSUPPORTED)) {
+        say(&g->hooks, 1, err->text);
+        st = ST_OK;
+    }
     if (st != ST_OK) {
         rt_close(g);
         return st;
@@ -189,11 +198,12 @@ Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *
     uint64_t need = kv_bytes(g) * (uint64_t) o->ctx, there = free_memory();
     if (!g->be->counts && there > 0 && need > there)               /* the system would grant it, and end a process when it is used */
         return fail(err, ST_MEMORY, "ctx: keys and values of %d tokens take %.1f GB, and %.1f GB of memory are free", o->ctx, (double) need / 1e9, (double) there / 1e9);
+    if (o->ngram < -1 || o->ngram > 1) return fail(err, ST_ARG, "ngram: %d, expected -1 to 1", o->ngram);
     rt_session *s = calloc(1, sizeof *s);
     if (!s) return fail(err, ST_MEMORY, "session: out of memory");
     s->g = g;
     int32_t n_ckpt = o->checkpoints < 0 ? 0 : o->checkpoints ? o->checkpoints : CHECKPOINTS_DEFAULT;
-    Status st = session_open(&s->s, g->model, g->draft, o->ctx ? o->ctx : default_ctx(g), o->draft_ctx, n_ckpt, err);
+    Status st = session_open(&s->s, g->model, g->draft, o->ctx ? o->ctx : default_ctx(g), o->draft_ctx, n_ckpt, o->ngram >= 0, err);
     if (st != ST_OK) {
         free(s);
         return st;
@@ -221,12 +231,14 @@ static void traced(void *ud, const char *name, int32_t il, const Tensor *t)
     free(rows);
 }
 
+static void decided(void *ud, const char *line) { say(&((rt_step *) ud)->g->hooks, 3, line); }
+
 static Status take_profile(rt_step *st, const rt_step_options *o, Error *err)
 {
     if (!o->simulate) return ST_OK;
     st->profile = (Profile) { .n_depth = o->simulate->n_depth, .n_rank = o->simulate->n_rank };
-    if (o->simulate->n_depth < 0 || o->simulate->n_depth > LAT_DEPTH || o->simulate->n_rank < 0 || o->simulate->n_rank > LAT_K)
-        return fail(err, ST_ARG, "simulate: %d depths and %d ranks, expected at most %d and %d", o->simulate->n_depth, o->simulate->n_rank, LAT_DEPTH, LAT_K);
+    if (o->simulate->n_depth < 0 || o->simulate->n_depth > PROFILE_DEPTH || o->simulate->n_rank < 0 || o->simulate->n_rank > PROFILE_RANK)
+        return fail(err, ST_ARG, "simulate: %d depths and %d ranks, expected at most %d and %d", o->simulate->n_depth, o->simulate->n_rank, PROFILE_DEPTH, PROFILE_RANK);
     memcpy(st->profile.edge, o->simulate->edge, sizeof st->profile.edge);
     const char *wrong = simulate_check(&st->profile);
     if (wrong) return fail(err, ST_ARG, "simulate: bad %s in the profile", wrong);
@@ -241,20 +253,24 @@ Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t
     if (!o) o = &standard;
     *out = NULL;
     if (o->budget < -1 || o->budget > ROWS_DECODE - 1) return fail(err, ST_ARG, "budget: %d, expected 1 to %d (0: automatic, -1: plain)", o->budget, ROWS_DECODE - 1);
+    if (o->draft_block && (o->draft_block < 2 || o->draft_block > LAT_DEPTH + 1))
+        return fail(err, ST_ARG, "draft_block: %d, expected 2 to %d rows (0: what the drafter was trained for)", o->draft_block, LAT_DEPTH + 1);
     if (o->chunk < 0 || o->chunk > CHUNK_MAX) return fail(err, ST_ARG, "chunk: %d, expected 1 to %d (0: default)", o->chunk, CHUNK_MAX);
     rt_step *st = calloc(1, sizeof *st);
     if (!st) return fail(err, ST_MEMORY, "step: out of memory");
     st->g = g;
     Drafter *d = NULL;
     if (g->draft && o->budget != BUDGET_PLAIN) {
-        drafter_dflash(&st->dflash, g->draft);
-        d = &st->dflash.drafter;
+        (g->draft->hold ? drafter_mtp : drafter_dflash)(&st->drafter, g->draft, o->draft_block);
+        d = &st->drafter.drafter;
     }
     Status code = spec_open(&st->spec, g->be, g->model, g->draft, d, o->sessions ? o->sessions : 1, o->chunk ? o->chunk : CHUNK_DEFAULT, scratch, err);
     if (code == ST_OK) {
         st->spec.budget = o->budget;
         st->spec.chain = o->chain;
         st->spec.count = &st->count;
+        st->spec.log = g->hooks.log ? decided : NULL;
+        st->spec.log_ud = st;
         st->hooks = (Hooks) { .cancel = polled, .trace = g->hooks.trace ? traced : NULL, .ud = st };
         st->spec.step.hooks = &st->hooks;
         code = take_profile(st, o, err);
@@ -290,7 +306,7 @@ Status engine_scratch(size_t *out, rt_engine *g, const rt_step_options *o, Error
     rt_step *st = NULL;
     rt_session *s = NULL;
     Status code = engine_step(&st, &seen, o, 0, err);
-    if (code == ST_OK) code = engine_session(&s, &seen, &(rt_session_options) { .ctx = ROWS_DECODE, .checkpoints = -1 }, err);
+    if (code == ST_OK) code = engine_session(&s, &seen, &(rt_session_options) { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 }, err);
     if (code == ST_OK) {
         s->s.text[s->s.n_text++] = 0;              /* a root */
         code = spec_largest(&st->spec, &s->s, err);
@@ -341,6 +357,7 @@ rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_st
         size_t after = resident();
         backend_null_parts(null, part, ud);
         part(ud, "backend workspace", own);
+        part(ud, "n-gram index", s->s.ngram.head[0] ? ngram_bytes(s->s.ctx) : 0);
         part(ud, "tables", after > before ? after - before : 0);
     }
     rt_step_free(st);

@@ -24,7 +24,7 @@ struct rt_session { rt_engine *g; Session s; char error[ERROR_TEXT]; };
 struct rt_step {
     rt_engine    *g;
     Spec          spec;
-    DflashDrafter dflash;
+    ModelDrafter  drafter;
     Profile       profile;
     EdgeCount     count;
     Hooks         hooks;

@@ -1,6 +1,6 @@
 /* qwen35: Qwen3.5 / 3.6 dense hybrids (spec targets.md section 6). Three layers in four are gated delta nets, the fourth is attention
- * with an output gate. Value head m of a delta net reads key head m % k_heads (the converter tiled them so). Layers that predict several
- * tokens ahead (MTP) lie behind the trunk and are not part of it. */
+ * with an output gate. Value head m of a delta net reads key head m % k_heads (the converter tiled them so). A layer that predicts
+ * several tokens ahead (MTP) lies behind the trunk and is not part of it: it is a drafter, at the end of this file. */
 #include "model/model.h"
 
 #include <stddef.h>
@@ -11,6 +11,7 @@ typedef struct {
     Tensor attn_norm, post_norm, gate, up, down;
     Tensor q, k, v, o, q_norm, k_norm;                                            /* attention; q: per head query, then gate */
     Tensor qkv, z, beta, alpha, conv, dt, a, delta_norm, out;                     /* delta net */
+    Tensor join, embed_norm, state_norm, head_norm, own_embed, own_head;          /* MTP */
 } Layer;
 
 #define AT(field) offsetof(Layer, field)
@@ -36,7 +37,14 @@ static const Bind layer_bind[] = {
     { "ssm_a", AT(a), 0, N(v_heads), BIND_VECTOR, false, LAYER_DELTA, NULL },
     { "ssm_norm.weight", AT(delta_norm), 0, N(v_dim), BIND_VECTOR, false, LAYER_DELTA, NULL },
     { "ssm_out.weight", AT(out), N(dim), N(inner_dim), BIND_MATRIX, false, LAYER_DELTA, NULL },
+    { "nextn.eh_proj.weight", AT(join), N(dim), N(join_dim), BIND_MATRIX, false, LAYER_ATTENTION, NULL },          /* the MTP layer's, from here */
+    { "nextn.enorm.weight", AT(embed_norm), 0, N(dim), BIND_VECTOR, false, LAYER_ATTENTION, NULL },
+    { "nextn.hnorm.weight", AT(state_norm), 0, N(dim), BIND_VECTOR, false, LAYER_ATTENTION, NULL },
+    { "nextn.shared_head_norm.weight", AT(head_norm), 0, N(dim), BIND_VECTOR, true, LAYER_ATTENTION, NULL },
+    { "nextn.embed_tokens.weight", AT(own_embed), N(vocab), N(dim), BIND_MATRIX, true, LAYER_ATTENTION, NULL },
+    { "nextn.shared_head_head.weight", AT(own_head), N(vocab), N(dim), BIND_MATRIX, true, LAYER_ATTENTION, NULL },
 };
+enum { MTP_BINDS = 6, LAYER_BINDS = sizeof layer_bind / sizeof *layer_bind };
 
 /* Which layers are delta nets: the newest writers list them, older files give the interval of the attention layers. */
 static Status read_kinds(Model *m, const Gguf *g, Error *err)
@@ -159,13 +167,95 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
     const Layer *w = model_layer(m, il);
     Tensor *h = norm(s, x, &w->attn_norm, m->eps);
-    Tensor *a = m->recurrent[il] ? delta_net(m, s, il, w, h) : gated_attention(m, s, il, w, h);
+    Tensor *a = m->spec[il].kind == LAYER_DELTA ? delta_net(m, s, il, w, h) : gated_attention(m, s, il, w, h);
     h = add_norm(s, x, a, &w->post_norm, m->eps);
     s->be->add(s->be, x, swiglu(s, h, &w->gate, &w->up, &w->down));
 }
 
 const Family family_qwen35 = {
     .arch = "qwen35", .global = model_ends, .n_global = MODEL_ENDS,
-    .layer_bind = layer_bind, .n_layer_bind = sizeof layer_bind / sizeof *layer_bind, .layer_bytes = sizeof(Layer),
+    .layer_bind = layer_bind, .n_layer_bind = LAYER_BINDS - MTP_BINDS, .layer_bytes = sizeof(Layer),
     .read = read, .spec = spec, .layer = layer,
+};
+
+/* ---- MTP: the layer behind the trunk as a drafter (spec targets.md section 8) ----
+ *
+ * From the trunk's state after its output norm at position t and the token at t + 1 it makes the token at t + 2:
+ *     x = join [norm(embed(token)) | norm(state)], then an attention layer with keys and values of its own, norm, head.
+ * The normed output stands in for the state one place further on, so that it drafts a chain, a pass per token (drafter_mtp.c).
+ * As a row has to stand where the token is that it predicts (noise is keyed by position, and rotation knows differences only), the row of
+ * tap t stands at t + lead, lead = 2; and since the newest tap's token is the root, that tap is held back: it begins the next draft. */
+
+static Status mtp_read(Model *m, const Weights *w, Error *err)
+{
+    (void) w;
+    const Model *t = m->target;
+    if (t->n_extra == 0) return fail(err, ST_UNSUPPORTED, "%s: it has no MTP layer to draft with (nextn_predict_layers is 0 or absent)", m->file);
+    m->n_layers = 1;                               /* where there are more, the first one drafts all depths */
+    m->first_layer = t->n_layers;
+    m->dim = t->dim, m->vocab = t->vocab, m->ffn = t->ffn, m->ctx_train = t->ctx_train;
+    m->heads = t->heads, m->kv_heads = t->kv_heads, m->head_dim = t->head_dim;
+    m->q_dim = t->q_dim, m->kv_dim = t->kv_dim, m->q_gate_dim = t->q_gate_dim;
+    m->eps = t->eps, m->attention_scale = t->attention_scale, m->rope = t->rope;
+    m->join_dim = 2 * m->dim;
+    m->lead = 2;
+    m->hold = 1;
+    m->block = 4;                                  /* the root and three tokens ahead */
+    m->ring = 4096;
+    m->n_taps = 1;
+    m->tap[0] = t->n_layers;
+    m->tap_width = m->dim;
+    snprintf(m->arch, sizeof m->arch, "mtp");
+    return ST_OK;
+}
+
+static void mtp_bound(Model *m)
+{
+    const Layer *w = model_layer(m, 0);
+    m->out_norm = w->head_norm.data ? w->head_norm : m->target->out_norm;
+    m->embed = w->own_embed;
+    m->head = w->own_head;
+}
+
+static void mtp_spec(const Model *m, int32_t il, LayerSpec *out) { model_attention_spec(m, il, out); }
+
+/* x, the tokens' embeddings on entry, becomes what the layer reads. */
+static void mtp_enter(const Model *m, Step *s, Tensor *x, const Tensor *state)
+{
+    const Layer *w = model_layer(m, 0);
+    const Tensor *join = &w->join;
+    Tensor *e = norm(s, x, &w->embed_norm, m->eps), *h = norm(s, state, &w->state_norm, m->eps), *both = new_rows(s, m->join_dim);
+    s->be->join(s->be, both, e, h);
+    s->be->matmul(s->be, 1, &x, &join, both);
+}
+
+static Tensor *mtp_context(const Model *m, Step *s, const Tensor *taps)
+{
+    const Tensor ids = { T_I32, 1, s->host.n, s->rows.token };
+    Tensor *x = new_rows(s, m->dim);
+    s->be->embed(s->be, x, &m->embed, &ids);
+    mtp_enter(m, s, x, taps);
+    return x;
+}
+
+static void mtp_context_layer(const Model *m, Step *s, int32_t il, const Tensor *c)
+{
+    const Layer *w = model_layer(m, il);
+    Tensor *kv[2];
+    linear(s, 2, kv, (const Tensor *[]) { &w->k, &w->v }, norm(s, c, &w->attn_norm, m->eps));
+    s->be->head_norm(s->be, kv[0], &w->k_norm, m->head_dim, m->eps);
+    remember(s, il, &m->spec[il], kv[0], kv[1], &m->rope);
+}
+
+static void mtp_layer(const Model *m, Step *s, int32_t il, Tensor *x)
+{
+    Tensor *state = new_rows(s, m->dim);
+    s->be->tap_get(s->be, state, &s->rows);
+    mtp_enter(m, s, x, state);
+    layer(m, s, il, x);
+}
+
+const Family draft_mtp = {
+    .arch = "mtp", .layer_bind = layer_bind, .n_layer_bind = LAYER_BINDS, .layer_bytes = sizeof(Layer),
+    .read = mtp_read, .spec = mtp_spec, .layer = mtp_layer, .context = mtp_context, .context_layer = mtp_context_layer, .bound = mtp_bound,
 };

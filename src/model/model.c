@@ -130,7 +130,7 @@ static Status bind_all(Loader *l)
     for (int32_t il = 0; il < m->n_layers; il++) {
         char prefix[32];
         int64_t fused_row = 0;
-        snprintf(prefix, sizeof prefix, l->w->gguf ? "blk.%d." : "layers.%d.", il);
+        snprintf(prefix, sizeof prefix, l->w->gguf ? "blk.%d." : "layers.%d.", m->first_layer + il);
         for (int32_t i = 0; i < fam->n_layer_bind; i++) {
             const Bind *b = &fam->layer_bind[i];
             if (b->only != LAYER_NONE && b->only != m->spec[il].kind) continue;
@@ -156,6 +156,7 @@ static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
     if (l->m->family->strict) return true;
+    if (l->m->target) return sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0 && il == l->m->first_layer;
     if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0) return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
     return strncmp(name, "output", 6) == 0 || strncmp(name, "token_embd", 10) == 0;
 }
@@ -288,6 +289,7 @@ static Status load(Loader *l)
     TRY(refuse_unknown(l));
     TRY(upload_all(l));
     TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
+    if (m->family->bound) m->family->bound(m);
     if (!m->head.data) m->head = m->target ? m->target->head : m->embed;
     if (!m->embed.data && m->target) m->embed = m->target->embed;
     return ST_OK;
@@ -304,7 +306,7 @@ Status model_open(Model **out, Backend *be, const Weights *w, const Model *targe
     snprintf(m->file, sizeof m->file, "%s", weights_path(w));
     Status st = ST_OK;
     if (target) {
-        m->family = &draft_dflash;
+        m->family = o->mtp ? &draft_mtp : &draft_dflash;
     } else if (!w->gguf) {
         st = fail(err, ST_UNSUPPORTED, "%s: a target model must be a GGUF file (convert it first); safetensors folders are read as drafters", m->file);
     } else {
@@ -519,7 +521,7 @@ static bool cancelled(const Step *s, int32_t il) { return s->hooks && s->hooks->
 
 static void store_taps(const Model *m, Step *s, int32_t id, const Tensor *x)
 {
-    for (int32_t j = 0; j < m->n_taps; j++)
+    for (int32_t j = 0; !m->target && j < m->n_taps; j++)             /* a drafter's list names layers of its target */
         if (m->tap[j] == id) s->be->tap(s->be, x, &s->rows, j, m->n_taps);
 }
 
@@ -528,7 +530,7 @@ static void store_taps(const Model *m, Step *s, int32_t id, const Tensor *x)
 static void finish(const Model *m, Step *s, const PassOut *out, const Tensor *x, int32_t k)
 {
     Backend *be = s->be;
-    int32_t last = m->n_taps ? m->tap[m->n_taps - 1] : -1;
+    int32_t last = m->n_taps && !m->target ? m->tap[m->n_taps - 1] : -1;
     if (last == m->n_layers) {
         Tensor *y = norm(s, x, &m->out_norm, m->eps);
         store_taps(m, s, m->n_layers, y);

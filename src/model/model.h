@@ -35,13 +35,14 @@ typedef struct {
     void      (*layer)(const Model *m, Step *s, int32_t il, Tensor *x);            /* x += layer(x) */
     Tensor   *(*context)(const Model *m, Step *s, const Tensor *taps);             /* drafters: joined taps -> what context_layer reads */
     void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in remember() */
+    void      (*bound)(Model *m);                  /* when all tensors are there; NULL: nothing to do */
 } Family;
 
 /* What stands before and behind the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
 enum { MODEL_ENDS = 3 };
 extern const Bind model_ends[MODEL_ENDS];
 
-extern const Family family_llama, family_qwen3, family_qwen35, draft_dflash;
+extern const Family family_llama, family_qwen3, family_qwen35, draft_dflash, draft_mtp;
 
 struct Model {
     const Family *family;
@@ -59,6 +60,8 @@ struct Model {
     int32_t       n_taps, tap[TAPS_MAX], tap_width;
     /* drafters */
     const Model  *target;                                                         /* lends embedding and head */
+    int32_t       lead, hold, first_layer, join_dim;                              /* MTP, others 0: where a row stands beyond its tap's position; taps
+                                                                                     that wait for the drafter itself; place in the file; 2 * dim */
     int32_t       block, mask_id, ring, target_layers, conv_taps, conv_group, conv_rows, conv_proj_dim, selector_rank, selector_vocab;
     bool          context_norm;
     int32_t       window[DRAFT_LAYERS_MAX];                                       /* per layer, 0: full */
@@ -76,6 +79,7 @@ struct Model {
 typedef struct {
     Type  k_type, v_type;                          /* T_COUNT: by the rule of model_kv_default */
     bool  keep_types;                              /* drafters: do not requantise matrices above 8 bits to Q8_0 */
+    bool  mtp;                                     /* drafters: the target's own layer behind its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */
     void *ud;
 } ModelOptions;

@@ -81,6 +81,7 @@ static bool open_ways(Runs *r)
     for (int32_t w = 0; w < r->n_ways; w++) {
         Way *way = &r->way[w];
         way->so.chunk = o->chunk;
+        way->so.draft_block = o->draft_block;
         if (o->simulate && w > 0) {
             way->so.simulate = &r->profile;
             way->so.simulate_seed = o->seed;
@@ -89,7 +90,7 @@ static bool open_ways(Runs *r)
         way->seconds = calloc(cells, sizeof *way->seconds);
         way->tokens = calloc(cells, sizeof *way->tokens);
         if (!way->seconds || !way->tokens) return complain(o, "out of memory") == 0;
-        rt_session_options so = { .ctx = r->b->o.ctx, .draft_ctx = o->draft_ctx, .checkpoints = 1 };
+        rt_session_options so = { .ctx = r->b->o.ctx, .draft_ctx = o->draft_ctx, .checkpoints = 1, .ngram = o->ngram };
         if (rt_step_new(&way->step, r->b->p.engine, &way->so, &e) != RT_OK || rt_session_new(&way->session, r->b->p.engine, &so, &e) != RT_OK)
             return complain(o, "%s", e.text) == 0;
     }

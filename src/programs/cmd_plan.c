@@ -41,7 +41,7 @@ static int make_plan(Program *p, const Options *o, size_t program)
     rt_error e = { 0 };
     Plan plan = { .parts = json_array() };
     rt_options ro = program_options(p, NULL, 0);
-    rt_session_options so = { .ctx = o->ctx, .draft_ctx = o->draft_ctx };
+    rt_session_options so = program_session_options(o);
     rt_step_options st = program_step_options(o);
     rt_status code = rt_plan(&ro, &so, &st, add_part, &plan, &e);
     if (code != RT_OK && p->files.found_draft) {

@@ -219,10 +219,14 @@ static void print_stats(const Run *r)
     const rt_stats *s = &r->stats;
     fprintf(stderr, "prompt %lld tokens in %.2f s, generated %lld in %.2f s (%.1f per second), %s\n", (long long) s->prompt_tokens, s->prefill_s,
             (long long) s->generated, s->decode_s, speed(s), finish_names[r->finish]);
-    if (r->p.files.draft[0])
-        fprintf(stderr, "speculation: accept length %.2f (%lld passes), %lld of %lld drafted rows accepted, drafter %s\n", accept_length(s),
-                (long long) s->passes, (long long) s->accepted, (long long) s->drafted, base_name(r->p.files.draft));
-    else fprintf(stderr, "speculation: off\n");
+    static const char *const source[RT_SOURCES] = { [RT_BLOCK] = "drafter", [RT_NGRAM] = "text", [RT_MTP] = "MTP layer" };
+    const char *draft = r->p.files.draft[0] ? base_name(r->p.files.draft) : "none";
+    fprintf(stderr, "speculation: accept length %.2f (%lld passes, %lld of them plain), %lld of %lld drafted rows accepted, drafter %s\n", accept_length(s),
+            (long long) s->passes, (long long) s->plain, (long long) s->accepted, (long long) s->drafted, draft);
+    for (int32_t i = 0; i < RT_SOURCES; i++)
+        if (s->drafted_by[i]) fprintf(stderr, "  from the %-10s %lld of %lld rows accepted\n", source[i], (long long) s->accepted_by[i], (long long) s->drafted_by[i]);
+    if (r->o.budget == BUDGET_OPTION_AUTO && r->p.files.draft[0])
+        fprintf(stderr, "  controller: %lld drafts, %lld changes of mind\n", (long long) s->drafts, (long long) s->changes);
 }
 
 static int report(Run *r)

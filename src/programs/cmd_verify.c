@@ -124,7 +124,7 @@ static bool decode_plain(Verify *v)
     rt_step *step = NULL;
     rt_session *session = NULL;
     bool good = rt_step_new(&step, v->p.engine, &(rt_step_options) { .budget = BUDGET_OPTION_PLAIN, .chunk = v->o.chunk }, &e) == RT_OK &&
-                rt_session_new(&session, v->p.engine, &(rt_session_options) { .ctx = v->o.ctx }, &e) == RT_OK;
+                rt_session_new(&session, v->p.engine, &(rt_session_options) { .ctx = v->o.ctx, .ngram = -1 }, &e) == RT_OK;
     if (!good) complain(&v->o, "%s", e.text);
     for (int32_t i = 0; good && i < v->n_modes * v->prompts.n; i++) {
         int32_t mode = i / v->prompts.n, at = i % v->prompts.n;
@@ -161,7 +161,7 @@ static bool decode_way(Verify *v, rt_session *session, const Way *w, int32_t thr
     rt_error e = { 0 };
     rt_step *step = NULL;
     int64_t compared = v->compared, differ = 0, generated = 0, passes = 0;
-    bool good = rt_step_new(&step, v->p.engine, &(rt_step_options) { .budget = w->budget, .chain = w->chain, .chunk = v->o.chunk }, &e) == RT_OK;
+    bool good = rt_step_new(&step, v->p.engine, &(rt_step_options) { .budget = w->budget, .chain = w->chain, .chunk = v->o.chunk, .draft_block = v->o.draft_block }, &e) == RT_OK;
     if (!good) complain(&v->o, "%s", e.text);
     for (int32_t i = 0; good && i < v->n_modes * v->prompts.n; i++) {
         int32_t mode = i / v->prompts.n, at = i % v->prompts.n;
@@ -196,12 +196,12 @@ static bool decode_all(Verify *v)
         rt_session *session = NULL;
         v->o.threads = v->threads[t];
         bool good = program_open(&v->p, &v->o, WITH_DRAFTER, NULL, 0);
-        if (good && !v->p.files.draft[0]) good = complain(&v->o, "there is no drafter to verify; give one with -d") == 0;
+        if (good && !v->p.files.draft[0] && v->o.ngram < 0) good = complain(&v->o, "there is no drafter to verify; give one with -d, or --ngram on") == 0;
         if (good && t == 0) {
             progress_start(&v->bar, "verify", (uint64_t) (v->prompts.n * v->n_modes * (1 + v->n_threads * v->n_ways)));
             good = tokenize_prompts(v) && decode_plain(v);
         }
-        if (good && rt_session_new(&session, v->p.engine, &(rt_session_options) { .ctx = v->o.ctx }, &e) != RT_OK) good = complain(&v->o, "%s", e.text) == 0;
+        if (good && rt_session_new(&session, v->p.engine, &(rt_session_options) { .ctx = v->o.ctx, .ngram = v->o.ngram }, &e) != RT_OK) good = complain(&v->o, "%s", e.text) == 0;
         for (int32_t w = 0; good && w < v->n_ways; w++) good = decode_way(v, session, &v->way[w], v->threads[t]);
         rt_session_free(session);
         program_close(&v->p);

@@ -144,6 +144,7 @@ bool files_find(Files *out, const Options *o, bool drafter)
     if (o->draft) return named(out->draft, o, o->draft);
     find_beside(out, o);
     out->found_draft = out->draft[0] != 0;
+    out->own = !out->found_draft;
     if (out->found_draft) note(o, "drafter found beside the model: %s (-d none: without)", out->draft);
     return true;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET } Kind;
+typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET, KIND_SWITCH } Kind;
 
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64, C_DOCTOR = 128, C_EVAL = 256,
@@ -36,7 +36,7 @@ typedef struct {
 static const OptionSpec table[] = {
     { "--model", "-m", KIND_TEXT, "FILE", AT(model), 0, 0, C_MODEL, "the target, a GGUF file (without it: the demo pair)" },
     { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL),
-      "the drafter, a GGUF file or a Hugging Face folder; none: plain decoding (without it: dflash-*.gguf or draft/ beside the target)" },
+      "the drafter, a GGUF file or a Hugging Face folder; mtp: the target's own MTP layer; none: no drafter (without it: dflash-*.gguf or draft/ beside the target, then its MTP layer)" },
     { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOGITS, "write this drafter's logits instead: [block, vocab], row 0 the anchor's" },
     { "--prompt", "-p", KIND_TEXT, "TEXT", AT(prompt), 0, 0, C_RUN | C_TOKENIZE, "the text, as it is (without -p and -f: standard input)" },
     { "--file", "-f", KIND_TEXT, "FILE", AT(file), 0, 0, C_RUN | C_TOKENIZE, "the text, from a file" },
@@ -62,6 +62,10 @@ static const OptionSpec table[] = {
     { "--stop", NULL, KIND_TEXTS, "TEXT", AT(stop), 0, 0, C_RUN, "end before this text appears; may be given up to 16 times" },
     { "--ignore-eos", NULL, KIND_FLAG, NULL, AT(ignore_eos), 0, 0, C_DRAWS, "go on after the model's end token" },
     { "--budget", NULL, KIND_BUDGET, "auto|N", AT(budget), 1, 63, C_RUN | C_PLAN | C_BENCH, "draft tokens checked per pass; auto measures what pays, plain decoding included" },
+    { "--ngram", NULL, KIND_SWITCH, "on|off", AT(ngram), 0, 0, C_RUN | C_PLAN | C_BENCH | C_VERIFY,
+      "guess from what the text says already: needs no drafter, pays on edits and quotations (default on)" },
+    { "--draft-block", NULL, KIND_INT, "N", AT(draft_block), 2, 33, C_RUN | C_PLAN | C_BENCH | C_VERIFY,
+      "rows of a proposal, the root's with them (default: what the drafter was trained for; beyond it is worth measuring)" },
     { "--budget", NULL, KIND_TEXT, "LIST", AT(budgets), 0, 0, C_VERIFY, "tree budgets to try (default 8,22,60,auto)" },
     { "--tree", NULL, KIND_FLAG, NULL, AT(tree), 0, 0, C_RUN | C_BENCH, "check a tree of guesses (the default)" },
     { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_RUN | C_BENCH, "check only the likeliest guess of every depth" },
@@ -141,6 +145,13 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
         list->at[list->n++] = value;
         return true;
     }
+    case KIND_SWITCH:
+        if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0) {
+            fprintf(stderr, "ratoon %s: %s is '%s', expected on or off\n", o->command, s->name, value);
+            return false;
+        }
+        *(int32_t *) place = strcmp(value, "on") == 0 ? 0 : -1;
+        return true;
     case KIND_BUDGET:
         if (strcmp(value, "auto") == 0) {
             *(int32_t *) place = BUDGET_OPTION_AUTO;

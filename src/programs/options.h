@@ -30,7 +30,7 @@ typedef struct {
     TextList    stop;
     bool        ignore_eos;
     /* how it is decoded */
-    int32_t     budget;
+    int32_t     budget, ngram, draft_block;        /* ngram: 0 as it comes, -1 off */
     bool        tree, chain;
     /* what is reported */
     bool        json, csv, stats, quiet, check_tensors;

@@ -101,7 +101,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 {
     const Options *o = p->o;
     return (rt_options) {
-        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
+        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
         .draft_type = o->draft_type, .threads = o->threads, .taps = taps, .n_taps = n_taps,
         .hooks = { .ud = p, .log = on_log, .progress = on_progress },
     };
@@ -109,7 +109,12 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 
 rt_step_options program_step_options(const Options *o)
 {
-    return (rt_step_options) { .chunk = o->chunk, .budget = o->budget, .chain = o->chain };
+    return (rt_step_options) { .chunk = o->chunk, .budget = o->budget, .chain = o->chain, .draft_block = o->draft_block };
+}
+
+rt_session_options program_session_options(const Options *o)
+{
+    return (rt_session_options) { .ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram };
 }
 
 rt_sampling program_sampling(const Options *o, int32_t max_tokens)
@@ -141,6 +146,8 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
         }
         end_bar(p);
     }
+    char arch[16] = "";
+    if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch)) strcpy(p->files.draft, "mtp");
     if (st == RT_OK) return true;
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
     else complain(p->o, "%s", e.text);
@@ -151,7 +158,7 @@ bool program_session(Program *p)
 {
     rt_error e = { 0 };
     const Options *o = p->o;
-    rt_session_options so = { .ctx = o->ctx, .draft_ctx = o->draft_ctx };
+    rt_session_options so = program_session_options(o);
     rt_step_options st = program_step_options(o);
     if (rt_session_new(&p->session, p->engine, &so, &e) == RT_OK && rt_step_new(&p->step, p->engine, &st, &e) == RT_OK) return true;
     complain(o, "%s", e.text);

@@ -18,7 +18,8 @@ int complain(const Options *o, const char *format, ...) __attribute__((format(pr
 void note(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* unless --quiet */
 
 /* Finds the files: the demo pair without -m, the drafter by neighbourhood without -d; says which. */
-typedef struct { char model[4096], draft[4096]; bool found_draft; } Files;   /* draft "": none; found_draft: nobody asked for it */
+/* draft "": none, "mtp": the target's own layer; found_draft: nobody asked for it; own: the target's layer, where it has one, is welcome */
+typedef struct { char model[4096], draft[4096]; bool found_draft, own; } Files;
 bool files_find(Files *out, const Options *o, bool drafter);
 
 /* The engine, a session and a step object of a command. taps: see rt_options. */
@@ -37,6 +38,7 @@ bool program_open(Program *p, const Options *o, int with, const int32_t *taps, i
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_close(Program *p);
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
+rt_session_options program_session_options(const Options *o);
 rt_step_options program_step_options(const Options *o);
 rt_sampling program_sampling(const Options *o, int32_t max_tokens);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""oracle.py - what transformers (targets) and dflash_ref.py (drafters) compute for the models of tests/tiny.c.
+"""oracle.py - what transformers (targets), dflash_ref.py and mtp_ref.py (drafters) compute for the models of tests/tiny.c.
 
   oracle.py write DIR                  compute the expectations of all models in DIR (made by make_tiny) into tests/oracle/expect
   oracle.py check DIR                  compute again and compare with the committed ones
@@ -25,6 +25,7 @@ import torch
 import transformers
 import gguf
 import dflash_ref
+import mtp_ref
 import tiny_gguf
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -48,6 +49,8 @@ MODELS = {
 }
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3", "dflash-llama": "llama",
           "small-dflash": "small-qwen3", "small-swa": "small-qwen35-r3", "small-dflash2": "small-llama"}
+
+MTP = {"mtp": "qwen35-mtp"}                              # an expectation: the file whose own layer drafts
 
 
 def random_tree(rng, n):
@@ -117,6 +120,19 @@ def draft_cases(name, drafter, model):
             case.pairs = drafter.pairs(out, o, case.tokens[0])
         cases.append(case)
     return cases
+
+
+def mtp_cases(name, mtp, model):
+    """Row i: the logits of depth i, after the root and the likeliest tokens of the depths before it."""
+    rng = np.random.default_rng(sum(map(ord, name)))
+    for label, n in [("short", 5), ("far", 300)]:
+        ids = [int(x) for x in rng.integers(0, model.config.vocab_size - 6, n)]
+        logits, taps = tiny_gguf.run(model, ids)
+        root = int(logits[-1].argmax())
+        out, chain = mtp.draft(torch.from_numpy(taps[len(model.model.layers)]), ids + [root], 3)
+        case = Case(label, ids, [root] + chain[:-1])
+        case.logits, case.states = out.numpy(), {}
+        yield case
 
 
 def check_layouts(folder, name):
@@ -302,6 +318,11 @@ def main():
             for layout in ("-hf", "-luce.gguf", "-llama.gguf"):
                 report.line(f"{name}{layout} {c.name}",
                             run_ratoon(a.program, a.dir / f"{target}.gguf", c, a.dir / f"{name}{layout}"))
+    for name, target in MTP.items():
+        if only and name not in only or a.what == "peer":
+            continue
+        cases = list(mtp_cases(name, mtp_ref.Mtp(tiny_gguf.File(a.dir / f"{target}.gguf")), model_of(target)))
+        finish(name, f"draft {name} {target}", cases)
     return 1 if report.bad else 0
 
 

@@ -280,6 +280,20 @@ static void split(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t w
     if (!cpu_failed(j.c)) cpu_run(j.c, split_task, &j, x->rows, values(x));
 }
 
+static void join_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const RowJob *j = arg;
+    memcpy(row_of(j->y, i), row_of(j->x, i), sizeof(float) * (size_t) j->x->cols);
+    memcpy(row_of(j->y, i) + j->x->cols, row_of(j->v, i), sizeof(float) * (size_t) j->v->cols);
+}
+
+static void join(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1)
+{
+    RowJob j = { .c = cpu_of(b), .y = y, .x = x0, .v = x1 };
+    if (!cpu_failed(j.c)) cpu_run(j.c, join_task, &j, y->rows, values(y));
+}
+
 static void logit_row_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
@@ -489,6 +503,7 @@ void cpu_rows_ops(Backend *b)
     b->gate = gate;
     b->gated_norm = gated_norm;
     b->split = split;
+    b->join = join;
     b->scale = scale;
     b->logit_rows = logit_rows;
     b->tap = tap;
