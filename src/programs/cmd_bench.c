@@ -13,23 +13,25 @@
 
 /* ---- what belongs beside figures ---- */
 
-/* The words of a command line, those with a slash cut down to their last part. */
-static void without_folders(char *out, size_t cap, const char *const *word, int32_t n)
+/* A word of a command line without its folders: "--out=/a/b" is "--out=b". */
+static void add_word(char *out, size_t cap, const char *word)
 {
-    size_t at = 0;
-    out[0] = 0;
-    for (int32_t i = 0; i < n && at + 1 < cap; i++) at += (size_t) snprintf(out + at, cap - at, "%s%s", i ? " " : "", base_name(word[i]));
+    size_t at = strlen(out), option = word[0] == '-' && strchr(word, '=') ? (size_t) (strchr(word, '=') + 1 - word) : 0;
+    snprintf(out + at, cap - at, "%s%.*s%s", at ? " " : "", (int) option, word, base_name(word + option));
 }
 
-static void compare_without_folders(Bench *b)
+static void describe_commands(Bench *b, int argc, char **argv)
 {
-    char *copy = strdup(b->o.compare);
-    const char *word[64];
-    int32_t n = 0;
-    for (char *save, *w = copy ? strtok_r(copy, " \t\n", &save) : NULL; w && n < 64; w = strtok_r(NULL, " \t\n", &save)) word[n++] = w;
-    without_folders(b->compare, sizeof b->compare, word, n);
-    snprintf(b->peer_name, sizeof b->peer_name, "%s", n > 0 ? base_name(word[0]) : "");
+    char *save, *copy = b->o.compare ? strdup(b->o.compare) : NULL;
+    for (char *w = copy ? strtok_r(copy, " \t\n", &save) : NULL; w; w = strtok_r(NULL, " \t\n", &save)) {
+        if (!b->compare[0]) snprintf(b->peer_name, sizeof b->peer_name, "%s", base_name(w));
+        add_word(b->compare, sizeof b->compare, w);
+    }
     free(copy);
+    snprintf(b->command, sizeof b->command, "ratoon");
+    for (int i = 0; i < argc; i++)
+        if (b->o.compare != argv[i]) add_word(b->command, sizeof b->command, argv[i]);
+        else snprintf(b->command + strlen(b->command), sizeof b->command - strlen(b->command), " '...'");
 }
 
 static void describe_machine(Bench *b)
@@ -244,9 +246,7 @@ int cmd_bench(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (!peer_ready(&b.o)) return EXIT_USAGE;
-    int n = snprintf(b.command, sizeof b.command, "ratoon ");
-    without_folders(b.command + n, sizeof b.command - (size_t) n, (const char *const *) argv, argc);
-    if (b.o.compare) compare_without_folders(&b);
+    describe_commands(&b, argc, argv);
     describe_machine(&b);
     status = b.o.roofline ? bench_roofline(&b) : b.o.passes ? bench_passes(&b) : b.o.prompt_tokens ? bench_rates(&b) : bench_prompts(&b);
     peer_free(&b.peer);

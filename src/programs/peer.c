@@ -80,7 +80,8 @@ static int wait_for(const Options *o, pid_t pid, FILE *out, FILE *err, char why[
 static char *contents(FILE *f, size_t *n)
 {
     int64_t len = length(f);
-    char *s = len <= 2 * OUTPUT_MAX ? malloc((size_t) len + 1) : NULL;
+    if (len > OUTPUT_MAX) len = OUTPUT_MAX;        /* more is an error that has been noticed, or the rest of a last gasp */
+    char *s = malloc((size_t) len + 1);
     rewind(f);
     *n = s ? fread(s, 1, (size_t) len, f) : 0;
     if (s) s[*n] = 0;
@@ -193,7 +194,8 @@ static void read_output(Reading *r, const char *s)
         const char *last = strrchr(array, ']');
         if (last) read_json(r, array + (*array == '\n'), (size_t) (last + 1 - array) - (*array == '\n'));
     }
-    for (const char *line = s; r->found == 0 && line; line = strchr(line, '\n')) {
+    if (r->found > 0) return;
+    for (const char *line = s; line; line = strchr(line, '\n')) {
         line += strspn(line, " \t\r\n");
         if (*line == '{') read_json(r, line, strcspn(line, "\n"));
     }
