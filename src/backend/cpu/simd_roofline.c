@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#define SIXTEEN "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
 #define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
 static int64_t read_span(const uint8_t *p, size_t n)
@@ -19,6 +18,48 @@ static int64_t read_span(const uint8_t *p, size_t n)
     return sum;
 }
 
+/* Multiply-adds of floats, the same for all levels that have the instruction. All registers begin with zeros: denormal values are slow. */
+#if defined(__AVX512F__) || defined(__FMA__)
+#define SIXTEEN "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+#ifdef __AVX512F__
+#define FMA(i) "vfmadd231ps %%zmm14,%%zmm15,%%zmm" #i "\n"
+enum { FMA_LANES = 16 };
+#else
+#define FMA(i) "vfmadd231ps %%ymm14,%%ymm15,%%ymm" #i "\n"
+enum { FMA_LANES = 8 };
+#endif
+static double flops(int64_t rounds)
+{
+    __asm__ volatile("vzeroall" ::: SIXTEEN);
+    for (int64_t r = 0; r < rounds; r++) __asm__ volatile(TWELVE(FMA) ::: SIXTEEN);
+    __asm__ volatile("vzeroupper" ::: SIXTEEN);
+    return (double) rounds * 12 * FMA_LANES * 2;
+}
+#elif defined(__aarch64__)
+#define FMA(i) "fmla v" #i ".4s, v30.4s, v31.4s\n"
+#define ZERO(i) "movi v" #i ".4s, #0\n"
+#define FOURTEEN "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v30", "v31"
+static double flops(int64_t rounds)
+{
+    __asm__ volatile(TWELVE(ZERO) ZERO(30) ZERO(31) ::: FOURTEEN);
+    for (int64_t r = 0; r < rounds; r++) __asm__ volatile(TWELVE(FMA) ::: FOURTEEN);
+    return (double) rounds * 12 * 4 * 2;
+}
+#else
+/* Without a fused instruction a multiply-add is two, in vectors of the compiler's choosing. */
+static double flops(int64_t rounds)
+{
+    typedef float Lanes __attribute__((vector_size(16)));
+    Lanes acc[12], a = { 0 }, b = { 0 };
+    memset(acc, 0, sizeof acc);
+    for (int64_t r = 0; r < rounds / 4; r++) {
+        for (int i = 0; i < 12; i++) acc[i] += a * b;
+        __asm__ volatile("" : "+m"(acc), "+m"(a), "+m"(b));
+    }
+    return (double) (rounds / 4) * 12 * 4 * 2;
+}
+#endif
+
 #if LEVEL == 2
 #define DOT(i) "vpdpbusd %%zmm30,%%zmm31,%%zmm" #i "\n"
 static double dots(int64_t rounds)
@@ -26,14 +67,6 @@ static double dots(int64_t rounds)
     for (int64_t r = 0; r < rounds; r++)
         __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
     return (double) rounds * 12 * 64 * 2;
-}
-#define FMA(i) "vfmadd231ps %%zmm30,%%zmm31,%%zmm" #i "\n"
-static double flops(int64_t rounds)
-{
-    __asm__ volatile("vzeroall\nvpxord %%zmm30,%%zmm30,%%zmm30\nvpxord %%zmm31,%%zmm31,%%zmm31\n" ::: SIXTEEN, "xmm30", "xmm31");   /* zeros: denormal values are slow */
-    for (int64_t r = 0; r < rounds; r++)
-        __asm__ volatile(TWELVE(FMA) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
-    return (double) rounds * 12 * 16 * 2;
 }
 const RooflineKernels roofline_avx512 = { read_span, dots, flops };
 #elif LEVEL == 1
@@ -44,14 +77,6 @@ static double dots(int64_t rounds)
     for (int64_t r = 0; r < rounds; r++)
         __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm13");
     return (double) rounds * 12 * 32 * 2;
-}
-#define FMA(i) "vfmadd231ps %%ymm14,%%ymm15,%%ymm" #i "\n"
-static double flops(int64_t rounds)
-{
-    __asm__ volatile("vzeroall" ::: SIXTEEN);       /* denormal values are slow */
-    for (int64_t r = 0; r < rounds; r++)
-        __asm__ volatile(TWELVE(FMA) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
-    return (double) rounds * 12 * 8 * 2;
 }
 const RooflineKernels roofline_avx2 = { read_span, dots, flops };
 #else
@@ -66,18 +91,6 @@ static double dots(int64_t rounds)
         __asm__ volatile("" : "+m"(acc), "+m"(a), "+m"(b));
     }
     return (double) (rounds / 16) * 64 * 2;
-}
-/* Vectors of the compiler's choosing; without a fused instruction a multiply-add is two. */
-static double flops(int64_t rounds)
-{
-    typedef float Lanes __attribute__((vector_size(16)));
-    Lanes acc[12], a = { 0 }, b = { 0 };
-    memset(acc, 0, sizeof acc);
-    for (int64_t r = 0; r < rounds / 4; r++) {
-        for (int i = 0; i < 12; i++) acc[i] += a * b;
-        __asm__ volatile("" : "+m"(acc), "+m"(a), "+m"(b));
-    }
-    return (double) (rounds / 4) * 12 * 4 * 2;
 }
 const RooflineKernels roofline_portable = { read_span, dots, flops };
 #endif
