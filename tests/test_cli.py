@@ -520,6 +520,9 @@ class Measure(Cli):
                     self.assertTrue(0 <= float(e.get(key)) <= most, xml.etree.ElementTree.tostring(e))
             if e.tag.endswith("}text"):
                 texts.append(e.text)
+                size = {"title": 17, "small": 10.5, "value": 11}.get(e.get("class"), 12)
+                if e.get("x") and not e.get("text-anchor"):
+                    self.assertLess(float(e.get("x")) + 0.53 * size * len(e.text), width, e.text)
         return texts
 
     def test_bench_files(self):

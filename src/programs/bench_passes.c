@@ -108,9 +108,9 @@ static void draw(Bench *b, const Passes *x, FILE *f)
     int32_t n = 2;
     memset(line, 0, sizeof line);
     bool cached = bench_limit_ms(b, x->rows[0]) > x->ms[0];            /* then a share of the memory's limit says nothing */
-    line[0] = (PlotLine) { .name = cached ? "ratoon, times the first" : "ratoon, with its share of the limit", .kind = LINE_MEASURED, .colour = 0 };
-    snprintf(name, sizeof name, "limit: weights read once at %.1f GB/s, int8 at %.2f Tops/s", b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12);
-    snprintf(other_name, sizeof other_name, "%s, times ratoon", b->peer_name);
+    line[0] = (PlotLine) { .name = cached ? "ratoon, times the first" : "ratoon, share of the limit", .kind = LINE_MEASURED, .colour = 0 };
+    snprintf(name, sizeof name, "limit: %.1f GB/s, int8 %.2f Tops/s", b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12);
+    snprintf(other_name, sizeof other_name, "%.24s, times ratoon", b->peer_name);
     line[1] = (PlotLine) { .name = name, .kind = LINE_FLOOR };
     line[2] = (PlotLine) { .name = other_name, .kind = LINE_MEASURED, .colour = 1 };
     int32_t order[WIDTHS_MAX];

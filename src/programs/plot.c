@@ -7,7 +7,8 @@
 
 #include "text/tokenizer.h"
 
-/* Places in user units; text is about 0.55 of its size wide. */
+/* Places in user units, and the width of a character on them (11 px; wide faces take 0.55 of their size). */
+static const double CHAR = 6.1;
 enum { WIDTH = 760, LEFT = 74, RIGHT = 24, TITLE = 34, SUBTITLE = 54, LEGEND = 78, TOP = 98, PLOT = 270, AXIS = 46, SMALL = 15, SMALL_CHARS = 118 };
 
 /* Colours by number: ours, peer, then four ways of decoding. Each has a shade for a light and one for a dark ground. */
@@ -81,12 +82,13 @@ static void begin(FILE *f, const PlotText *t)
     fputs("</title>\n<style>\n"
           "text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 12px; fill: #3a424d }\n"
           ".ground { fill: #ffffff; stroke: #d8dde3 } .title { font-size: 17px; font-weight: 600; fill: #14181f } .sub, .axis { fill: #5b6572 }\n"
-          ".small { font-size: 10.5px; fill: #6b7582 } .grid { stroke: #e6e9ed } .base { stroke: #8b95a1 } .value { font-size: 11px }\n"
+          ".small { font-size: 10.5px; fill: #6b7582 } .grid { stroke: #e6e9ed } .base { stroke: #8b95a1 }\n"
+          ".value { font-size: 11px; stroke: #ffffff; stroke-width: 3px; paint-order: stroke; stroke-linejoin: round }\n"
           ".floor { fill: #8b95a1; fill-opacity: .13 } .limit { fill: none; stroke: #8b95a1; stroke-width: 1.6; stroke-dasharray: 5 4 }\n", f);
     for (int32_t i = 0; i < SHADES; i++) fprintf(f, ".f%d { fill: %s } .l%d { fill: none; stroke: %s; stroke-width: 2.2 }\n", i, shades[i][0], i, shades[i][0]);
     fputs("@media (prefers-color-scheme: dark) {\n"
           "text { fill: #c3cad3 } .ground { fill: #12161c; stroke: #2c333d } .title { fill: #eef1f5 } .sub, .axis { fill: #9aa5b1 }\n"
-          ".small { fill: #8b95a1 } .grid { stroke: #272e37 } .base { stroke: #6b7582 } .floor { fill: #9aa5b1 } .limit { stroke: #9aa5b1 }\n", f);
+          ".small { fill: #8b95a1 } .value { stroke: #12161c } .grid { stroke: #272e37 } .base { stroke: #6b7582 } .floor { fill: #9aa5b1 } .limit { stroke: #9aa5b1 }\n", f);
     for (int32_t i = 0; i < SHADES; i++) fprintf(f, ".f%d { fill: %s } .l%d { stroke: %s }\n", i, shades[i][1], i, shades[i][1]);
     fprintf(f, "}\n</style>\n<rect x=\".5\" y=\".5\" width=\"%d\" height=\"%d\" rx=\"8\" class=\"ground\"/>\n", WIDTH - 1, height - 1);
     text_at(f, 24, TITLE, "title", "", t->title);
@@ -115,7 +117,7 @@ static double legend(FILE *f, double x, const char *mark, int32_t colour, const 
     else fprintf(f, "<path d=\"M%.1f %d h18\" class=\"limit\"/>\n", x, LEGEND - 4);
     double at = x + (strcmp(mark, "bar") == 0 ? 18 : 24);
     text_at(f, at, LEGEND, "value", "", name);
-    return at + 6.3 * (double) strlen(name) + 22;
+    return at + CHAR * (double) strlen(name) + 18;
 }
 
 /* A step of 1, 2 or 5 times a power of ten, so that at most `ticks` of them reach the top. */
@@ -146,6 +148,25 @@ static double y_axis(FILE *f, double top, const char *name)
 
 /* ---- lines ---- */
 
+/* Points and labels that are there, so that no label is written over them. y: of a label's baseline; a point counts as a label around it. */
+typedef struct { struct { double x0, x1, y; } at[2 * PLOT_LINES_MAX * PLOT_POINTS_MAX]; int32_t n; } Labels;
+
+static void keep_free(Labels *there, double x0, double x1, double y)
+{
+    there->at[there->n].x0 = x0;
+    there->at[there->n].x1 = x1;
+    there->at[there->n++].y = y;
+}
+
+static void put_label(FILE *f, Labels *there, double x, double y, const char *s)
+{
+    double half = CHAR * (double) strlen(s) / 2, middle = x + half > WIDTH - 4 ? WIDTH - 4 - half : x;
+    for (int32_t i = 0; i < there->n; i++)
+        if (middle - half < there->at[i].x1 + 3 && middle + half > there->at[i].x0 - 3 && fabs(there->at[i].y - y) < 12) return;
+    keep_free(there, middle - half, middle + half, y);
+    text_at(f, middle, y, "value", "middle", s);
+}
+
 static void draw_line(FILE *f, const PlotLine *l, double x_max, double y_max)
 {
     double x[PLOT_POINTS_MAX], y[PLOT_POINTS_MAX];
@@ -162,15 +183,7 @@ static void draw_line(FILE *f, const PlotLine *l, double x_max, double y_max)
     for (int32_t i = 0; i < l->n; i++) fprintf(f, "%c%.1f %.1f ", i ? 'L' : 'M', x[i], y[i]);
     if (l->kind == LINE_FLOOR) fputs("\" class=\"limit\"/>\n", f);
     else fprintf(f, "\" class=\"l%d\"/>\n", l->colour);
-    double free_from = 0;                          /* points close together: only the labels that have room */
-    for (int32_t i = 0; i < l->n; i++) {
-        if (l->kind == LINE_MEASURED) fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.4\" class=\"f%d\"/>\n", x[i], y[i], l->colour);
-        double half = 3.1 * (double) strlen(l->label[i]);
-        if (!l->label[i][0] || x[i] - half < free_from) continue;
-        double at = x[i] + half > WIDTH - 4 ? WIDTH - 4 - half : x[i];
-        text_at(f, at, y[i] - 9, "value", "middle", l->label[i]);
-        free_from = at + half + 4;
-    }
+    for (int32_t i = 0; i < l->n && l->kind == LINE_MEASURED; i++) fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.4\" class=\"f%d\"/>\n", x[i], y[i], l->colour);
 }
 
 void plot_lines(FILE *f, const PlotText *t, const char *x_axis, const char *y_name, const PlotLine *line, int32_t n)
@@ -190,8 +203,17 @@ void plot_lines(FILE *f, const PlotText *t, const char *x_axis, const char *y_na
     double y_top = y_axis(f, y_max * 1.06, y_name);
     for (int32_t i = 0; i < n; i++)
         if (line[i].kind == LINE_FLOOR) draw_line(f, &line[i], x_max, y_top);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = n - 1; i >= 0; i--)           /* the first on top */
         if (line[i].kind == LINE_MEASURED) draw_line(f, &line[i], x_max, y_top);
+    Labels there;
+    there.n = 0;
+    for (int32_t labels = 0; labels < 2; labels++)
+        for (int32_t i = 0; i < n; i++)
+            for (int32_t k = 0; k < line[i].n && line[i].kind == LINE_MEASURED; k++) {
+                double x = LEFT + (WIDTH - LEFT - RIGHT) * line[i].x[k] / x_max, y = TOP + PLOT * (1 - line[i].y[k] / y_top);
+                if (!labels) keep_free(&there, x - 3, x + 3, y + 4.5);
+                else if (line[i].label[k][0]) put_label(f, &there, x, y - 9, line[i].label[k]);
+            }
     for (int32_t k = 0; ticks && k < ticks->n; k++) {
         char number[32];
         double x = LEFT + (WIDTH - LEFT - RIGHT) * ticks->x[k] / x_max;
@@ -229,7 +251,7 @@ void plot_bars(FILE *f, const PlotText *t, const char *y_name, const PlotSeries 
             double v = group[g].value[i], height = PLOT * v / most, x = middle + width * (i - s->n / 2.0);
             if (!(v >= 0) || !isfinite(v)) continue;
             fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\" class=\"f%d\"/>\n", x + 1.5, TOP + PLOT - height, width - 3, height, s->colour[i]);
-            if (6.1 * (double) strlen(group[g].label[i]) <= width + gap / s->n + 8) text_at(f, x + width / 2, TOP + PLOT - height - 6, "value", "middle", group[g].label[i]);
+            if (CHAR * (double) strlen(group[g].label[i]) <= width + gap / s->n + 8) text_at(f, x + width / 2, TOP + PLOT - height - 6, "value", "middle", group[g].label[i]);
         }
         text_at(f, middle, TOP + PLOT + 19, "axis", "middle", group[g].name);
     }
