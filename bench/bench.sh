@@ -8,6 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$dir"
+commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -17,6 +18,7 @@ measure()
     name=$1
     shift
     "$rt" bench -q "$@" --csv "$dir/$name.csv" --svg "$dir/$name.svg"
+    sed -i "1a # commit: $commit" "$dir/$name.csv"
 }
 
 say 'the machine'

@@ -162,7 +162,7 @@ static void put_label(FILE *f, Labels *there, double x, double y, const char *s)
 {
     double half = CHAR * (double) strlen(s) / 2, middle = x + half > WIDTH - 4 ? WIDTH - 4 - half : x;
     for (int32_t i = 0; i < there->n; i++)
-        if (middle - half < there->at[i].x1 + 3 && middle + half > there->at[i].x0 - 3 && fabs(there->at[i].y - y) < 12) return;
+        if (middle - half < there->at[i].x1 + 1 && middle + half > there->at[i].x0 - 1 && fabs(there->at[i].y - y) < 12) return;
     keep_free(there, middle - half, middle + half, y);
     text_at(f, middle, y, "value", "middle", s);
 }
@@ -211,7 +211,7 @@ void plot_lines(FILE *f, const PlotText *t, const char *x_axis, const char *y_na
         for (int32_t i = 0; i < n; i++)
             for (int32_t k = 0; k < line[i].n && line[i].kind == LINE_MEASURED; k++) {
                 double x = LEFT + (WIDTH - LEFT - RIGHT) * line[i].x[k] / x_max, y = TOP + PLOT * (1 - line[i].y[k] / y_top);
-                if (!labels) keep_free(&there, x - 3, x + 3, y + 4.5);
+                if (!labels) keep_free(&there, x - 2, x + 2, y + 4.5);
                 else if (line[i].label[k][0]) put_label(f, &there, x, y - 9, line[i].label[k]);
             }
     for (int32_t k = 0; ticks && k < ticks->n; k++) {
