@@ -1,6 +1,7 @@
 # make          builds ./ratoon and the library
 # make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
 # make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones)
+# make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
 # make install  PREFIX=/usr/local DESTDIR=; make uninstall; make clean; make setup installs packages only
 
@@ -119,6 +120,7 @@ deps:
 	@python3 tests/deps.py
 
 include tests/tests.mk
+include bench/bench.mk
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .PHONY: all setup demo install uninstall clean help deps

@@ -85,7 +85,8 @@ rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_st
                   void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
 /* A fact as text, like snprintf; 0: unknown key. Keys: "model", "model.arch", "model.name", "model.layers", "model.dim", "model.vocab",
  * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
- * "draft.mask", "draft.fc", "kv", "backend", "chat_template". */
+ * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "model.pass.parameters" and "model.pass.bytes": what every pass reads and
+ * multiplies, which is all but an embedding that is not the head as well. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
 /* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */
@@ -130,8 +131,14 @@ rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_
 /* Milliseconds of a pass of n rows after what the session has committed; repeats >= 1 values to ms. Nothing is kept. */
 rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t n, int32_t repeats, double *ms);
 
-/* What this machine can do at most, measured in about a second: bytes read from memory, int8 operations (a multiply-add is two). */
-rt_status rt_roofline(int32_t threads, double *bytes_per_s, double *int8_ops_per_s, rt_error *e);
+/* What this machine can do at most: bytes read from memory, int8 and f32 operations (a multiply-add is two). Measured in rounds of about
+ * a twentieth of a second, so that they can lie between passes: a round on n <= threads threads raises what it finds faster in `fastest`. */
+typedef struct rt_roofline rt_roofline;
+typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
+rt_status rt_roofline_new(rt_roofline **out, int32_t threads, rt_error *e);       /* threads 0: one per core */
+void      rt_roofline_free(rt_roofline *r);
+int32_t   rt_roofline_threads(const rt_roofline *r);
+void      rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 
 RATOON and MAKE_TINY name the programs (default: ./ratoon and $BUILD/tests/make_tiny, BUILD being build). Tiny random models are made
 in a temporary folder. The last line is 'N passed, N failed'."""
+import csv
 import fcntl
 import json
 import math
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
@@ -55,7 +57,7 @@ def floats(file):
 
 
 class Cli(unittest.TestCase):
-    def ratoon(self, *args, stdin=b"", expect=0, timeout=120):
+    def ratoon(self, *args, stdin=b"", expect=0, timeout=600):
         p = subprocess.run([RATOON, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
         self.assertEqual(p.returncode, expect, "ratoon %s\nstderr: %s" % (" ".join(args), p.stderr.decode("utf-8", "replace")))
         return p
@@ -101,7 +103,8 @@ class Help(Cli):
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
-        self.says("bench", expect=2, names=["--passes"])
+        self.says("bench", expect=2, names=["--roofline", "--passes", "--prompt-tokens", "--prompts"])
+        self.says("bench", "--passes", "1", "--roofline", expect=2, names=["--passes"])
         self.says("logits", "-m", path("qwen3.gguf"), expect=2, names=["--tokens"])
 
     def test_numbers(self):
@@ -497,8 +500,203 @@ class Measure(Cli):
         self.assertEqual(j["ways"][0]["ratio"], 1.0)
         with open(path("profile.json")) as f:
             self.assertIn("edge", json.load(f))
-        csv = self.ratoon("bench", *self.D, *prompts, "--csv", "--chain").stdout.decode().strip().split("\n")
-        self.assertEqual(len(csv), 1 + 2 * 2 * 2)
+        for w in j["ways"]:                          # per position: they sum up to what was accepted
+            self.assertAlmostEqual(sum(w["acceptance"]) * w["drafting_passes"], w["accepted"], places=6)
+        rows = self.csv("bench", *self.D, *prompts, "--csv", path("b.csv"), "--svg", path("b.svg"), "--chain")
+        self.assertEqual(len(rows), 2 * 2 * 2)
+        self.assertEqual(set(rows[0]), {"way", "prompt", "class", "pair", "tokens", "passes", "seconds"})
+        texts = self.svg("b.svg")
+        for word in ("plain", "chain", "tokens per second", "a", "b"):
+            self.assertIn(word, texts)
+
+    def csv(self, *args):
+        """The rows of the file behind --csv, after a look at its comments."""
+        self.ratoon(*args)
+        with open(args[args.index("--csv") + 1]) as f:
+            lines = f.read().split("\n")
+        comments = [x for x in lines if x.startswith("# ")]
+        self.assertTrue(comments[0].startswith("# command: ratoon bench "), comments)
+        self.assertNotIn(TMP, "".join(comments))     # folders stay at home
+        self.assertTrue(any(x.startswith("# machine: ") for x in comments))
+        return list(csv.DictReader(x for x in lines if not x.startswith("#")))
+
+    def svg(self, name):
+        """The texts of a picture, which must be well formed, keep inside its frame, and be drawn for light and dark."""
+        with open(path(name)) as f:
+            image = f.read()
+        root = xml.etree.ElementTree.fromstring(image)
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertIn("prefers-color-scheme: dark", image)
+        width, height = float(root.get("width")), float(root.get("height"))
+        texts = []
+        for e in root.iter():
+            for key, most in (("x", width), ("y", height), ("cx", width), ("cy", height)):
+                if e.get(key) is not None:
+                    self.assertTrue(0 <= float(e.get(key)) <= most, xml.etree.ElementTree.tostring(e))
+            if e.tag.endswith("}text"):
+                texts.append(e.text)
+                size = {"title": 17, "small": 10.5, "value": 11}.get(e.get("class"), 12)
+                if e.get("x") and not e.get("text-anchor"):
+                    self.assertLess(float(e.get("x")) + 0.53 * size * len(e.text), width, e.text)
+        return texts
+
+    def test_bench_files(self):
+        passes = ["bench", "-q", "-m", path("qwen3.gguf"), "--passes", "1,8", "--repeats", "2"]
+        rows = self.csv(*passes, "--csv", path("p.csv"), "--svg", path("p.svg"))
+        self.assertEqual([r["rows"] for r in rows], ["1", "8"])
+        for r in rows:
+            self.assertAlmostEqual(float(r["share_of_limit"]), float(r["limit_ms"]) / float(r["ms"]), delta=0.02 * float(r["share_of_limit"]))
+        texts = self.svg("p.svg")
+        self.assertIn("milliseconds", texts)
+        self.assertTrue(any(t.startswith("limit: ") for t in texts))
+        rows = self.csv("bench", "-q", "-m", path("qwen3.gguf"), "--prompt-tokens", "8,40", "--chunk", "16", "-n", "4", "--csv", path("r.csv"), "--svg", path("r.svg"))
+        self.assertEqual([(r["kind"], r["tokens"]) for r in rows], [("prompt", "8"), ("prompt", "40"), ("decode", "4")])
+        self.assertTrue(all(float(r["tok_s"]) > 0 for r in rows))
+        self.assertIn("prompt of 40", self.svg("r.svg"))
+        rows = self.csv("bench", "--roofline", "--threads", "2", "--repeats", "1", "--csv", path("f.csv"), "--svg", path("f.svg"))
+        self.assertEqual([r["threads"] for r in rows], ["1", "2"])
+        self.assertTrue(all(float(r[k]) > 1e6 for r in rows for k in ("bytes_per_s", "int8_ops_per_s", "f32_ops_per_s")))
+        self.assertIn("2 threads", self.svg("f.svg"))
+        j = json.loads(self.ratoon("bench", "--roofline", "--threads", "1", "--repeats", "1", "--json").stdout)
+        self.assertEqual([r["threads"] for r in j["roofline"]], [1])
+        # Names may be anything, and must not leave the picture or the table.
+        with open(path("odd.jsonl"), "w") as f:
+            for name in ("<b>&\"'", "a,b\nc", "\ufffe", "x" * 100):
+                f.write(json.dumps({"class": name, "prompt": "hello"}) + "\n")
+        rows = self.csv("bench", "-q", *self.D, "--prompts", path("odd.jsonl"), "-n", "2", "--pairs", "1", "--csv", path("o.csv"), "--svg", path("o.svg"))
+        self.assertEqual({r["class"] for r in rows}, {"<b>&\"'", "a,b c", "\ufffe", "x" * 31})
+        self.assertIn("<b>&\"'", self.svg("o.svg"))
+        for option in ("--csv", "--svg"):
+            p = self.ratoon(*passes, option, path("absent/x"), expect=1)
+            self.assertIn("absent/x", p.stderr.decode())
+            p = self.ratoon(*passes, option, "/dev/full", expect=1)
+            self.assertIn("/dev/full", p.stderr.decode())
+        self.says("bench", "-m", path("qwen3.gguf"), "--prompt-tokens", "0", expect=2, names=["--prompt-tokens"])
+        self.says("bench", "-m", path("qwen3.gguf"), "--prompt-tokens", "", expect=2, names=["--prompt-tokens"])
+        self.says("bench", "-q", "-m", path("qwen3.gguf"), "--prompt-tokens", "64", "--ctx", "32", names=["65", "32"])
+
+    FAKE = """import json, os, sys
+with open(sys.argv[1], "a") as f:
+    f.write("peer\\n")
+kind = sys.argv[2]
+def result(prompt, made, *rates):
+    return {"model_filename": "somewhere/%s.gguf" % sys.argv[3], "n_threads": 2, "n_prompt": prompt, "n_gen": made, "avg_ts": sum(rates) / len(rates), "samples_ts": rates}
+results = [result(8, 0, 40.0, 50.0), result(0, 4, 2.5, 2.0), result(16, 4, 9.0)]
+if kind == "json": json.dump(results, sys.stdout, indent=2)
+if kind == "jsonl": print("\\n".join(["warming"] + [json.dumps(r) for r in results]))
+if kind == "batched": print(json.dumps({"pl": 8, "speed_tg": 80.0, "pp": 1, "tg": 4}))
+if kind == "text": print("speed: 1.5 t/s\\nfinal speed: 3.5 t/s", file=sys.stderr)
+"""
+
+    def fake(self, kind, model="qwen3"):
+        return "%s %s %s %s %s" % (sys.executable, write("fake.py", self.FAKE.encode()), path("runs.txt"), kind, model)
+
+    def compare(self, command, *args, **kw):
+        return self.ratoon("bench", "-m", path("qwen3.gguf"), "--threads", "2", *args, "--compare", command, **kw)
+
+    def test_compare(self):
+        rates = ["--prompt-tokens", "8", "-n", "4", "--repeats", "1", "--pairs", "2"]
+        for kind in ("json", "jsonl"):
+            write("runs.txt", b"")
+            j = json.loads(self.compare(self.fake(kind), *rates, "--json", "--svg", path("c.svg"), "-q").stdout)
+            self.assertEqual(j["compare"], {"command": self.fake(kind), "rounds": 2})
+            with open(path("runs.txt")) as f:
+                self.assertEqual(len(f.readlines()), 3)              # one warms up
+            self.assertEqual([r["compare_tok_s"] for r in j["rates"]], [50.0, 2.5])
+            for r in j["rates"]:
+                self.assertAlmostEqual(r["ratio"], r["tok_s"] / r["compare_tok_s"], delta=1e-6 * r["ratio"])
+            texts = self.svg("c.svg")
+            self.assertIn("50", texts)
+            self.assertTrue(any("beside it, in turn: " in t for t in texts))
+        out = self.compare(self.fake("json"), *rates, "-q").stdout.decode()
+        self.assertIn("in turn, 2 rounds: " + self.fake("json"), out)
+        err = self.compare(self.fake("json", "other"), *rates).stderr.decode()
+        self.assertIn("measured other.gguf, not qwen3.gguf", err)
+        self.assertNotIn("threads, ours", err)
+        passes = ["--passes", "1,2,8", "--repeats", "1", "--pairs", "1", "--json", "-q"]
+        j = json.loads(self.compare(self.fake("json"), *passes).stdout)
+        self.assertEqual([(p.get("compare_ms"), p.get("compare_kind")) for p in j["passes"]], [(400.0, "tg"), (None, None), (160.0, "pp")])
+        j = json.loads(self.compare(self.fake("batched"), *passes).stdout)
+        self.assertEqual([p.get("compare_ms") for p in j["passes"]], [None, None, 100.0])
+        j = json.loads(self.compare(self.fake("text"), *passes, "--compare-rate", "speed: *([0-9.]+)").stdout)
+        self.assertAlmostEqual(j["passes"][0]["compare_ms"], 1000 / 3.5, places=5)
+        j = json.loads(self.compare(self.fake("json"), "-d", path("dflash-qwen3-llama.gguf"), "--prompts", path("prompts.jsonl"), "-n", "4", "--pairs", "2", "--json", "-q").stdout)
+        self.assertEqual((j["compare"]["tok_s"], j["pairs"]), (2.5, 2))
+        self.assertEqual(len(j["ways"]), 4)
+        for w in j["ways"]:
+            self.assertAlmostEqual(w["compare_ratio"], w["tok_s"] / 2.5, delta=1e-6 * w["compare_ratio"])
+
+    def test_compare_bad(self):
+        bench = ["bench", "-q", "-m", path("qwen3.gguf"), "--passes", "1", "--repeats", "1"]
+        for command, names in [("ratoon-no-such-program -x", ["ratoon-no-such-program -x", "127", "not found"]), ("true", ["nothing"]), ("echo hello", ["no results"]),
+                               ("echo broken >&2; exit 3", ["exit code 3", "broken"]), ("kill -9 $$", ["signal 9"]), ("echo '[{\"n_prompt\": 1, \"avg_ts\": -1}]'", ["no results"]),
+                               ("echo '{'", ["no results"]), ("yes", ["more than 16 MiB"])]:
+            self.says(*bench, "--compare", command, names=["--compare", *names])
+        self.says(*bench, "--compare", " ", expect=2, names=["empty"])
+        self.says(*bench, "--compare", "echo speed", "--compare-rate", "speed", expect=2, names=["--compare-rate", "group"])
+        self.says(*bench, "--compare", "echo speed", "--compare-rate", "(", expect=2, names=["--compare-rate"])
+        self.says(*bench, "--compare", "echo speed: fast", "--compare-rate", "speed: (.*)", names=["speed: (.*)"])
+        self.says(*bench, "--compare-rate", "(.)", expect=2, names=["--compare"])
+        self.says("bench", "--roofline", "--compare", "true", expect=2, names=["--compare"])
+        self.says(*bench, "--compare", "true", "--compare-limit", "0", expect=2, names=["--compare-limit"])
+
+    def ends(self, pid):
+        for _ in range(100):
+            try:
+                with open("/proc/%d/stat" % pid) as f:
+                    if f.read().rsplit(")", 1)[1].split()[0] == "Z":
+                        return True
+            except FileNotFoundError:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def test_compare_ends_its_children(self):
+        bench = [RATOON, "bench", "-q", "-m", path("qwen3.gguf"), "--passes", "1", "--compare"]
+        command = "sleep 600 & echo $! > %s; trap '' INT TERM; sleep 601" % path("pid.txt")
+        begun = time.time()
+        self.says(*bench[1:], command, "--compare-limit", "1", names=["1 seconds", "--compare-limit"])
+        self.assertLess(time.time() - begun, 300)
+        with open(path("pid.txt")) as f:
+            self.assertTrue(self.ends(int(f.read())))
+        for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
+            os.unlink(path("pid.txt"))
+            p = subprocess.Popen(bench + ["echo $$ > %s; exec sleep 602" % path("pid.txt")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            while not os.path.exists(path("pid.txt")) or not os.path.getsize(path("pid.txt")):
+                time.sleep(0.02)
+            with open(path("pid.txt")) as f:
+                child = int(f.read())
+            p.send_signal(number)
+            p.communicate(timeout=300)
+            self.assertEqual(p.returncode, code)
+            self.assertTrue(self.ends(child))
+
+    def test_prompt_bar(self):
+        """A long prompt shows rate and time left on a terminal, wipes them, and shows nothing where there is no terminal."""
+        text = write("long.txt", b"hello world, this goes on. " * 32)
+        run = [RATOON, "run", "-m", path("qwen3.gguf"), "-d", "none", "--backend", "cpu:portable", "--threads", "1", "--ctx", "8192", "--chunk", "64", "-f", text, "-n", "1"]
+        main, other = os.openpty()
+        p = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=other)
+        os.close(other)
+        seen = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            seen += part
+        os.close(main)
+        p.communicate(timeout=600)
+        self.assertEqual(p.returncode, 0)
+        bars = [x for x in seen.split(b"\r") if x.startswith(b"prompt [")]
+        self.assertGreater(len(bars), 0, seen)
+        self.assertRegex(bars[-1].decode(), r"prompt \[#+\.*\] +\d+%  \d[\d.]* tokens/s  \d+ s left")
+        last = seen.rindex(b"prompt [")
+        self.assertIn(b"\r\x1b[K", seen[last:])
+        quiet = subprocess.run(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        self.assertNotIn(b"prompt [", quiet.stderr)
 
     def test_simulated(self):
         prompts = ["--prompts", path("prompts.jsonl"), "-n", "16", "--pairs", "1"]

@@ -46,6 +46,11 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     if (strcmp(key, ".ctx") == 0) return (size_t) snprintf(out, cap, "%d", m->ctx_train);
     if (strcmp(key, ".parameters") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->n_weights);
     if (strcmp(key, ".bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->weight_bytes);
+    /* Of an embedding that is no head a pass reads single rows. */
+    bool apart = !m->target && m->embed.data && m->embed.data != m->head.data;
+    uint64_t embed = apart ? (uint64_t) m->embed.rows * (uint64_t) m->embed.cols : 0, embed_bytes = apart ? m->be->weight_bytes(m->be, m->embed.type, m->embed.rows, m->embed.cols) : 0;
+    if (strcmp(key, ".pass.parameters") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) (m->n_weights - embed));
+    if (strcmp(key, ".pass.bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) (m->weight_bytes - embed_bytes));
     if (strcmp(key, ".block") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->block);
     if (strcmp(key, ".mask") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->mask_id);
     if (strcmp(key, ".fc") == 0 && m->target) return (size_t) snprintf(out, cap, "%d x %d", m->dim, m->tap_width);
@@ -256,8 +261,31 @@ rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t n, int32_t repeats, d
     return (rt_status) spec_time(&st->spec, &s->s, n, repeats, ms, &st->error);
 }
 
-rt_status rt_roofline(int32_t threads, double *bytes_per_s, double *int8_ops_per_s, rt_error *e)
+struct rt_roofline { Roofline *r; };
+
+rt_status rt_roofline_new(rt_roofline **out, int32_t threads, rt_error *e)
 {
     Error err = { 0 };
-    return report(e, roofline_measure(bytes_per_s, int8_ops_per_s, threads, level_best(), &err), &err);
+    rt_roofline *r = calloc(1, sizeof *r);
+    *out = NULL;
+    Status code = r ? roofline_open(&r->r, threads, level_best(), &err) : fail(&err, ST_MEMORY, "roofline: out of memory");
+    if (code == ST_OK) *out = r;
+    else free(r);
+    return report(e, code, &err);
+}
+
+void rt_roofline_free(rt_roofline *r)
+{
+    if (r) roofline_close(r->r);
+    free(r);
+}
+
+int32_t rt_roofline_threads(const rt_roofline *r) { return roofline_threads(r->r); }
+
+void rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest)
+{
+    Peaks p = { fastest->bytes_per_s, fastest->int8_ops_per_s, fastest->f32_ops_per_s };
+    int32_t most = roofline_threads(r->r);
+    roofline_round(&p, r->r, n < 1 ? 1 : n > most ? most : n);
+    *fastest = (rt_peaks) { p.bytes_per_s, p.int8_ops_per_s, p.f32_ops_per_s };
 }

@@ -1,12 +1,13 @@
 /* bench_prompts.c - plain, chain, tree and auto take turns on the same prompts. Each way has a session and a step object of its own and
- * is warmed up first; what is timed is decoding, without the prompt. Ratios are taken inside a pair of runs, medians over the pairs. */
+ * is warmed up first; what is timed is decoding, without the prompt. Ratios are taken inside a pair of runs, medians over the pairs.
+ * With a peer every pair is a round of its own. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "programs/bench.h"
 #include "programs/generate.h"
 
-enum { WAYS = 4, GROUPS_MAX = 16 };
+enum { WAYS = 4, GROUPS_MAX = PLOT_GROUPS_MAX, DEPTHS = 64 };
 
 typedef struct {
     char        name[24];
@@ -16,7 +17,10 @@ typedef struct {
     double     *seconds, *tokens;                  /* [pairs, groups] */
     int64_t     generated, passes, drafted, accepted;
     int64_t     group_generated[GROUPS_MAX], group_passes[GROUPS_MAX];
+    int64_t     drafting, reached[DEPTHS];         /* see Generated */
 } Way;
+
+typedef struct { double seconds; int64_t tokens, passes; int32_t way, prompt, pair; } Run;      /* a line of the CSV */
 
 typedef struct {
     Bench      *b;
@@ -25,10 +29,12 @@ typedef struct {
     int32_t   **prompt, *n_prompt, *group;         /* [prompts] */
     char        groups[GROUPS_MAX][32]; int32_t n_groups;
     Way         way[WAYS];
-    int32_t     n_ways, pairs, n;
+    int32_t     n_ways, pairs, pair, n;            /* pair: the next */
+    Run        *run; int32_t n_runs;               /* [pairs * prompts * ways] */
     Generated   got, first;                        /* first: plain decoding's text of the prompt under way */
     int64_t     differing;
-    rt_profile  profile;
+    rt_profile  profile, seen;                     /* to be drawn from; what was measured */
+    bool        profiled;                          /* seen is there */
     char        profile_name[64];
     bool        ignore_eos;
     Progress    bar;
@@ -52,7 +58,8 @@ static bool prepare(Runs *r)
     r->group = calloc(n, sizeof *r->group);
     r->got.token = malloc(sizeof *r->got.token * (size_t) r->n);
     r->first.token = malloc(sizeof *r->first.token * (size_t) r->n);
-    if (!r->prompt || !r->n_prompt || !r->group || !r->got.token || !r->first.token) return complain(r->o, "out of memory") == 0;
+    r->run = calloc((size_t) r->pairs * n * WAYS, sizeof *r->run);
+    if (!r->prompt || !r->n_prompt || !r->group || !r->got.token || !r->first.token || !r->run) return complain(r->o, "out of memory") == 0;
     int32_t longest = 0;
     for (int32_t i = 0; i < r->prompts.n; i++) {
         if (!text_tokens(p, &r->prompt[i], &r->n_prompt[i], r->prompts.at[i].text, r->prompts.at[i].len, p->o->special)) return false;
@@ -63,11 +70,11 @@ static bool prepare(Runs *r)
     return true;
 }
 
-static bool open_ways(Runs *r)
+/* What is compared: found in the first round, the same in all. */
+static bool choose_ways(Runs *r)
 {
     const Options *o = r->o;
     int32_t nodes = o->budget > 0 ? o->budget : 22, depth = (int32_t) property(r->b->p.engine, "draft.block") - 1;
-    rt_error e = { 0 };
     r->way[0] = (Way) { .name = "plain", .so = { .budget = BUDGET_OPTION_PLAIN } };
     r->n_ways = 1;
     if (r->b->p.files.draft[0]) {
@@ -90,10 +97,17 @@ static bool open_ways(Runs *r)
         way->seconds = calloc(cells, sizeof *way->seconds);
         way->tokens = calloc(cells, sizeof *way->tokens);
         if (!way->seconds || !way->tokens) return complain(o, "out of memory") == 0;
-        rt_session_options so = { .ctx = r->b->o.ctx, .draft_ctx = o->draft_ctx, .checkpoints = 1, .ngram = o->ngram };
-        if (rt_step_new(&way->step, r->b->p.engine, &way->so, &e) != RT_OK || rt_session_new(&way->session, r->b->p.engine, &so, &e) != RT_OK)
-            return complain(o, "%s", e.text) == 0;
     }
+    return true;
+}
+
+static bool open_ways(Runs *r)
+{
+    rt_error e = { 0 };
+    rt_session_options so = { .ctx = r->b->o.ctx, .draft_ctx = r->o->draft_ctx, .checkpoints = 1, .ngram = r->o->ngram };
+    for (int32_t w = 0; w < r->n_ways; w++)
+        if (rt_step_new(&r->way[w].step, r->b->p.engine, &r->way[w].so, &e) != RT_OK || rt_session_new(&r->way[w].session, r->b->p.engine, &so, &e) != RT_OK)
+            return complain(r->o, "%s", e.text) == 0;
     return true;
 }
 
@@ -102,8 +116,8 @@ static void close_ways(Runs *r)
     for (int32_t w = 0; w < WAYS; w++) {
         rt_session_free(r->way[w].session);
         rt_step_free(r->way[w].step);
-        free(r->way[w].seconds);
-        free(r->way[w].tokens);
+        r->way[w].session = NULL;
+        r->way[w].step = NULL;
     }
 }
 
@@ -136,9 +150,9 @@ static void count(Runs *r, Way *way, int32_t pair, int32_t at)
     way->accepted += s->accepted;
     way->group_generated[group] += s->generated;
     way->group_passes[group] += s->passes;
-    if (r->o->csv)
-        printf("%s%s,%d,%s,%d,%lld,%lld,%.6f\n", way->name, r->o->simulate && way != r->way ? " (simulated)" : "", at + 1, r->groups[group], pair + 1,
-               (long long) s->generated, (long long) s->passes, r->got.seconds);
+    way->drafting += r->got.drafting;
+    for (int32_t d = 0; d < DEPTHS; d++) way->reached[d] += r->got.reached[d];
+    r->run[r->n_runs++] = (Run) { .way = (int32_t) (way - r->way), .prompt = at, .pair = pair, .tokens = s->generated, .passes = s->passes, .seconds = r->got.seconds };
 }
 
 static void check_text(Runs *r, const Way *way)
@@ -151,21 +165,44 @@ static void check_text(Runs *r, const Way *way)
     }
 }
 
-static bool measure(Runs *r)
+/* The way that looked at the most nodes has seen the most ranks. */
+static void keep_profile(Runs *r)
 {
-    if (r->o->csv) printf("way,prompt,class,pair,tokens,passes,seconds\n");
-    progress_start(&r->bar, "bench", (uint64_t) (r->pairs * r->prompts.n * r->n_ways));
-    uint64_t done = 0;
-    for (int32_t pair = 0; pair < r->pairs; pair++)
-        for (int32_t at = 0; at < r->prompts.n; at++)
-            for (int32_t w = 0; w < r->n_ways; w++) {
-                if (!one_run(r, &r->way[w], at, r->n)) return false;
-                check_text(r, &r->way[w]);
-                count(r, &r->way[w], pair, at);
-                progress_to(&r->bar, ++done);
-            }
-    progress_end(&r->bar);
+    int32_t widest = 0;
+    for (int32_t w = 1; w < r->n_ways; w++)
+        if (r->way[w].so.budget > r->way[widest].so.budget) widest = w;
+    r->profiled = widest > 0;
+    if (r->profiled) rt_step_profile(r->way[widest].step, &r->seen);
+}
+
+static bool one_pair(Runs *r)
+{
+    for (int32_t at = 0; at < r->prompts.n; at++)
+        for (int32_t w = 0; w < r->n_ways; w++) {
+            if (!one_run(r, &r->way[w], at, r->n)) return false;
+            check_text(r, &r->way[w]);
+            count(r, &r->way[w], r->pair, at);
+            progress_to(&r->bar, (uint64_t) r->n_runs);
+        }
+    r->pair++;
     return true;
+}
+
+/* One round: all pairs, or one of them if a peer's run lies between. */
+static bool measure(Bench *b, void *ud)
+{
+    Runs *r = ud;
+    bool good = r->prompt || (prepare(r) && choose_ways(r));
+    good = good && open_ways(r) && warm_up(r);
+    progress_start(&r->bar, "bench", (uint64_t) (r->pairs * r->prompts.n * r->n_ways));
+    while (good && r->pair < r->pairs) {
+        good = one_pair(r);
+        if (b->o.compare) break;
+    }
+    progress_end(&r->bar);
+    if (good) keep_profile(r);
+    close_ways(r);
+    return good;
 }
 
 /* ---- reporting ---- */
@@ -192,91 +229,163 @@ static void medians(const Runs *r, const Way *way, int32_t group, double *speed,
     }
 }
 
+static double accept_length(const Way *way, int32_t group)
+{
+    return group < 0 ? over((double) way->generated, (double) way->passes) : over((double) way->group_generated[group], (double) way->group_passes[group]);
+}
+
+/* At each position of a block, how many of the passes that drafted accepted a token there; 1 and their sum is the accept length of these. */
+static json_t *acceptance_json(const Way *way)
+{
+    json_t *list = json_array();
+    for (int32_t d = 0; d < DEPTHS && way->reached[d] > 0; d++) json_array_append_new(list, json_real(over((double) way->reached[d], (double) way->drafting)));
+    return list;
+}
+
+static double peer_rate(const Runs *r) { return r->o->compare ? peer_median(&r->b->peer, RATE_DECODE, 0) : 0; }
+
 static json_t *way_json(const Runs *r, const Way *way, double *x)
 {
     double speed, ratio;
     json_t *groups = json_object();
     for (int32_t g = 0; g < r->n_groups; g++) {
         medians(r, way, g, &speed, &ratio, x);
-        json_object_set_new(groups, r->groups[g], json_pack("{s:f s:f s:f}", "tok_s", speed, "ratio", ratio, "accept_length",
-                                                            over((double) way->group_generated[g], (double) way->group_passes[g])));
+        json_object_set_new(groups, r->groups[g], json_pack("{s:f s:f s:f}", "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, g)));
     }
     medians(r, way, -1, &speed, &ratio, x);
-    return json_pack("{s:s s:f s:f s:f s:I s:I s:I s:I s:o s:b}", "way", way->name, "tok_s", speed, "ratio", ratio, "accept_length",
-                     over((double) way->generated, (double) way->passes), "generated", (json_int_t) way->generated, "passes", (json_int_t) way->passes, "drafted",
-                     (json_int_t) way->drafted, "accepted", (json_int_t) way->accepted, "classes", groups, "simulated", r->o->simulate && way != r->way);
+    json_t *j = json_pack("{s:s s:f s:f s:f s:I s:I s:I s:I s:I s:o s:o s:b}", "way", way->name, "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, -1),
+                          "generated", (json_int_t) way->generated, "passes", (json_int_t) way->passes, "drafted", (json_int_t) way->drafted, "accepted",
+                          (json_int_t) way->accepted, "drafting_passes", (json_int_t) way->drafting, "acceptance", acceptance_json(way), "classes", groups, "simulated",
+                          r->o->simulate && way != r->way);
+    if (peer_rate(r) > 0) json_object_set_new(j, "compare_ratio", json_real(speed / peer_rate(r)));
+    return j;
 }
 
 static void print_way(const Runs *r, const Way *way, double *x)
 {
     double speed, ratio;
     medians(r, way, -1, &speed, &ratio, x);
-    printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s\n", way->name, speed, ratio, over((double) way->generated, (double) way->passes),
+    printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s", way->name, speed, ratio, accept_length(way, -1),
            r->o->simulate && way != r->way ? "  (simulated acceptance)" : "");
+    if (peer_rate(r) > 0) printf("  %.2f times %s", speed / peer_rate(r), r->b->peer_name);
+    putchar('\n');
     for (int32_t g = 0; g < r->n_groups && r->n_groups > 1; g++) {
         medians(r, way, g, &speed, &ratio, x);
-        printf("  %-16s %9.2f tokens/s  %.2fx plain  accept length %.2f\n", r->groups[g], speed, ratio,
-               over((double) way->group_generated[g], (double) way->group_passes[g]));
+        printf("  %-16s %9.2f tokens/s  %.2fx plain  accept length %.2f\n", r->groups[g], speed, ratio, accept_length(way, g));
     }
+    if (way->drafting == 0) return;
+    printf("  accepted at position");
+    for (int32_t d = 0; d < DEPTHS && way->reached[d] > 0; d++) printf(" %d: %.0f %%", d + 1, 100 * over((double) way->reached[d], (double) way->drafting));
+    printf(" of %lld passes that drafted\n", (long long) way->drafting);
+}
+
+static json_t *as_json(const Runs *r, double *x)
+{
+    json_t *ways = json_array(), *j = bench_json(r->b);
+    for (int32_t w = 0; w < r->n_ways; w++) json_array_append_new(ways, way_json(r, &r->way[w], x));
+    json_object_update_new(j, json_pack("{s:o s:i s:i s:i s:I s:o s:o}", "draft", r->b->p.files.draft[0] ? json_string(base_name(r->b->p.files.draft)) : json_null(), "prompts",
+                                        r->prompts.n, "pairs", r->pairs, "n", r->n, "differing_texts", (json_int_t) r->differing, "simulated",
+                                        r->o->simulate ? json_string(r->profile_name) : json_null(), "ways", ways));
+    if (peer_rate(r) > 0) json_object_set_new(json_object_get(j, "compare"), "tok_s", json_real(peer_rate(r)));
+    return j;
+}
+
+static void write_csv(const Runs *r, FILE *f)
+{
+    fprintf(f, "way,prompt,class,pair,tokens,passes,seconds\n");
+    for (int32_t i = 0; i < r->n_runs; i++) {
+        const Run *x = &r->run[i];
+        fprintf(f, "%s%s,%d,\"", r->way[x->way].name, r->o->simulate && x->way > 0 ? " (simulated)" : "", x->prompt + 1);
+        for (const char *s = r->groups[r->group[x->prompt]]; *s; s++) fprintf(f, "%s%c", *s == '"' ? "\"" : "", (unsigned char) *s < 32 ? ' ' : *s);
+        fprintf(f, "\",%d,%lld,%lld,%.6f\n", x->pair + 1, (long long) x->tokens, (long long) x->passes, x->seconds);
+    }
+    for (int32_t i = 0; i < r->b->peer.n; i++)
+        for (int32_t k = 0; r->b->peer.rate[i].kind == RATE_DECODE && k < r->b->peer.rate[i].rounds; k++)
+            fprintf(f, "compared,,,%d,1,,%.6f\n", k + 1, 1 / r->b->peer.rate[i].tok_s[k]);
+}
+
+static void draw(Runs *r, FILE *f, double *x)
+{
+    static PlotGroup group[GROUPS_MAX];
+    PlotSeries s = { 0 };
+    PlotText t;
+    char subtitle[160];
+    memset(group, 0, sizeof group);
+    for (int32_t w = 0; w < r->n_ways; w++) {
+        s.name[s.n] = r->way[w].name;
+        s.colour[s.n++] = w == 0 ? 2 : w + 1 == r->n_ways ? 0 : 2 + w;
+        for (int32_t g = 0; g < r->n_groups; g++) {
+            double speed, ratio;
+            medians(r, &r->way[w], g, &speed, &ratio, x);
+            snprintf(group[g].name, sizeof group[g].name, "%s", r->groups[g]);
+            group[g].value[w] = speed;
+            snprintf(group[g].label[w], sizeof group[g].label[w], w == 0 ? "%.4g" : "%.2fx", w == 0 ? speed : ratio);
+        }
+    }
+    if (peer_rate(r) > 0) {
+        s.name[s.n] = r->b->peer_name;
+        s.colour[s.n] = 1;
+        for (int32_t g = 0; g < r->n_groups; g++) {
+            group[g].value[s.n] = peer_rate(r);
+            snprintf(group[g].label[s.n], sizeof group[g].label[0], "%.4g", peer_rate(r));
+        }
+        s.n++;
+    }
+    snprintf(subtitle, sizeof subtitle, "%s%d prompts, %d tokens each at most, medians of %d interleaved runs", r->o->simulate ? "SIMULATED acceptance; " : "", r->prompts.n, r->n, r->pairs);
+    bench_plot_text(r->b, &t, "Decoding with and without speculation", subtitle);
+    plot_bars(f, &t, "tokens per second", &s, group, r->n_groups);
+}
+
+static bool write_profile(Runs *r)
+{
+    if (!r->o->write_profile) return true;
+    if (!r->profiled || r->o->simulate) return complain(r->o, "--write-profile needs a drafter and real acceptance") == 0;
+    char name[320];
+    snprintf(name, sizeof name, "%.120s with %.120s, %s", base_name(r->b->p.files.model), base_name(r->b->p.files.draft), base_name(r->o->prompts));
+    return profile_write(r->o, &r->seen, name, r->o->write_profile);
 }
 
 static int report(Runs *r)
 {
+    Bench *b = r->b;
     double *x = calloc((size_t) r->pairs, sizeof *x);
     if (!x) return complain(r->o, "out of memory");
-    int status = EXIT_FINE;
+    bool good = write_profile(r);
+    FILE *f = bench_csv(b, &good);
+    if (f) write_csv(r, f);
+    bench_close(b, f, r->o->csv, &good);
+    f = bench_svg(b, &good);
+    if (f) draw(r, f, x);
+    bench_close(b, f, r->o->svg, &good);
     if (r->o->json) {
-        json_t *ways = json_array();
-        for (int32_t w = 0; w < r->n_ways; w++) json_array_append_new(ways, way_json(r, &r->way[w], x));
-        json_t *j = json_pack("{s:s s:o s:i s:i s:i s:I s:o s:o}", "model", base_name(r->b->p.files.model), "draft",
-                              r->b->p.files.draft[0] ? json_string(base_name(r->b->p.files.draft)) : json_null(), "prompts", r->prompts.n, "pairs", r->pairs,
-                              "n", r->n, "differing_texts", (json_int_t) r->differing, "simulated", r->o->simulate ? json_string(r->profile_name) : json_null(), "ways", ways);
-        if (!json_print(r->o, j)) status = EXIT_FAILED;
-    } else if (!r->o->csv) {
+        good &= json_print(r->o, as_json(r, x));
+    } else {
         printf("%d prompts, %d tokens each at most, medians of %d interleaved runs%s%s%s\n", r->prompts.n, r->n, r->pairs,
                r->o->simulate ? "; SIMULATED acceptance, profile " : "", r->o->simulate ? r->profile_name : "", r->o->simulate ? " (the text means nothing)" : "");
         for (int32_t w = 0; w < r->n_ways; w++) print_way(r, &r->way[w], x);
+        if (peer_rate(r) > 0) printf("%-10s %9.2f tokens/s, in turn: %s\n", r->b->peer_name, peer_rate(r), r->o->compare);
     }
     free(x);
-    if (output_done(r->o)) status = EXIT_FAILED;
-    if (r->differing) status = complain(r->o, "%lld texts differ from plain decoding (see ratoon verify)", (long long) r->differing);
-    return status;
-}
-
-/* The way that looked at the most nodes has seen the most ranks. */
-static bool write_profile(Runs *r)
-{
-    rt_profile p;
-    int32_t widest = 0;
-    if (!r->o->write_profile) return true;
-    for (int32_t w = 1; w < r->n_ways; w++)
-        if (r->way[w].so.budget > r->way[widest].so.budget) widest = w;
-    if (widest == 0 || r->o->simulate) return complain(r->o, "--write-profile needs a drafter and real acceptance") == 0;
-    rt_step_profile(r->way[widest].step, &p);
-    char name[320];
-    snprintf(name, sizeof name, "%.120s with %.120s, %s", base_name(r->b->p.files.model), base_name(r->b->p.files.draft), base_name(r->o->prompts));
-    return profile_write(r->o, &p, name, r->o->write_profile);
+    good &= output_done(r->o) == EXIT_FINE;
+    if (r->differing) good = complain(r->o, "%lld texts differ from plain decoding (see ratoon verify)", (long long) r->differing) == 0;
+    return good ? EXIT_FINE : EXIT_FAILED;
 }
 
 int bench_prompts(Bench *b)
 {
-    Runs r = { .b = b, .o = &b->o, .pairs = b->o.pairs ? b->o.pairs : 5, .n = b->o.n ? b->o.n : 128, .ignore_eos = b->o.ignore_eos || b->o.simulate };
+    Runs r = { .b = b, .o = &b->o, .pairs = b->o.pairs ? b->o.pairs : b->o.compare ? 3 : 5, .n = b->o.n ? b->o.n : 128, .ignore_eos = b->o.ignore_eos || b->o.simulate };
     int status = EXIT_FAILED;
     bool ready = !b->o.simulate || profile_read(&b->o, &r.profile, r.profile_name, b->o.simulate);
-    if (ready && prompts_read(&b->o, &r.prompts, b->o.prompts)) {
-        if (program_open(&b->p, &b->o, WITH_DRAFTER, NULL, 0) && prepare(&r) && open_ways(&r) && warm_up(&r) && measure(&r)) {
-            status = report(&r);
-            if (!write_profile(&r)) status = EXIT_FAILED;
-        } else if (interrupts) {
-            status = EXIT_INTERRUPTED;
-        }
-        close_ways(&r);
-        program_close(&b->p);
-    }
+    if (ready && prompts_read(&b->o, &r.prompts, b->o.prompts) && bench_rounds(b, WITH_DRAFTER, measure, &r)) status = report(&r);
     for (int32_t i = 0; r.prompt && i < r.prompts.n; i++) free(r.prompt[i]);
+    for (int32_t w = 0; w < r.n_ways; w++) {
+        free(r.way[w].seconds);
+        free(r.way[w].tokens);
+    }
     free(r.prompt);
     free(r.n_prompt);
     free(r.group);
+    free(r.run);
     free(r.got.token);
     free(r.first.token);
     prompts_free(&r.prompts);

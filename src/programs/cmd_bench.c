@@ -1,78 +1,189 @@
-/* ratoon bench: figures of this machine. Passes are timed in interleaved rounds, of which the fastest counts; decoding runs of each way
- * take turns, so that a machine that changes its speed meanwhile changes it for all of them. */
+/* cmd_bench.c - ratoon bench: figures of this machine. Whatever is compared takes turns, so that a machine that changes its speed meanwhile changes it
+ * for all of them. A peer and our model are never in memory together: models that fill the machine do not fit twice. */
 #include <errno.h>
+#include <malloc.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "programs/bench.h"
 
-/* ---- passes ---- */
+/* ---- what belongs beside figures ---- */
 
-static bool time_passes(Bench *b, const int32_t *rows, int32_t n, double *ms)
+/* A word of a command line without its folders: "--out=/a/b" is "--out=b". */
+static void add_word(char *out, size_t cap, const char *word)
 {
-    int32_t repeats = b->o.repeats ? b->o.repeats : 12;
-    progress_start(&b->p.bar, "passes", (uint64_t) (repeats * n));
-    for (int32_t r = 0; r < repeats; r++)
-        for (int32_t i = 0; i < n; i++) {
-            double t;
-            if (rt_time_pass(b->p.step, b->p.session, rows[i], 1, &t) != RT_OK) return complain(&b->o, "%s", rt_step_error(b->p.step)) == 0;
-            if (r == 0 || t < ms[i]) ms[i] = t;
-            progress_to(&b->p.bar, (uint64_t) (r * n + i + 1));
-        }
-    progress_end(&b->p.bar);
-    return true;
+    size_t at = strlen(out), option = word[0] == '-' && strchr(word, '=') ? (size_t) (strchr(word, '=') + 1 - word) : 0;
+    snprintf(out + at, cap - at, "%s%.*s%s", at ? " " : "", (int) option, word, base_name(word + option));
 }
 
-/* The least time that a pass of n rows can take here: weights are read once, and every weight is multiplied for every row. */
-static double limit_ms(const Bench *b, int32_t rows, double bytes_s, double ops_s)
+static void describe_commands(Bench *b, int argc, char **argv)
 {
-    double read = (double) property(b->p.engine, "model.bytes") / bytes_s;
-    double work = 2.0 * (double) property(b->p.engine, "model.parameters") * rows / ops_s;
+    char *save, *copy = b->o.compare ? strdup(b->o.compare) : NULL;
+    for (char *w = copy ? strtok_r(copy, " \t\n", &save) : NULL; w; w = strtok_r(NULL, " \t\n", &save)) {
+        if (!b->compare[0]) snprintf(b->peer_name, sizeof b->peer_name, "%s", base_name(w));
+        add_word(b->compare, sizeof b->compare, w);
+    }
+    free(copy);
+    snprintf(b->command, sizeof b->command, "ratoon");
+    for (int i = 0; i < argc; i++)
+        if (b->o.compare != argv[i]) add_word(b->command, sizeof b->command, argv[i]);
+        else snprintf(b->command + strlen(b->command), sizeof b->command - strlen(b->command), " '...'");
+}
+
+static void describe_machine(Bench *b)
+{
+    char line[256], name[160] = "";
+    cpu_set_t cores;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && !name[0] && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon && colon[1]) snprintf(name, sizeof name, "%.*s", (int) strcspn(colon + 2, "\n"), colon + 2);
+    }
+    if (f) fclose(f);
+    struct utsname u;
+    if (!name[0] && uname(&u) == 0) snprintf(name, sizeof name, "%.100s", u.machine);
+    b->threads = b->o.threads ? b->o.threads : sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+}
+
+/* "2.7 G", "10.6 M" */
+static const char *size_text(char out[24], double x)
+{
+    snprintf(out, 24, "%.3g %s", x >= 1e9 ? x / 1e9 : x / 1e6, x >= 1e9 ? "G" : "M");
+    return out;
+}
+
+static void describe_model(Bench *b)
+{
+    char backend[64] = "", kv[32] = "", values[24], bytes[24];
+    const Files *f = &b->p.files;
+    rt_property(b->p.engine, "backend", backend, sizeof backend);
+    rt_property(b->p.engine, "kv", kv, sizeof kv);
+    b->bytes = (double) property(b->p.engine, "model.pass.bytes");
+    b->values = (double) property(b->p.engine, "model.pass.parameters");
+    b->head = (double) property(b->p.engine, "model.vocab") * (double) property(b->p.engine, "model.dim");
+    snprintf(b->model, sizeof b->model, "%.120s%s%.120s; a pass reads %s weights, %sB; keys/values %s, backend %s", base_name(f->model), f->draft[0] ? " with " : "",
+             base_name(f->draft), size_text(values, b->values), size_text(bytes, b->bytes), kv, backend);
+}
+
+/* ---- rounds ---- */
+
+void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, &b->peaks); }
+
+double bench_limit_ms(const Bench *b, int32_t rows)
+{
+    double read = b->bytes / b->peaks.bytes_per_s, work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
 }
 
-static int report_passes(Bench *b, const int32_t *rows, int32_t n, const double *ms)
+static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud)
 {
-    double bytes_s = 0, ops_s = 0;
     rt_error e = { 0 };
-    json_t *list = json_array();
-    if (rt_roofline(b->o.threads, &bytes_s, &ops_s, &e) != RT_OK) {
-        json_decref(list);
-        return complain(&b->o, "%s", e.text);
+    bool good = program_open(&b->p, &b->o, with, NULL, 0);
+    if (good) {
+        describe_model(b);
+        good = rt_roofline_new(&b->roof, b->threads, &e) == RT_OK || complain(&b->o, "%s", e.text) == 0;
     }
-    if (b->o.csv) printf("rows,ms,share_of_limit\n");
-    if (!b->o.csv && !b->o.json) printf("memory %.1f GB/s, int8 %.2f Tops/s, weights %.3f GB\n", bytes_s / 1e9, ops_s / 1e12, (double) property(b->p.engine, "model.bytes") / 1e9);
-    for (int32_t i = 0; i < n; i++) {
-        double share = limit_ms(b, rows[i], bytes_s, ops_s) / ms[i];
-        if (b->o.csv) printf("%d,%.4f,%.4f\n", rows[i], ms[i], share);
-        else if (!b->o.json) printf("%3d rows %10.3f ms   %.2fx of %d   %.0f %% of the limit\n", rows[i], ms[i], ms[i] / ms[0], rows[0], 100 * share);
-        json_array_append_new(list, json_pack("{s:i s:f s:f}", "rows", rows[i], "ms", ms[i], "share_of_limit", share));
-    }
-    if (!b->o.csv && !b->o.json && limit_ms(b, rows[0], bytes_s, ops_s) > ms[0]) printf("more than 100 %%: the weights of so small a model stay in the cache\n");
-    if (b->o.json)
-        return json_print(&b->o, json_pack("{s:o s:f s:f}", "passes", list, "bytes_per_s", bytes_s, "int8_ops_per_s", ops_s)) ? EXIT_FINE : EXIT_FAILED;
-    json_decref(list);
-    return output_done(&b->o);
+    good = good && measure(b, ud) && !interrupts;
+    rt_roofline_free(b->roof);
+    b->roof = NULL;
+    program_close(&b->p);
+    b->p = (Program) { .o = &b->o, .files = b->p.files };
+    malloc_trim(0);
+    return good;
 }
 
-static int bench_passes(Bench *b)
+bool bench_rounds(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud)
 {
-    int32_t *rows = NULL, n = 0;
-    if (!ids_read(&b->o, &rows, &n, b->o.passes, "--passes", 1, 64)) return EXIT_USAGE;
-    double *ms = calloc((size_t) n + 1, sizeof *ms);
-    int status = EXIT_FAILED;
-    if (n == 0) {
-        complain(&b->o, "--passes: no number was given");
-    } else if (ms && program_open(&b->p, &b->o, b->o.draft ? WITH_DRAFTER | WITH_SESSION : WITH_SESSION, NULL, 0)) {
-        if (time_passes(b, rows, n, ms)) status = report_passes(b, rows, n, ms);
-        else if (interrupts) status = EXIT_INTERRUPTED;
+    b->rounds = !b->o.compare ? 1 : b->o.pairs ? b->o.pairs : 3;
+    hear_interrupts();
+    if (b->o.compare) {
+        b->peer = (Peer) { .o = &b->o, .model = b->p.files.model, .threads = b->threads };
+        note(&b->o, "warming up: %s", b->o.compare);
+        if (!peer_run(&b->peer, false)) return false;
     }
-    program_close(&b->p);
-    free(rows);
-    free(ms);
-    return status;
+    for (int32_t r = 0; r < b->rounds; r++) {
+        if (!our_turn(b, with, measure, ud)) return false;
+        if (b->o.compare && !peer_run(&b->peer, true)) return false;
+    }
+    return true;
 }
+
+/* ---- writing ---- */
+
+json_t *bench_json(const Bench *b)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "command", json_text(b->command, strlen(b->command)));
+    json_object_set_new(j, "version", json_string(rt_version()));
+    json_object_set_new(j, "machine", json_text(b->machine, strlen(b->machine)));
+    json_object_set_new(j, "threads", json_integer(b->threads));
+    if (b->model[0]) json_object_set_new(j, "model", json_text(base_name(b->p.files.model), strlen(base_name(b->p.files.model))));
+    if (b->peaks.bytes_per_s > 0) {
+        json_object_set_new(j, "bytes_per_s", json_real(b->peaks.bytes_per_s));
+        json_object_set_new(j, "int8_ops_per_s", json_real(b->peaks.int8_ops_per_s));
+        json_object_set_new(j, "f32_ops_per_s", json_real(b->peaks.f32_ops_per_s));
+    }
+    if (b->o.compare) json_object_set_new(j, "compare", json_pack("{s:o s:i}", "command", json_text(b->o.compare, strlen(b->o.compare)), "rounds", b->rounds));
+    return j;
+}
+
+void bench_plot_text(Bench *b, PlotText *t, const char *title, const char *subtitle)
+{
+    *t = (PlotText) { .title = title, .subtitle = subtitle };
+    snprintf(b->small[t->n_small++], sizeof b->small[0], "%s", b->command);
+    if (b->o.compare) snprintf(b->small[t->n_small++], sizeof b->small[0], "beside it, in turn: %s", b->compare);
+    if (b->model[0]) snprintf(b->small[t->n_small++], sizeof b->small[0], "%s", b->model);
+    snprintf(b->small[t->n_small++], sizeof b->small[0], "%s; ratoon %s", b->machine, rt_version());
+    for (int32_t i = 0; i < t->n_small; i++) t->small[i] = b->small[i];
+}
+
+static FILE *open_out(const Bench *b, const char *path, bool *good)
+{
+    FILE *f = path && *good ? fopen(path, "wb") : NULL;
+    if (path && *good && !f) *good = complain(&b->o, "%s: could not be written: %s", path, strerror(errno)) == 0;
+    return f;
+}
+
+void bench_close(const Bench *b, FILE *f, const char *path, bool *good)
+{
+    if (!f) return;
+    bool written = !ferror(f);
+    if (fclose(f) == 0 && written) return;
+    *good = complain(&b->o, "%s: could not be written: %s", path, strerror(errno)) == 0;
+}
+
+/* A comment is one line, whatever the words of the command hold. */
+static void comment(FILE *f, const char *what, const char *s)
+{
+    fprintf(f, "# %s: ", what);
+    for (; *s; s++) fputc((unsigned char) *s < 32 || *s == 127 ? ' ' : *s, f);
+    fputc('\n', f);
+}
+
+FILE *bench_csv(const Bench *b, bool *good)
+{
+    FILE *f = open_out(b, b->o.csv, good);
+    time_t now = time(NULL);
+    struct tm tm;
+    char day[64] = "";
+    if (!f) return NULL;
+    if (gmtime_r(&now, &tm)) strftime(day, sizeof day, "%Y-%m-%d", &tm);
+    comment(f, "command", b->command);
+    if (b->o.compare) comment(f, "in turn with", b->compare);
+    if (b->model[0]) comment(f, "model", b->model);
+    comment(f, "machine", b->machine);
+    fprintf(f, "# ratoon %s, %s\n", rt_version(), day);
+    if (b->peaks.bytes_per_s > 0)
+        fprintf(f, "# peaks: %.2f GB/s, int8 %.1f Gops/s, f32 %.1f Gflop/s\n", b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e9, b->peaks.f32_ops_per_s / 1e9);
+    return f;
+}
+
+FILE *bench_svg(const Bench *b, bool *good) { return open_out(b, b->o.svg, good); }
 
 /* ---- profiles ---- */
 
@@ -126,9 +237,18 @@ int cmd_bench(int argc, char **argv)
     Bench b = { 0 };
     int status;
     if (!options_read(&b.o, argc, argv, &status)) return status;
-    if (!b.o.passes == !b.o.prompts) {
-        complain(&b.o, "one of --passes and --prompts is needed (see ratoon bench --help)");
+    if (!!b.o.passes + !!b.o.prompts + !!b.o.prompt_tokens + b.o.roofline != 1) {
+        complain(&b.o, "one of --roofline, --passes, --prompt-tokens and --prompts is needed (see ratoon bench --help)");
         return EXIT_USAGE;
     }
-    return b.o.passes ? bench_passes(&b) : bench_prompts(&b);
+    if (b.o.roofline && b.o.compare) {
+        complain(&b.o, "--compare needs a model to compare: --passes, --prompt-tokens or --prompts");
+        return EXIT_USAGE;
+    }
+    if (!peer_ready(&b.o)) return EXIT_USAGE;
+    describe_commands(&b, argc, argv);
+    describe_machine(&b);
+    status = b.o.roofline ? bench_roofline(&b) : b.o.passes ? bench_passes(&b) : b.o.prompt_tokens ? bench_rates(&b) : bench_prompts(&b);
+    peer_free(&b.peer);
+    return interrupts ? EXIT_INTERRUPTED : status;
 }

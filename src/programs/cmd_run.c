@@ -152,23 +152,13 @@ static bool show(Run *r)
     return false;
 }
 
-/* Runs steps until there are tokens; shows how far the prompt is. */
+/* Runs steps until there are tokens. */
 static rt_status next_block(Run *r, rt_block *b)
 {
-    Program *p = &r->p;
-    int64_t done = 0, chunk = r->o.chunk ? r->o.chunk : 256;
     for (;;) {
-        rt_status st = rt_step_run(p->step, &p->session, b, 1);
-        if (st != RT_OK || b->n > 0 || b->status != RT_OK) {
-            if (p->barred) progress_end(&p->bar);
-            p->barred = false;
-            return st != RT_OK ? st : b->status;
-        }
-        if (r->o.quiet || r->n_prompt <= chunk) continue;
-        if (!p->barred) progress_start(&p->bar, "prompt", (uint64_t) r->n_prompt);
-        p->barred = true;
-        done += chunk;
-        progress_to(&p->bar, (uint64_t) (done < r->n_prompt ? done : r->n_prompt));
+        rt_status st = program_step(&r->p, r->p.step, r->p.session, b);
+        if (st != RT_OK) return st;
+        if (b->n > 0 || b->status != RT_OK) return b->status;
     }
 }
 
@@ -246,7 +236,7 @@ static int run(Run *r)
     Program *p = &r->p;
     if (!make_prompt(r) || !program_session(p)) return EXIT_FAILED;
     rt_sampling s = program_sampling(&r->o, r->o.n);
-    if (rt_prompt(p->session, r->prompt, (size_t) r->n_prompt) != RT_OK || rt_sampling_set(p->session, &s) != RT_OK)
+    if (program_prompt(p, p->session, r->prompt, r->n_prompt) != RT_OK || rt_sampling_set(p->session, &s) != RT_OK)
         return complain(&r->o, "%s", rt_session_error(p->session));
     decode(r);
     return report(r);

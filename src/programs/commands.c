@@ -35,11 +35,18 @@ const Command commands[] = {
     { "doctor", cmd_doctor, "", "Says whether a drafter fits a target: shapes, tap layers, tokenizers, and how well it guesses 64 tokens.",
       "Example:\n  ratoon doctor -m model.gguf -d draft.gguf\n" },
     { "eval", cmd_eval, "FILE", "Perplexity of a text file.", "Example:\n  ratoon eval -m model.gguf --window 2048 text.txt\n" },
-    { "bench", cmd_bench, "", "Measures: the time of passes (--passes), or decoding with and without speculation (--prompts).",
+    { "bench", cmd_bench, "", "Measures: passes (--passes), prompt and decoding rates (--prompt-tokens), decoding with and without speculation (--prompts), the machine (--roofline).",
       "Examples:\n"
-      "  ratoon bench -m model.gguf --passes 1,8,16 --json\n"
+      "  ratoon bench --roofline\n"
+      "  ratoon bench -m model.gguf --passes 1,8,16 --csv passes.csv --svg passes.svg\n"
+      "  ratoon bench -m model.gguf --prompt-tokens 512 --compare 'llama-bench -m model.gguf -t 2 -p 512 -n 32 -o json'\n"
       "  ratoon bench -m model.gguf -d draft.gguf --prompts prompts.jsonl -n 128 --pairs 5\n"
-      "  ratoon bench -m big.gguf -d random-draft.gguf --prompts prompts.jsonl --simulate-acceptance profile.json\n" },
+      "  ratoon bench -m big.gguf -d random-draft.gguf --prompts prompts.jsonl --simulate-acceptance profile.json\n"
+      "  ratoon bench -m model.gguf --prompt-tokens 64 --compare 'other -m model.gguf' --compare-rate 'speed: *([0-9.]+) t/s'\n"
+      "Shares are of max(bytes of the weights / bandwidth, operations / int8 peak), both measured between the passes.\n"
+      "With --compare every round loads our model, measures, releases it all, then runs COMMAND; a first run of COMMAND warms up and does\n"
+      "not count. Of both the fastest counts (with --prompts the median). \"pp N\" of llama-bench stands beside prompts and passes of N\n"
+      "rows, \"tg\" beside decoding, N parallel sequences of llama-batched-bench beside passes of N rows. The last match of REGEX counts.\n" },
     { "quantize", cmd_quantize, "IN.gguf OUT.gguf TYPE", "Writes the same model in fewer bytes.",
       "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q4_0. Vectors, norms, convolutions and routers stay F32.\n"
       "IN may be any part of a split file; OUT appears when it is complete.\n"

@@ -1,5 +1,15 @@
 #include "programs/generate.h"
 
+/* Per-position acceptance: how deep the passes that drafted came. */
+static void count_depth(Generated *out, rt_session *session, int32_t n_block)
+{
+    int64_t before = out->stats.drafted;
+    rt_stats_get(session, &out->stats);
+    if (out->stats.drafted == before) return;
+    out->drafting++;
+    for (int32_t d = 0; d + 1 < n_block && d < 64; d++) out->reached[d]++;
+}
+
 /* Takes the block's tokens up to an end token, which the session keeps as its last. */
 static bool take_block(Generated *out, const Program *p, rt_session *session, const rt_block *b, bool ignore_eos)
 {
@@ -13,18 +23,16 @@ static bool take_block(Generated *out, const Program *p, rt_session *session, co
     return true;
 }
 
-bool generate(Generated *out, const Program *p, rt_step *step, rt_session *session, const int32_t *prompt, int32_t n_prompt,
+bool generate(Generated *out, Program *p, rt_step *step, rt_session *session, const int32_t *prompt, int32_t n_prompt,
               const rt_sampling *sampling, bool ignore_eos)
 {
-    out->n = 0;
-    out->ended = false;
-    out->seconds = 0;
-    bool good = rt_prompt(session, prompt, (size_t) n_prompt) == RT_OK && rt_sampling_set(session, sampling) == RT_OK;
+    *out = (Generated) { .token = out->token };
+    bool good = program_prompt(p, session, prompt, n_prompt) == RT_OK && rt_sampling_set(session, sampling) == RT_OK;
     if (!good) complain(p->o, "%s", rt_session_error(session));
     while (good && !out->ended) {
         rt_block b = { 0 };
         double t0 = seconds_now();
-        rt_status st = rt_step_run(step, &session, &b, 1);
+        rt_status st = program_step(p, step, session, &b);
         if (b.n > 0) out->seconds += seconds_now() - t0;
         if (st != RT_OK) {
             if (st != RT_ECANCEL) complain(p->o, "%s", rt_step_error(step));
@@ -35,6 +43,7 @@ bool generate(Generated *out, const Program *p, rt_step *step, rt_session *sessi
         } else if (b.n == 0 && b.status == RT_END) {
             break;
         } else {
+            count_depth(out, session, b.n);
             good = take_block(out, p, session, &b, ignore_eos);
         }
     }

@@ -10,10 +10,11 @@ typedef struct {
     bool     ended;                                /* by an end token */
     double   seconds;
     rt_stats stats;
+    int64_t  drafting, reached[64];                /* passes with drafted rows; [d]: those of them that accepted more than d of their tokens */
 } Generated;
 
 /* out->token: room for sampling->max_tokens. False: the reason has been said, or Ctrl-C was pressed. */
-bool generate(Generated *out, const Program *p, rt_step *step, rt_session *session, const int32_t *prompt, int32_t n_prompt,
+bool generate(Generated *out, Program *p, rt_step *step, rt_session *session, const int32_t *prompt, int32_t n_prompt,
               const rt_sampling *sampling, bool ignore_eos);
 
 #endif

@@ -33,10 +33,11 @@ typedef struct {
     int32_t     budget, ngram, draft_block;        /* ngram: 0 as it comes, -1 off */
     bool        tree, chain;
     /* what is reported */
-    bool        json, csv, stats, quiet, check_tensors;
+    bool        json, stats, quiet, check_tensors, roofline;
+    const char *csv, *svg;
     /* verify, bench, eval, doctor */
-    const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text;
-    int32_t     pairs, repeats, window;
+    const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text, *prompt_tokens, *compare, *compare_rate;
+    int32_t     pairs, repeats, window, compare_limit;
 } Options;
 
 typedef struct {

@@ -85,6 +85,18 @@ static void on_log(void *ud, int level, const char *line)
     fprintf(stderr, "%s%s\n", level == 0 ? "error: " : level == 1 ? "warning: " : "", line);
 }
 
+static int64_t chunk_now(const Program *p)
+{
+    int64_t chunk = p->o->chunk ? p->o->chunk : 256;
+    return p->reading - p->read < chunk ? p->reading - p->read : chunk;
+}
+
+static void show_reading(Program *p)
+{
+    int64_t part = p->layers > 0 ? chunk_now(p) * p->layers_done / p->layers : 0;
+    if (p->barred && !p->o->quiet) progress_to(&p->bar, (uint64_t) (p->read + part));
+}
+
 static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
 {
     Program *p = ud;
@@ -93,6 +105,9 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
         p->barred = true;
         progress_to(&p->bar, (uint64_t) done);
         if (done >= total) end_bar(p);
+    } else if (p->reading > p->read) {             /* a layer of a pass is done: on large models the next chunk is far */
+        p->layers_done += p->layers_done < p->layers;
+        show_reading(p);
     }
     return interrupts == 0;
 }
@@ -152,6 +167,41 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
     else complain(p->o, "%s", e.text);
     return false;
+}
+
+rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32_t n)
+{
+    rt_stats st;
+    rt_status status = rt_prompt(s, prompt, (size_t) n);
+    if (status != RT_OK) return status;
+    rt_stats_get(s, &st);
+    p->reading = n - 1 - st.resumed;               /* the last token is the first root */
+    p->read = p->layers_done = 0;
+    p->layers = property(p->engine, "model.layers");
+    if (p->reading > 0) {
+        end_bar(p);
+        progress_start(&p->bar, "prompt", (uint64_t) p->reading);
+        p->bar.unit = "tokens";
+        p->barred = true;
+    }
+    return RT_OK;
+}
+
+rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out)
+{
+    p->layers_done = 0;
+    rt_status status = rt_step_run(step, &s, out, 1);
+    if (p->reading == 0) return status;
+    if (status == RT_OK && out->n == 0 && out->status == RT_OK) {
+        p->read += chunk_now(p);
+        p->layers_done = 0;
+        show_reading(p);
+    }
+    if (p->read >= p->reading || status != RT_OK || out->status != RT_OK) {
+        end_bar(p);
+        p->reading = p->read = 0;
+    }
+    return status;
 }
 
 bool program_session(Program *p)

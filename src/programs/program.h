@@ -31,12 +31,17 @@ typedef struct {
     rt_step    *step;
     Progress    bar;
     bool        barred;
+    /* The prompt that is being read: its tokens, those of finished passes, layers of the pass under way (see program_step). */
+    int64_t     reading, read, layers, layers_done;
 } Program;
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2 };
 /* False: the reason has been said. program_close afterwards in any case. */
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_close(Program *p);
+/* rt_prompt, and rt_step_run for one session: where reading the prompt takes a while they show how far it is, with rate and time left. */
+rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32_t n);
+rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out);
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
 rt_session_options program_session_options(const Options *o);
 rt_step_options program_step_options(const Options *o);

@@ -1,4 +1,5 @@
-/* progress.h - one line on stderr that says how far a long job is. Nothing is drawn unless stderr is a terminal. */
+/* progress.h - one line on stderr that says how far a long job is. Nothing is drawn unless stderr is a terminal, and nothing in the
+ * first third of a second: what is over by then needs no bar. */
 #ifndef RATOON_PROGRAMS_PROGRESS_H
 #define RATOON_PROGRAMS_PROGRESS_H
 
@@ -7,8 +8,10 @@
 
 typedef struct {
     const char *label;                             /* shown as it is: nothing from a file */
+    const char *unit;                              /* NULL, or what is counted ("tokens"): its rate is shown too; set after the start */
     uint64_t    total;
     double      begun, drawn;                      /* seconds */
+    struct { double t; uint64_t done; } mark[2];   /* the rate is that since mark[0], which is some seconds old: long prompts slow down */
     bool        on;
 } Progress;
 

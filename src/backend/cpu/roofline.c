@@ -2,65 +2,126 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/pool.h"
 
-enum { ROUNDS = 5 };
-static const size_t SPAN = (size_t) 128 << 20;
-static const int64_t DOTS = 4000000;
+static const int64_t INSTRUCTIONS = 4000000;
 
-typedef struct { const RooflineKernels *k; uint8_t *at; int64_t *sum; double *ops; } Job;
+struct Roofline {
+    Pool    *pool;
+    const RooflineKernels *k;
+    uint8_t *at; size_t bytes, span;               /* span: of one task of the round under way */
+    int64_t *sum;                                  /* [threads] keeps the reading loop from being left out */
+    double  *ops;                                  /* [threads] */
+};
 
 static void read_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
-    const Job *j = arg;
-    j->sum[i] += j->k->read(j->at + SPAN * (size_t) i, SPAN);
+    const Roofline *r = arg;
+    r->sum[i] += r->k->read(r->at + r->span * (size_t) i, r->span);
 }
 
 static void fill_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
-    const Job *j = arg;
-    memset(j->at + SPAN * (size_t) i, 1, SPAN);
+    const Roofline *r = arg;
+    memset(r->at + r->span * (size_t) i, 1, r->span);
 }
 
 static void dot_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
-    const Job *j = arg;
-    j->ops[i] = j->k->dots(DOTS);
+    const Roofline *r = arg;
+    r->ops[i] = r->k->dots(INSTRUCTIONS);
 }
 
-static double run(Pool *p, PoolTask task, Job *j, int32_t n)
+static void flop_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const Roofline *r = arg;
+    r->ops[i] = r->k->flops(INSTRUCTIONS);
+}
+
+static double run(Roofline *r, PoolTask task, int32_t n)
 {
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);
-    pool_run(p, task, j, n);
+    pool_run(r->pool, task, r, n);
     clock_gettime(CLOCK_MONOTONIC, &b);
     return (double) (b.tv_sec - a.tv_sec) + (double) (b.tv_nsec - a.tv_nsec) * 1e-9;
 }
 
-Status roofline_measure(double *bytes_per_s, double *int8_ops_per_s, int32_t threads, CpuLevel level, Error *err)
+/* More than the caches hold, or it would be their speed that is measured. Unknown cache sizes are 0 or negative. */
+static size_t memory_bytes(void)
+{
+    const size_t least = (size_t) 256 << 20, most = (size_t) 1 << 30;
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache <= 0) return most;
+    if ((size_t) cache > most / 4) return most;
+    return 4 * (size_t) cache < least ? least : 4 * (size_t) cache;
+}
+
+Status roofline_open(Roofline **out, int32_t threads, CpuLevel level, Error *err)
 {
     static const RooflineKernels *const kernels[LEVEL_COUNT] = LEVEL_TABLE(roofline);
-    Pool *p;
-    TRY(pool_open(&p, threads, err));
-    int32_t n = pool_threads(p);
-    Job j = { .k = kernels[level], .at = aligned_alloc(64, SPAN * (size_t) n), .sum = calloc((size_t) n, sizeof *j.sum), .ops = calloc((size_t) n, sizeof *j.ops) };
-    Status st = j.at && j.sum && j.ops ? ST_OK : fail(err, ST_MEMORY, "roofline: out of memory");
-    *bytes_per_s = *int8_ops_per_s = 0;
-    if (st == ST_OK) run(p, fill_task, &j, n);
-    for (int32_t r = 0; st == ST_OK && r < ROUNDS; r++) {
-        double bytes = (double) SPAN * n / run(p, read_task, &j, n), seconds = run(p, dot_task, &j, n), ops = 0;
-        for (int32_t i = 0; i < n; i++) ops += j.ops[i];
-        if (bytes > *bytes_per_s) *bytes_per_s = bytes;
-        if (ops / seconds > *int8_ops_per_s) *int8_ops_per_s = ops / seconds;
+    const size_t huge = (size_t) 2 << 20;
+    *out = NULL;
+    Roofline *r = calloc(1, sizeof *r);
+    if (!r) return fail(err, ST_MEMORY, "roofline: out of memory");
+    Status st = pool_open(&r->pool, threads, err);
+    if (st == ST_OK) {
+        size_t n = (size_t) pool_threads(r->pool);
+        r->k = kernels[level];
+        r->bytes = (memory_bytes() + huge - 1) / huge * huge;
+        r->at = aligned_alloc(huge, r->bytes);
+        r->sum = calloc(n, sizeof *r->sum);
+        r->ops = calloc(n, sizeof *r->ops);
+        if (!r->at || !r->sum || !r->ops) st = fail(err, ST_MEMORY, "roofline: out of memory for %zu MiB to read", r->bytes >> 20);
     }
-    free(j.at);
-    free(j.sum);
-    free(j.ops);
-    pool_close(p);
-    return st;
+    if (st != ST_OK) {
+        roofline_close(r);
+        return st;
+    }
+    madvise(r->at, r->bytes, MADV_HUGEPAGE);       /* as weights have them; refused is fine */
+    r->span = huge;
+    run(r, fill_task, (int32_t) (r->bytes / huge));
+    *out = r;
+    return ST_OK;
+}
+
+void roofline_close(Roofline *r)
+{
+    if (!r) return;
+    pool_close(r->pool);
+    free(r->at);
+    free(r->sum);
+    free(r->ops);
+    free(r);
+}
+
+int32_t roofline_threads(const Roofline *r) { return pool_threads(r->pool); }
+
+static void raise_to(double *at, double x)
+{
+    if (x > *at) *at = x;
+}
+
+/* Operations per second of a task that notes its operations. */
+static double rate(Roofline *r, PoolTask task, int32_t n)
+{
+    double seconds = run(r, task, n), ops = 0;
+    for (int32_t i = 0; i < n; i++) ops += r->ops[i];
+    return ops / seconds;
+}
+
+void roofline_round(Peaks *fastest, Roofline *r, int32_t n)
+{
+    r->span = r->bytes / (size_t) n / 256 * 256;
+    raise_to(&fastest->bytes_per_s, (double) r->span * n / run(r, read_task, n));
+    raise_to(&fastest->int8_ops_per_s, rate(r, dot_task, n));
+    raise_to(&fastest->f32_ops_per_s, rate(r, flop_task, n));
 }
