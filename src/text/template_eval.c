@@ -198,7 +198,8 @@ static Value slice(Render *r, const Node *n, Value v)
         slice_of(r, text_length(r, &v), &bound[0], &bound[1], &bound[2], &first, &by, &count);
         return text_slice(r, &v, first, by, count);
     }
-    if ((v.kind != V_LIST && v.kind != V_TUPLE) || v.list->lazy) return value_undefined();
+    if (v.kind == V_UNDEFINED) return v;
+    if ((v.kind != V_LIST && v.kind != V_TUPLE) || v.list->lazy) render_fail(r, "a %s has no slices", v.kind == V_LIST ? "generator" : kind_name(&v));
     slice_of(r, v.list->n, &bound[0], &bound[1], &bound[2], &first, &by, &count);
     Value out = list_new(r, v.kind, (size_t) count);
     out.list->client = v.list->client;
@@ -231,7 +232,13 @@ static Value lists_joined(Render *r, const Value *a, const Value *b)
 Value value_add(Render *r, Value a, const Value *b)
 {
     int64_t x, y;
-    if (a.kind == V_STRING && b->kind == V_STRING) return text_join(r, a, b);
+    if (a.kind == V_STRING && b->kind == V_STRING) {
+        bool safe = a.safe || b->safe;
+        Value left = safe ? text_escape(r, &a) : a, right = safe ? text_escape(r, b) : *b;
+        a = text_join(r, left, &right);
+        a.safe = safe;
+        return a;
+    }
     if (as_int(&a, &x) && as_int(b, &y)) {
         if (__builtin_add_overflow(x, y, &x)) too_large(r);
         return value_int(x);
@@ -301,6 +308,8 @@ static Value divided(Render *r, Operator op, const Value *a, const Value *b)
     if (q - down > 0.5) down += 1;
     return value_float(q != 0 ? down : copysign(0, u / v));
 }
+
+Value value_remainder(Render *r, const Value *a, const Value *b) { return divided(r, OP_MOD, a, b); }
 
 static Value power(Render *r, const Value *a, const Value *b)
 {

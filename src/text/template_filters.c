@@ -46,12 +46,13 @@ static Value filter_trim(Render *r, const Builtin *self, Value v, const Args *a)
     return text_strip(r, &v, &a->at[0], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* string, and safe: nothing is ever escaped. */
+/* string, and safe. */
 static Value filter_string(Render *r, const Builtin *self, Value v, const Args *a)
 {
-    (void) self;
     (void) a;
-    return render_text(r, &v);
+    v = render_text(r, &v);
+    v.safe |= self->how != 0;
+    return v;
 }
 
 static Value filter_replace(Render *r, const Builtin *self, Value v, const Args *a)
@@ -87,7 +88,7 @@ static Value filter_indent(Render *r, const Builtin *self, Value v, const Args *
 static Value filter_truncate(Render *r, const Builtin *self, Value v, const Args *a)
 {
     (void) self;
-    v = need_text(r, &v, "what truncate is applied to");
+    if (v.kind != V_STRING) return v;
     int64_t length = or_int(r, &a->at[0], 255, "truncate's length"), leeway = or_int(r, &a->at[3], 5, "truncate's leeway");
     Value end = is_set(&a->at[2]) ? need_text(r, &a->at[2], "truncate's end") : text_new(r, "...", 3);
     if (text_length(r, &v) <= length + leeway) return v;
@@ -114,16 +115,7 @@ static Value filter_escape(Render *r, const Builtin *self, Value v, const Args *
     (void) self;
     (void) a;
     v = render_text(r, &v);
-    static const struct { char c; const char *as; } MARKUP[] = { { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '\'', "&#39;" }, { '"', "&#34;" } };
-    Buffer *b = buffer_new(r, v.n);
-    render_spend(r, v.n / 64);
-    for (uint32_t i = 0; i < v.n; i++) {
-        size_t k = 0;
-        while (k < 5 && MARKUP[k].c != text_of(&v)[i]) k++;
-        if (k < 5) buffer_put(r, b, MARKUP[k].as, strlen(MARKUP[k].as), text_client(&v, i));
-        else buffer_put_part(r, b, &v, i, 1);
-    }
-    return buffer_value(b);
+    return text_escape(r, &v);
 }
 
 static void quote_url(Render *r, Buffer *b, const Value *v, bool slash)
@@ -143,6 +135,7 @@ static Value filter_urlencode(Render *r, const Builtin *self, Value v, const Arg
     (void) self;
     (void) a;
     Buffer *b = buffer_new(r, 0);
+    if (v.kind == V_LIST || v.kind == V_TUPLE) render_fail(r, "urlencode needs a string or a dict, not a %s", kind_name(&v));
     if (v.kind != V_DICT) {
         v = render_text(r, &v);
         quote_url(r, b, &v, true);
@@ -538,6 +531,7 @@ static Value filter_map(Render *r, const Builtin *self, Value v, const Args *a)
     } else if (!path) {
         render_fail(r, "map needs a filter's name or attribute=");
     }
+    if (!value_true(&v)) return lazy(out);         /* of none, too */
     v = value_iterate(r, v);
     for (uint32_t i = 0; i < v.list->n; i++) {
         Value item = v.list->item[i];
@@ -566,6 +560,7 @@ static Value filter_select(Render *r, const Builtin *self, Value v, const Args *
         if (!test) render_fail(r, "there is no test \"%.*s\"", SHOWN(text_of(&name), (size_t) name.n));
     }
     List *rest = after(r, a->more, skip + 1);
+    if (!value_true(&v)) return lazy(out);
     v = value_iterate(r, v);
     for (uint32_t i = 0; i < v.list->n; i++) {
         Value item = v.list->item[i], x = skip ? attribute_of(r, item, &a->more->item[0]) : item;
@@ -649,7 +644,7 @@ static const Builtin FILTERS[] = {
     { "last", filter_last, "", 0 }, { "length", filter_length, "", 0 }, { "list", filter_list, "", 0 }, { "lower", filter_case, "", CASE_LOWER },
     { "map", filter_map, "*", 0 }, { "max", filter_extreme, "case_sensitive attribute", 1 }, { "min", filter_extreme, "case_sensitive attribute", -1 },
     { "reject", filter_select, "*", REJECT }, { "rejectattr", filter_select, "*", REJECT | BY_ATTRIBUTE }, { "replace", filter_replace, "old new count", 0 },
-    { "reverse", filter_reverse, "", 0 }, { "round", filter_round, "precision method", 0 }, { "safe", filter_string, "", 0 },
+    { "reverse", filter_reverse, "", 0 }, { "round", filter_round, "precision method", 0 }, { "safe", filter_string, "", 1 },
     { "select", filter_select, "*", 0 }, { "selectattr", filter_select, "*", BY_ATTRIBUTE }, { "slice", filter_slice, "slices fill_with", 0 },
     { "sort", filter_sort, "reverse case_sensitive attribute", 0 }, { "string", filter_string, "", 0 }, { "strip", filter_trim, "chars", 0 },
     { "sum", filter_sum, "attribute start", 0 }, { "title", filter_case, "", CASE_TITLE_WORDS },

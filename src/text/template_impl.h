@@ -64,6 +64,7 @@ typedef struct Function Function;
 
 typedef struct {
     uint8_t  kind;
+    bool     safe;                                 /* strings: through the filter safe or escape, so that + escapes what it adds */
     uint32_t at, n;                                /* strings: bytes [at, at + n) of the buffer; undefined: likewise, its name */
     union {
         bool b; int64_t i; double f;
@@ -93,7 +94,7 @@ void  buffer_put_part(Render *r, Buffer *b, const Value *v, size_t at, size_t n)
 Value buffer_value(Buffer *b);
 Value text_new(Render *r, const char *s, size_t n);
 Value text_part(const Value *v, size_t at, size_t n);
-Value text_join(Render *r, Value a, const Value *b);                   /* a + b */
+Value text_join(Render *r, Value a, const Value *b);                   /* one after the other, not safe */
 bool  text_is(const Value *v, const char *s);
 bool  text_client(const Value *v, size_t at);                          /* whether that byte came from outside */
 /* lists and dicts */
@@ -132,6 +133,7 @@ bool   is_space(uint32_t cp);
 size_t strip_end(const char *s, size_t n);                             /* length without white space at the end */
 size_t strip_start(const char *s, size_t n);                           /* bytes of white space at the start */
 Value  text_strip(Render *r, const Value *v, const Value *chars, int sides);   /* chars: unset or none: white space */
+Value  text_escape(Render *r, const Value *v);                         /* for HTML; what is safe stays */
 Value  text_case(Render *r, const Value *v, TextCase how);
 Value  text_replace(Render *r, const Value *v, const Value *old, const Value *new, int64_t count);     /* count < 0: all */
 Value  text_split(Render *r, const Value *v, const Value *sep, int64_t max, bool right);
@@ -250,6 +252,7 @@ void  render_body(Render *r);
 Value get_attribute(Render *r, Value v, const Value *name, bool call);
 Value get_item(Render *r, Value v, const Value *key);
 Value value_add(Render *r, Value a, const Value *b);
+Value value_remainder(Render *r, const Value *a, const Value *b);      /* a % b */
 void  args_bind(Render *r, Args *out, const char *callee, const char *params, const List *given, const Dict *named);
 
 const Builtin *filter_find(const char *name, size_t n);                /* NULL: none */

@@ -15,7 +15,7 @@ static Value test_kind(Render *r, const Builtin *self, Value v, const Args *a)
     bool items = list || v.kind == V_STRING || v.kind == V_DICT || v.kind == V_UNDEFINED;
     switch (self->how) {
     case IS_BOOLEAN: return value_bool(v.kind == V_BOOL);
-    case IS_CALLABLE: return value_bool(v.kind == V_MACRO || v.kind == V_METHOD || v.kind == V_FUNCTION || v.kind == V_LOOP);
+    case IS_CALLABLE: return value_bool(v.kind == V_MACRO || v.kind == V_METHOD || v.kind == V_FUNCTION || v.kind == V_LOOP || v.kind == V_UNDEFINED);
     case IS_DEFINED: return value_bool(v.kind != V_UNDEFINED);
     case IS_FALSE: return value_bool(v.kind == V_BOOL && !v.b);
     case IS_FLOAT: return value_bool(v.kind == V_FLOAT);
@@ -57,12 +57,10 @@ static Value test_sameas(Render *r, const Builtin *self, Value v, const Args *a)
 
 static Value test_divisible(Render *r, const Builtin *self, Value v, const Args *a)
 {
-    int64_t n, by = 2;
-    if (self->how < 0 && !as_int(other(r, self, a), &by)) render_fail(r, "divisibleby needs an integer");
-    if (!as_int(&v, &n)) render_fail(r, "the test \"%s\" needs an integer, not a %s", self->name, kind_name(&v));
-    if (by == 0) render_fail(r, "division by zero");
-    int64_t rest = by == -1 ? 0 : n % by;
-    return value_bool(self->how == 1 ? rest != 0 : rest == 0);
+    Value by = self->how < 0 ? *other(r, self, a) : value_int(2);
+    if (!is_number(&v) || !is_number(&by)) render_fail(r, "the test \"%s\" needs a number, not a %s", self->name, kind_name(is_number(&v) ? &by : &v));
+    Value rest = value_remainder(r, &v, &by);
+    return value_bool(self->how == 1 ? as_float(&rest) == 1 : as_float(&rest) == 0);
 }
 
 /* Some letter with case, and none of the other. */

@@ -43,7 +43,10 @@ static Value string_replace(Render *r, Value *s, const Args *a, int32_t how)
 {
     (void) how;
     Value old = text_arg(r, &a->at[0], "what to replace"), new = text_arg(r, &a->at[1], "the replacement");
-    return text_replace(r, s, &old, &new, int_arg(r, &a->at[2], -1, "count"));
+    if (s->safe) new = text_escape(r, &new);
+    Value out = text_replace(r, s, &old, &new, int_arg(r, &a->at[2], -1, "count"));
+    out.safe = s->safe;
+    return out;
 }
 
 /* The part between characters start and stop. */

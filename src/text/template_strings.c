@@ -85,6 +85,23 @@ static bool is_cased(uint32_t cp)
     return utf8proc_isupper((utf8proc_int32_t) cp) || utf8proc_islower((utf8proc_int32_t) cp) || utf8proc_category((utf8proc_int32_t) cp) == UTF8PROC_CATEGORY_LT;
 }
 
+Value text_escape(Render *r, const Value *v)
+{
+    static const struct { char c; const char *as; } MARKUP[] = { { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '\'', "&#39;" }, { '"', "&#34;" } };
+    if (v->safe) return *v;
+    Buffer *b = buffer_new(r, v->n);
+    render_spend(r, v->n / 64);
+    for (uint32_t i = 0; i < v->n; i++) {
+        size_t k = 0;
+        while (k < 5 && MARKUP[k].c != text_of(v)[i]) k++;
+        if (k < 5) buffer_put(r, b, MARKUP[k].as, strlen(MARKUP[k].as), text_client(v, i));
+        else buffer_put_part(r, b, v, i, 1);
+    }
+    Value out = buffer_value(b);
+    out.safe = true;
+    return out;
+}
+
 static uint32_t upper(uint32_t cp) { return (uint32_t) utf8proc_toupper((utf8proc_int32_t) cp); }
 static uint32_t lower(uint32_t cp) { return (uint32_t) utf8proc_tolower((utf8proc_int32_t) cp); }
 static uint32_t title(uint32_t cp) { return (uint32_t) utf8proc_totitle((utf8proc_int32_t) cp); }
@@ -121,7 +138,9 @@ Value text_case(Render *r, const Value *v, TextCase how)
         start = starts_word(how, cp);
         i += len;
     }
-    return buffer_value(b);
+    Value out = buffer_value(b);
+    out.safe = v->safe;
+    return out;
 }
 
 /* ---- looking for parts ---- */
@@ -446,7 +465,7 @@ Value text_percent(Render *r, const Value *format, const Value *args)
         }
         put_converted(r, b, &spec, kind, v);
     }
-    if (used < given && args->kind != V_DICT && !(args->kind == V_LIST)) render_fail(r, "the format takes %u of %u values", used, given);
+    if (used < given && args->kind != V_DICT && args->kind != V_LIST && args->kind != V_UNDEFINED) render_fail(r, "the format takes %u of %u values", used, given);
     return buffer_value(b);
 }
 

@@ -155,8 +155,10 @@ Value text_part(const Value *v, size_t at, size_t n)
 
 Value text_join(Render *r, Value a, const Value *b)
 {
-    if (b->n == 0) return a;
-    if (a.n == 0) return *b;
+    bool both = a.n > 0 && b->n > 0;
+    if (a.n == 0) a = *b;
+    a.safe = false;
+    if (!both) return a;
     if (a.text->cap > a.text->n && a.at + a.n == a.text->n) {      /* ends where its buffer ends, and the buffer grows */
         buffer_put_text(r, a.text, b);
         a.n += b->n;
