@@ -85,23 +85,6 @@ static Value filter_indent(Render *r, const Builtin *self, Value v, const Args *
     return buffer_value(b);
 }
 
-static Value filter_truncate(Render *r, const Builtin *self, Value v, const Args *a)
-{
-    (void) self;
-    if (v.kind != V_STRING) return v;
-    int64_t length = or_int(r, &a->at[0], 255, "truncate's length"), leeway = or_int(r, &a->at[3], 5, "truncate's leeway");
-    Value end = is_set(&a->at[2]) ? need_text(r, &a->at[2], "truncate's end") : text_new(r, "...", 3);
-    if (text_length(r, &v) <= length + leeway) return v;
-    int64_t keep = length - text_length(r, &end);
-    if (keep < 0) render_fail(r, "truncate's length is shorter than its end");
-    Value cut = text_slice(r, &v, 0, 1, keep);
-    if (!or_bool(&a->at[1], false)) {
-        Value space = text_new(r, " ", 1), parts = text_split(r, &cut, &space, 1, true);
-        cut = parts.list->item[0];
-    }
-    return text_join(r, cut, &end);
-}
-
 static Value filter_format(Render *r, const Builtin *self, Value v, const Args *a)
 {
     (void) self;
@@ -297,6 +280,23 @@ static Value filter_length(Render *r, const Builtin *self, Value v, const Args *
         render_fail(r, "a generator has no length, expected a list (|list makes one)");
     default: render_fail(r, "a %s has no length", kind_name(&v));
     }
+}
+
+static Value filter_truncate(Render *r, const Builtin *self, Value v, const Args *a)
+{
+    if (v.kind != V_STRING) filter_length(r, self, v, a);          /* what has a length is short enough */
+    if (v.kind != V_STRING) return v;
+    int64_t length = or_int(r, &a->at[0], 255, "truncate's length"), leeway = or_int(r, &a->at[3], 5, "truncate's leeway");
+    Value end = is_set(&a->at[2]) ? need_text(r, &a->at[2], "truncate's end") : text_new(r, "...", 3);
+    if (text_length(r, &v) <= length + leeway) return v;
+    int64_t keep = length - text_length(r, &end);
+    if (keep < 0) render_fail(r, "truncate's length is shorter than its end");
+    Value cut = text_slice(r, &v, 0, 1, keep);
+    if (!or_bool(&a->at[1], false)) {
+        Value space = text_new(r, " ", 1), parts = text_split(r, &cut, &space, 1, true);
+        cut = parts.list->item[0];
+    }
+    return text_join(r, cut, &end);
 }
 
 static Value filter_first(Render *r, const Builtin *self, Value v, const Args *a)

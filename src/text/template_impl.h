@@ -64,6 +64,7 @@ typedef struct Function Function;
 
 typedef struct {
     uint8_t  kind;
+    bool     client;                               /* numbers, booleans and none: from outside */
     bool     safe;                                 /* strings: through the filter safe or escape, so that + escapes what it adds */
     uint32_t at, n;                                /* strings: bytes [at, at + n) of the buffer; undefined: likewise, its name */
     union {

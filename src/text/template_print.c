@@ -60,8 +60,9 @@ size_t print_float(char out[32], double x)
 
 static void put(Render *r, Buffer *out, const char *s, bool client) { buffer_put(r, out, s, strlen(s), client); }
 
-static void put_number(Render *r, Buffer *out, const Value *v, bool client)
+static void put_number(Render *r, Buffer *out, const Value *v)
 {
+    const bool client = v->client;
     char text[32];
     if (v->kind == V_BOOL) put(r, out, v->b ? "True" : "False", client);
     else if (v->kind == V_INT) buffer_put(r, out, text, (size_t) snprintf(text, sizeof text, "%lld", (long long) v->i), client);
@@ -131,8 +132,8 @@ void print_repr(Render *r, Buffer *out, const Value *v, int32_t depth)
     too_deep(r, depth);
     render_spend(r, 1);
     switch (v->kind) {
-    case V_NONE: put(r, out, "None", false); break;
-    case V_BOOL: case V_INT: case V_FLOAT: put_number(r, out, v, false); break;
+    case V_NONE: put(r, out, "None", v->client); break;
+    case V_BOOL: case V_INT: case V_FLOAT: put_number(r, out, v); break;
     case V_STRING: repr_text(r, out, v); break;
     case V_UNDEFINED: put(r, out, "Undefined", false); break;
     case V_LIST: case V_TUPLE: {
@@ -205,13 +206,14 @@ static void json_text_part(Render *r, Buffer *out, const Value *v, bool ascii)
     put(r, out, "\"", outer);
 }
 
-static void json_scalar(Render *r, Buffer *out, const Value *v, bool client)
+static void json_scalar(Render *r, Buffer *out, const Value *v)
 {
+    const bool client = v->client;
     if (v->kind == V_NONE) put(r, out, "null", client);
     else if (v->kind == V_BOOL) put(r, out, v->b ? "true" : "false", client);
     else if (v->kind == V_FLOAT && isnan(v->f)) put(r, out, "NaN", client);
     else if (v->kind == V_FLOAT && isinf(v->f)) put(r, out, v->f < 0 ? "-Infinity" : "Infinity", client);
-    else put_number(r, out, v, client);
+    else put_number(r, out, v);
 }
 
 static void json_newline(Render *r, Buffer *out, const JsonStyle *style, int32_t depth, bool client)
@@ -243,7 +245,7 @@ static void json_dict(Render *r, Buffer *out, const Dict *d, const JsonStyle *st
             json_text_part(r, out, key, style->ascii);
         } else if (is_number(key) || key->kind == V_NONE) {
             put(r, out, "\"", d->client);
-            json_scalar(r, out, key, d->client);
+            json_scalar(r, out, key);
             put(r, out, "\"", d->client);
         } else {
             render_fail(r, "a %s cannot be a key in JSON", kind_name(key));
@@ -262,7 +264,7 @@ void print_json(Render *r, Buffer *out, const Value *v, const JsonStyle *style, 
     if (v->kind == V_STRING) {
         json_text_part(r, out, v, style->ascii);
     } else if (is_number(v) || v->kind == V_NONE) {
-        json_scalar(r, out, v, false);
+        json_scalar(r, out, v);
     } else if ((v->kind == V_LIST || v->kind == V_TUPLE) && !v->list->lazy) {
         const List *l = v->list;
         put(r, out, "[", l->client);

@@ -256,7 +256,7 @@ static void reverse_list(List *l)
     }
 }
 
-/* By runs of white space; what is left after max parts keeps its inner white space, but not the one at the far end of the split. */
+/* By runs of white space; what is left after max parts keeps its own. */
 static Value split_words(Render *r, const Value *v, int64_t max, bool right)
 {
     const char *s = text_of(v);
@@ -268,8 +268,6 @@ static Value split_words(Render *r, const Value *v, int64_t max, bool right)
         if (from == to) break;
         render_spend(r, 1);
         if (max == 0) {                            /* the rest */
-            if (right) from += strip_start(s + from, to - from);
-            else to = from + strip_end(s + from, to - from);
             list_put(r, out.list, text_part(v, from, to - from));
             break;
         }

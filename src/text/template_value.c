@@ -336,12 +336,14 @@ static Part part_of(Part outer, const char *key)
 static Value from_json(Render *r, const json_t *j, bool client, Part part, int32_t depth)
 {
     if (depth > VALUE_DEPTH_MAX) render_fail(r, "the variables are nested deeper than %d", VALUE_DEPTH_MAX);
+    Value v = value_none();
     switch (json_typeof(j)) {
-    case JSON_NULL: return value_none();
-    case JSON_TRUE: return value_bool(true);
-    case JSON_FALSE: return value_bool(false);
-    case JSON_INTEGER: return value_int(json_integer_value(j));
-    case JSON_REAL: return value_float(json_real_value(j));
+    case JSON_NULL: case JSON_TRUE: case JSON_FALSE: case JSON_INTEGER: case JSON_REAL:
+        if (json_is_boolean(j)) v = value_bool(json_is_true(j));
+        else if (json_is_integer(j)) v = value_int(json_integer_value(j));
+        else if (json_is_real(j)) v = value_float(json_real_value(j));
+        v.client = client && part != PART_FRAME;
+        return v;
     case JSON_STRING: return client_text(r, json_string_value(j), json_string_length(j), client && part != PART_FRAME);
     case JSON_ARRAY: {
         size_t n = json_array_size(j);
