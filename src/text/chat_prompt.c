@@ -127,6 +127,8 @@ static void try_out(ChatPrompt *c)
     a->object_arguments = SHOWS(c, called(json_pack("[o]", calling("fn_one", object_args())), false), declared(), "fn_one", "key_one", "val_one");
     a->text_arguments = SHOWS(c, called(json_pack("[o]", calling("fn_one", json_string(TEXT_ARGS))), false), declared(), "fn_one", TEXT_ARGS);
     a->tool_calls = a->object_arguments || a->text_arguments;
+    if (a->object_arguments && a->text_arguments)  /* a template that writes an object in another form means objects */
+        a->text_arguments = SHOWS(c, called(json_pack("[o]", calling("fn_one", object_args())), false), declared(), "fn_one", TEXT_ARGS);
     json_t *one = a->object_arguments ? object_args() : json_string(TEXT_ARGS), *two = json_incref(one);
     a->parallel_calls = SHOWS(c, called(json_pack("[o o]", calling("fn_one", one), calling("fn_two", two)), true), declared(), "fn_one", "fn_two");
     a->tool_results = SHOWS(c, called(json_pack("[o]", calling("fn_one", a->object_arguments ? object_args() : json_string(TEXT_ARGS))), false), declared(), "R-one");

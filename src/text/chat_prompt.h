@@ -14,7 +14,7 @@ typedef struct {
     bool developer;                                /* the template knows that role by name */
     bool text_content, typed_content;              /* content as a string; as a list of {"type": "text", "text": ...} */
     bool tools, tool_calls, parallel_calls, tool_results;
-    bool text_arguments, object_arguments;         /* a call's arguments as JSON text, shown as it is; as an object */
+    bool text_arguments, object_arguments;         /* a call's arguments as JSON text, where an object would look the same; as an object */
     bool reasoning;                                /* of the last assistant message */
     bool thinking;                                 /* enable_thinking changes what the answer begins with */
     bool keeps_thinking;                           /* the template has a variable that keeps the reasoning of earlier turns */

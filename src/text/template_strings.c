@@ -334,10 +334,12 @@ Value text_repeat(Render *r, const Value *v, int64_t times)
 {
     if (times <= 0 || v->n == 0) return text_part(v, 0, 0);
     if (times > TEMPLATE_OUTPUT_MAX / (int64_t) v->n) fault(&r->fault, ST_FULL, r->at, "a text is larger than %d MiB", TEMPLATE_OUTPUT_MAX >> 20);
-    Buffer *b = buffer_new(r, (size_t) times * v->n);
-    for (; times > 0; times--) {
-        buffer_put_text(r, b, v);
-        render_spend(r, 1);
+    size_t all = (size_t) times * v->n;
+    Buffer *b = buffer_new(r, all);
+    buffer_put_text(r, b, v);
+    while (b->n < all) {                           /* what is there, doubled */
+        Value done = buffer_value(b);
+        buffer_put_part(r, b, &done, 0, b->n < all - b->n ? b->n : all - b->n);
     }
     return buffer_value(b);
 }
