@@ -53,7 +53,7 @@ test-arm: ratoon
 	@[ $(ARCH) = aarch64 ] || $(MAKE) --no-print-directory setup PACKAGES="$(ARM_PACKAGES)" || true
 	python3 tests/test_arm.py
 
-oracle: ratoon $(BUILD)/tests/make_tiny
+oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
