@@ -82,7 +82,7 @@ static inline Value value_bool(bool b) { return (Value) { .kind = V_BOOL, .b = b
 static inline Value value_int(int64_t i) { return (Value) { .kind = V_INT, .i = i }; }
 static inline Value value_float(double f) { return (Value) { .kind = V_FLOAT, .f = f }; }
 static inline Value value_undefined(void) { return (Value) { .kind = V_UNDEFINED }; }
-static inline const char *text_of(const Value *v) { return v->text ? v->text->bytes + v->at : ""; }
+static inline const char *text_of(const Value *v) { return v->text && v->text->bytes ? v->text->bytes + v->at : ""; }
 static inline bool is_set(const Value *v) { return v->kind != V_UNSET; }
 
 typedef struct Render Render;
