@@ -215,6 +215,7 @@ static uint32_t key_hash(Render *r, const Value *key)
         return (uint32_t) XXH3_64bits(&d, sizeof d);
     }
     case V_NONE: return 1;
+    case V_UNDEFINED: return 3;                    /* all undefined values are equal */
     case V_TUPLE: {
         uint32_t h = 2;
         for (uint32_t i = 0; i < key->list->n; i++) {
