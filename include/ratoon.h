@@ -85,13 +85,18 @@ rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_st
                   void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
 /* A fact as text, like snprintf; 0: unknown key. Keys: "model", "model.arch", "model.name", "model.layers", "model.dim", "model.vocab",
  * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
- * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "model.pass.parameters" and "model.pass.bytes": what every pass reads and
- * multiplies, which is all but an embedding that is not the head as well. */
+ * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "bos_token", "eos_token", "pad_token", "unk_token": texts of tokens;
+ * "model.pass.parameters" and "model.pass.bytes": what every pass reads and multiplies, which is all but an embedding that is not the
+ * head as well. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
 /* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */
 bool      rt_has_tokenizer(const rt_engine *g);
 size_t    rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, int32_t *out, size_t cap);
+/* The prompt of a conversation: control tokens become their ids but where they touch one of the spans (ascending), which hold what a client
+ * wrote; BOS in front where the file asks for it and the text does not begin with it. */
+typedef struct { size_t at, n; } rt_span;
+size_t    rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const rt_span *client, size_t n_client, int32_t *out, size_t cap);
 size_t    rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap);
 const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);            /* of one token, maybe part of a character; control tokens: none */
 bool      rt_token_ends(const rt_engine *g, int32_t id);                          /* an end-of-generation token */

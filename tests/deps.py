@@ -9,7 +9,7 @@ import sys
 
 root = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["programs", "engine", "decode", "model", "backend", "text", "format", "base"]
-FORMAT_TOOLS = {"cmd_quantize.c", "cmd_inspect.c", "cmd_text.c"}
+FORMAT_TOOLS = {"cmd_quantize.c", "cmd_inspect.c", "cmd_text.c", "cmd_render.c"}
 
 
 def below(layer):

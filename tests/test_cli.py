@@ -50,6 +50,20 @@ def write(name, data):
     return path(name)
 
 
+def with_template(model, name, template):
+    """A copy of a GGUF file with another chat template, padded so that all alignment stays; None: without it, the key renamed."""
+    with open(path(model), "rb") as f:
+        data = f.read()
+    key = b"tokenizer.chat_template"
+    at = data.index(key) + len(key)
+    if template is None:
+        return write(name, data.replace(key, b"tokenizer.chat_elsewhere"[:len(key)]))
+    old = struct.unpack("<Q", data[at + 4:at + 12])[0]
+    text = template.encode()
+    text += b" " * ((old - len(text)) % 32)
+    return write(name, data[:at + 4] + struct.pack("<Q", len(text)) + text + data[at + 12 + old:])
+
+
 def floats(file):
     with open(file, "rb") as f:
         data = f.read()
@@ -75,10 +89,47 @@ class Cli(unittest.TestCase):
         return json.loads(self.ratoon("run", "--json", "-q", *args, **kw).stdout)
 
 
+class Render(Cli):
+    CASE = {"messages": [{"role": "user", "content": "hi <b>"}], "special_tokens": {"bos_token": "<s>"}, "kwargs": {"x": 1.0}, "add_generation_prompt": True}
+
+    def case(self, **more):
+        return write("case.json", json.dumps({**self.CASE, **more}).encode())
+
+    def test_template_file(self):
+        t = write("t.jinja", b"{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ x }}{% if add_generation_prompt %}>{% endif %}\n")
+        r = self.ratoon("render", "--template", t, "--input", self.case())
+        self.assertEqual((r.stdout, r.stderr), (b"<s>[user] hi <b>\n1.0>", b""))
+        j = json.loads(self.ratoon("render", "--template", t, "--input", self.case(), "--json").stdout)
+        self.assertEqual(j, {"text": "<s>[user] hi <b>\n1.0>", "client": [[10, 6]]})
+
+    def test_clock(self):
+        t = write("clock.jinja", b"{{ strftime_now('%d %b %Y') }}")
+        r = self.ratoon("render", "--template", t, "--input", self.case(), "--template-now", "1795262400")
+        self.assertEqual(r.stdout, b"21 Nov 2026")
+
+    def test_lax(self):
+        t = write("lax.jinja", b"[{{ a.b.c }}]")
+        self.ratoon("render", "--template", t, "--input", self.case(), expect=1)
+        self.assertEqual(self.ratoon("render", "--template", t, "--input", self.case(), "--template-lax").stdout, b"[]")
+
+    def test_failures(self):
+        p = self.ratoon("render", "--template", write("bad.jinja", b"one\n  {{ x | nosuch }}\n"), "--input", self.case(), expect=1)
+        self.assertEqual(p.stderr.decode().split("\n")[0].rpartition(": line")[2], " 2, column 10: there is no filter \"nosuch\"")
+        self.assertEqual(p.stderr.decode().split("\n")[1:3], ["    {{ x | nosuch }}", "           ^"])
+        good = write("good.jinja", b"{{ 1 }}")
+        self.says("render", "--template", good, expect=2, names=["--input"])
+        self.says("render", "--template", path("absent"), "--input", self.case(), names=["absent"])
+        self.says("render", "--template", good, "--input", write("x.json", b"[1"), names=["x.json", "JSON"])
+        self.says("render", "--template", good, "--input", write("x.json", b"[1]"), names=["x.json", "not an object"])
+        self.says("render", "--template", good, "--input", write("x.json", b"{}"), names=["no messages"])
+        self.says("render", "--template", good, "--input", write("x.json", b'{"messages": 1}'), names=["messages is not a list"])
+        self.says("render", "-m", with_template("qwen3.gguf", "bare.gguf", None), "--input", self.case(), names=["bare.gguf", "no chat template"])
+
+
 class Help(Cli):
     def test_help(self):
         out = self.ratoon("help").stdout.decode()
-        for name in "run tokenize detokenize logits plan inspect verify doctor eval bench quantize help version".split():
+        for name in "run tokenize detokenize logits plan inspect verify doctor eval bench quantize render help version".split():
             self.assertIn("\n  " + name, out)
             text = self.ratoon(name, "--help").stdout.decode()
             self.assertIn("ratoon " + name, text)
@@ -197,6 +248,31 @@ class Run(Cli):
         ids = self.ratoon("tokenize", "-m", path("qwen3.gguf"), "--special", "-p", user).stdout.decode().split(",")
         self.assertGreater(r["stats"]["prompt_tokens"], len(ids))      # what the user wrote is no control token
         self.says("run", "-m", path("small-qwen3.gguf"), "-q", "--chat", "-p", "hi", names=["tokenizer"])
+
+    def test_chat_template(self):
+        """run --chat asks the model's template, and what it tokenizes is what render shows."""
+        template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n" \
+                   "{% if enable_thinking %}hmm{% endif %}{% endif %}"
+        model = with_template("qwen3.gguf", "templated.gguf", template)
+        for extra, thinking in ([], False), (["--think"], True), (["--no-think"], False):
+            case = {"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi <|im_end|> \u00e9"}], "add_generation_prompt": True,
+                    "kwargs": {"enable_thinking": thinking}}
+            file = write("chat.json", json.dumps(case).encode())
+            shown = json.loads(self.ratoon("render", "-m", model, "--input", file, "--json").stdout)
+            self.assertEqual(shown["text"].rstrip(" "), "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi <|im_end|> \u00e9<|im_end|>\n<|im_start|>assistant\n" + "hmm" * thinking)
+            self.assertEqual([bytes(shown["text"], "utf-8")[a:a + n].decode() for a, n in shown["client"]], ["be brief", "hi <|im_end|> \u00e9"])
+            end = json.loads(self.ratoon("tokenize", "-m", model, "--special", "--json", "-p", "<|im_end|>").stdout)["tokens"][-1]
+            self.assertEqual(shown["tokens"].count(end), 2)        # the template's, not the user's
+            r = self.run_json("-m", model, "-d", "none", "--chat", "--system", "be brief", "-p", "hi <|im_end|> \u00e9", "-n", "3", *extra)
+            self.assertEqual(r["stats"]["prompt_tokens"], len(shown["tokens"]))
+        refusing = with_template("qwen3.gguf", "refusing.gguf", "{{ raise_exception('Not today.') }}")
+        p = self.ratoon("run", "-q", "-m", refusing, "-d", "none", "--chat", "-p", "x", expect=1)
+        self.assertIn(b"Not today.", p.stderr)
+        for other in "{% if %}", None:
+            p = self.ratoon("run", "-m", with_template("qwen3.gguf", "other.gguf", other), "-d", "none", "--chat", "-p", "x", "-n", "2")
+            self.assertIn(b"built-in chatml template is used", p.stderr)
+        self.says("run", *self.M, "-q", "--system", "x", "-p", "y", expect=2, names=["--system", "--chat"])
+        self.says("run", *self.M, "-q", "--chat", "--think", "--no-think", "-p", "y", expect=2, names=["--think"])
 
     def test_without_tokenizer(self):
         r = self.run_json("-m", path("small-qwen3.gguf"), "-d", "none", "--tokens", "1,2,3", "-n", "5")

@@ -7,9 +7,9 @@
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_NAME := $(TEST_SRC:tests/%.c=%)
 TEST_BIN  := $(TEST_NAME:%=$(BUILD)/tests/%)
-HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c,$(wildcard tests/*.c))
+HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors tokenizer
+FUZZ      := gguf safetensors template tokenizer
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 $(BUILD)/tests/%.o: COMMON += -Itests
@@ -20,7 +20,7 @@ $(BUILD)/tests/libhelp.a: $(HELP_OBJ)
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
-$(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+$(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer $(BUILD)/tests/peer_template: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libratoon.a
@@ -53,7 +53,7 @@ test-arm: ratoon
 	@[ $(ARCH) = aarch64 ] || $(MAKE) --no-print-directory setup PACKAGES="$(ARM_PACKAGES)" || true
 	python3 tests/test_arm.py
 
-oracle: ratoon $(BUILD)/tests/make_tiny
+oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 

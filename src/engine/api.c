@@ -64,6 +64,15 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     return 0;
 }
 
+static size_t token_text(const Tokenizer *t, const char *key, char *out, size_t cap)
+{
+    int32_t id = strncmp(key, "bos", 3) == 0 ? tokenizer_bos(t) : strncmp(key, "eos", 3) == 0 ? tokenizer_eos(t)
+               : strncmp(key, "pad", 3) == 0 ? tokenizer_pad(t) : strncmp(key, "unk", 3) == 0 ? tokenizer_unk(t) : -1;
+    size_t n;
+    const char *s = tokenizer_bytes(t, id, true, &n);
+    return n ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
+}
+
 size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
 {
     const Tokenizer *t = g->tokenizer;
@@ -74,6 +83,7 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
         const char *s = t ? tokenizer_chat_template(t, &n) : NULL;
         return s ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
     }
+    if (strlen(key) == 9 && strcmp(key + 3, "_token") == 0) return t ? token_text(t, key, out, cap) : 0;
     if (strcmp(key, "kv") == 0) return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name, type_info(g->model->v_type)->name);
     if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", g->be->name);
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
@@ -89,6 +99,14 @@ size_t rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, in
 {
     if (!g->tokenizer) return 0;
     return tokenizer_encode(g->tokenizer, out, cap, s, n, (TokenizeOptions) { .add_special = special, .parse_special = special }, NULL);
+}
+
+_Static_assert(sizeof(rt_span) == sizeof(TextSpan) && offsetof(rt_span, n) == offsetof(TextSpan, n), "spans");
+
+size_t rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const rt_span *client, size_t n_client, int32_t *out, size_t cap)
+{
+    TokenizeOptions o = { .add_special = true, .one_bos = true, .parse_special = true, .client = (const TextSpan *) client, .n_client = n_client };
+    return g->tokenizer ? tokenizer_encode(g->tokenizer, out, cap, s, n, o, NULL) : 0;
 }
 
 size_t rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap)

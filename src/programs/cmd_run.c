@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "programs/program.h"
+#include "programs/chat.h"
 #include "programs/stops.h"
 
 static const char *const finish_names[] = { "stop", "stop_sequence", "length", "cancelled", "error" };
@@ -23,48 +23,14 @@ typedef struct {
 
 /* ---- the prompt ---- */
 
-static bool append(Run *r, const char *s, size_t n, bool special)
-{
-    size_t cap = n + 16;
-    int32_t *ids = realloc(r->prompt, sizeof *ids * ((size_t) r->n_prompt + cap));
-    if (!ids) return complain(&r->o, "out of memory for %zu bytes of prompt", n) == 0;
-    r->prompt = ids;
-    if (special) {
-        ids[r->n_prompt++] = rt_token_find(r->p.engine, s, n);
-        return true;
-    }
-    size_t found = rt_tokenize(r->p.engine, s, n, false, ids + r->n_prompt, cap);
-    if ((found == 0 && n > 0) || found > cap) return complain(&r->o, "the prompt of %zu bytes could not be tokenized", n) == 0;
-    r->n_prompt += (int32_t) found;
-    return true;
-}
-
-/* The frame is made of control tokens, the user's text never is: what it says about <|im_end|> stays text. */
-static bool chat_prompt(Run *r)
-{
-    static const char start[] = "<|im_start|>", end[] = "<|im_end|>", user[] = "user\n", next[] = "assistant\n";
-    const rt_engine *g = r->p.engine;
-    if (rt_token_find(g, start, strlen(start)) < 0 || rt_token_find(g, end, strlen(end)) < 0)
-        return complain(&r->o, "--chat: the vocabulary of %s has no <|im_start|> and <|im_end|>", r->p.files.model) == 0;
-    char *said = malloc(strlen(user) + r->text_len + 1);
-    if (!said) return complain(&r->o, "out of memory for the prompt") == 0;
-    memcpy(said, user, strlen(user));
-    memcpy(said + strlen(user), r->text, r->text_len);
-    if (rt_adds_bos(g) && rt_token_bos(g) >= 0) {
-        r->prompt = malloc(sizeof *r->prompt);
-        if (r->prompt) r->prompt[r->n_prompt++] = rt_token_bos(g);
-    }
-    bool good = append(r, start, strlen(start), true) && append(r, said, strlen(user) + r->text_len, false) && append(r, end, strlen(end), true) &&
-                append(r, "\n", 1, false) && append(r, start, strlen(start), true) && append(r, next, strlen(next), false);
-    free(said);
-    return good;
-}
-
 static bool options_agree(Run *r)
 {
     const Options *o = &r->o;
     if ((o->prompt != NULL) + (o->file != NULL) + (o->tokens != NULL) > 1) return complain(o, "there can be only one of -p, -f and --tokens") == 0;
     if (o->tokens && o->chat) return complain(o, "--chat needs text, not --tokens") == 0;
+    if (o->special && o->chat) return complain(o, "--special does not go with --chat: what a user says is text") == 0;
+    if (!o->chat && (o->system || o->think || o->no_think)) return complain(o, "%s needs --chat", o->system ? "--system" : o->think ? "--think" : "--no-think") == 0;
+    if (o->think && o->no_think) return complain(o, "there can be only one of --think and --no-think") == 0;
     return !o->tokens || ids_read(o, &r->prompt, &r->n_prompt, o->tokens, "--tokens", 0, INT32_MAX);
 }
 
@@ -87,7 +53,7 @@ static bool make_prompt(Run *r)
     rt_engine *g = r->p.engine;
     if (r->text) {
         if (!rt_has_tokenizer(g)) return complain(&r->o, "%s: it carries no tokenizer, so text cannot be read; give --tokens", r->p.files.model) == 0;
-        if (r->o.chat) return chat_prompt(r);
+        if (r->o.chat) return chat_tokens(&r->p, &r->prompt, &r->n_prompt, r->text, r->text_len);
         if (!text_tokens(&r->p, &r->prompt, &r->n_prompt, r->text, r->text_len, r->o.special)) return false;
     }
     if (r->n_prompt > 0) return true;

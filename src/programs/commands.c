@@ -17,6 +17,9 @@ const Command commands[] = {
     { "tokenize", cmd_tokenize, "", "Prints the token ids of a text, one line of numbers between commas.",
       "Examples:\n  ratoon tokenize -m model.gguf -p 'Hello, world'\n  ratoon tokenize -m model.gguf --special -f prompt.txt --json\n" },
     { "detokenize", cmd_detokenize, "", "Prints the text of token ids.", "Example:\n  ratoon detokenize -m model.gguf --tokens 1,2,3\n" },
+    { "render", cmd_render, "", "Prints the prompt that a chat template gives for a conversation, exactly as it is.",
+      "Examples:\n  ratoon render -m model.gguf --input case.json\n  ratoon render --template chat.jinja --input case.json --json\n"
+      "--json adds which bytes came from the conversation, and with -m the tokens.\n" },
     { "logits", cmd_logits, "", "Writes the logits of rows as float32, for comparison with other programs.",
       "Examples:\n"
       "  ratoon logits -m model.gguf --tokens 1,2,3 --out chain.f32                            [3, vocab]\n"

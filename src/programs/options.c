@@ -10,15 +10,16 @@ typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_INT, KIND_SEED, KIND_REAL,
 
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64, C_DOCTOR = 128, C_EVAL = 256,
-    C_BENCH = 512, C_QUANTIZE = 1024,
+    C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048,
     C_DRAWS = C_RUN | C_BENCH,
     C_LOADS = C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
-    C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE,
+    C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER,
 };
 
 static const struct { const char *name; uint32_t bit; } command_bits[] = {
     { "run", C_RUN }, { "logits", C_LOGITS }, { "tokenize", C_TOKENIZE }, { "detokenize", C_DETOKENIZE }, { "inspect", C_INSPECT }, { "plan", C_PLAN },
     { "verify", C_VERIFY }, { "doctor", C_DOCTOR }, { "eval", C_EVAL }, { "bench", C_BENCH }, { "quantize", C_QUANTIZE },
+    { "render", C_RENDER },
 };
 
 typedef struct {
@@ -43,7 +44,14 @@ static const OptionSpec table[] = {
     { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_RUN, "the prompt as token ids: 1,2,3 or @FILE" },
     { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_LOGITS, "the rows: 1,2,3 or @FILE; with -d one id, the anchor" },
     { "--tokens", NULL, KIND_TEXT, "IDS", AT(tokens), 0, 0, C_DETOKENIZE, "ids: 1,2,3 or @FILE (without it: standard input)" },
-    { "--chat", NULL, KIND_FLAG, NULL, AT(chat), 0, 0, C_RUN, "wrap the prompt as a user's message in ChatML (<|im_start|>user ...)" },
+    { "--chat", NULL, KIND_FLAG, NULL, AT(chat), 0, 0, C_RUN, "the prompt is what a user says, put into the form of the model's chat template" },
+    { "--system", NULL, KIND_TEXT, "TEXT", AT(system), 0, 0, C_RUN, "with --chat: the system message before it" },
+    { "--think", NULL, KIND_FLAG, NULL, AT(think), 0, 0, C_RUN, "with --chat: the model may reason first, where its template has that choice" },
+    { "--no-think", NULL, KIND_FLAG, NULL, AT(no_think), 0, 0, C_RUN, "with --chat: it answers at once (the default)" },
+    { "--template", NULL, KIND_TEXT, "FILE", AT(template_file), 0, 0, C_RENDER, "a chat template, instead of a model's" },
+    { "--input", NULL, KIND_TEXT, "CASE.json", AT(input), 0, 0, C_RENDER, "the conversation: messages, tools, documents, add_generation_prompt, kwargs, special_tokens" },
+    { "--template-now", NULL, KIND_SEED, "SECONDS", AT(template_now), 0, 0, C_RUN | C_RENDER, "the clock that a template sees, in seconds since 1970 (default: now)" },
+    { "--template-lax", NULL, KIND_FLAG, NULL, AT(template_lax), 0, 0, C_RUN | C_RENDER, "an attribute of something undefined is undefined, not an error" },
     { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE | C_VERIFY | C_BENCH, "control tokens written in the text become tokens, BOS is added where the file asks for it" },
     { "--nfc", NULL, KIND_FLAG, NULL, AT(nfc), 0, 0, C_TOKENIZE, "normalise the text to NFC first, as Hugging Face tokenizers of Qwen do" },
     { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_DRAWS | C_VERIFY, "tokens to generate at most (run: to the context's end; verify 64; bench 128, with --prompt-tokens 32)" },
@@ -100,11 +108,11 @@ static const OptionSpec table[] = {
     { "--text", NULL, KIND_TEXT, "FILE", AT(text), 0, 0, C_DOCTOR, "the text that the drafter has to guess (default: what the target itself goes on to say)" },
     { "--window", NULL, KIND_INT, "N", AT(window), 2, 1 << 24, C_EVAL, "tokens per window, each from an empty context (default: the context)" },
     { "--check-tensors", NULL, KIND_FLAG, NULL, AT(check_tensors), 0, 0, C_INSPECT, "look for NaN and infinity in every tensor" },
-    { "--json", NULL, KIND_FLAG, NULL, AT(json), 0, 0, C_RUN | C_TOKENIZE | C_INSPECT | C_PLAN | C_EVAL | C_BENCH | C_VERIFY | C_DOCTOR, "print one JSON object instead of text" },
+    { "--json", NULL, KIND_FLAG, NULL, AT(json), 0, 0, C_RUN | C_TOKENIZE | C_INSPECT | C_PLAN | C_EVAL | C_BENCH | C_VERIFY | C_DOCTOR | C_RENDER, "print one JSON object instead of text" },
     { "--csv", NULL, KIND_TEXT, "FILE", AT(csv), 0, 0, C_BENCH, "also write comma-separated values, what was run and where in comments" },
     { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH, "also draw the result" },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_RUN, "print figures of the run on standard error" },
-    { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE, "say nothing on standard error but errors" },
+    { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER, "say nothing on standard error but errors" },
 };
 
 enum { N_OPTIONS = sizeof table / sizeof *table };

@@ -23,6 +23,9 @@ typedef struct {
     /* what is asked */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
     bool        chat, special, nfc;
+    const char *system, *template_file, *input;
+    bool        think, no_think, template_lax;
+    uint64_t    template_now;
     /* how text is drawn */
     double      temp, top_p, min_p, rep_penalty, freq_penalty, presence_penalty;
     int32_t     top_k, rep_window, n;

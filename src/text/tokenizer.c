@@ -24,7 +24,7 @@ struct Tokenizer {
     char         *chat;                            /* chat template, NULL: none */
     size_t        n_chat;
     uint64_t      hash;
-    int32_t       bos, eos, mask, unknown;
+    int32_t       bos, eos, mask, unknown, pad;
     bool          add_bos;
 };
 
@@ -210,6 +210,7 @@ static Status read_ids(Tokenizer *t, const Gguf *g, Error *err)
     t->bos = found[ENDS];
     t->mask = found[ENDS + 1];
     t->unknown = found[ENDS + 2];
+    t->pad = found[ENDS + 4];
 
     const Vocab *v = &t->vocab;
     bool gemma = vocab_find(v, &v->special, "<|tool_response>", strlen("<|tool_response>")) >= 0;    /* there "</s>" is plain text */
@@ -327,6 +328,8 @@ int32_t tokenizer_size(const Tokenizer *t) { return t->vocab.n; }
 int32_t tokenizer_bos(const Tokenizer *t) { return t->bos; }
 int32_t tokenizer_eos(const Tokenizer *t) { return t->eos; }
 int32_t tokenizer_mask(const Tokenizer *t) { return t->mask; }
+int32_t tokenizer_unk(const Tokenizer *t) { return t->unknown; }
+int32_t tokenizer_pad(const Tokenizer *t) { return t->pad; }
 bool tokenizer_add_bos(const Tokenizer *t) { return t->add_bos; }
 bool tokenizer_is_end(const Tokenizer *t, int32_t id) { return is_id(t, id) && t->end[id]; }
 
@@ -407,11 +410,12 @@ static Status encode_raw(Encoder *e, const char *s, size_t n, bool nfc)
 static Status encode_text(Encoder *e, const char *s, size_t n, TokenizeOptions o)
 {
     const Tokenizer *t = e->t;
-    if (o.add_special && t->add_bos) sink_put(&e->sink, t->bos);
+    if (n > 0) TRY(special_scan(&t->special, &e->hits, s, n, o.parse_special, o.client, o.n_client));
+    bool has_bos = o.one_bos && e->hits.n > 0 && e->hits.hit[0].at == 0 && e->hits.hit[0].id == t->bos;
+    if (o.add_special && t->add_bos && !has_bos) sink_put(&e->sink, t->bos);
     if (n == 0) return ST_OK;
     TRY(pretokenize_cursor(&e->cursor, t->pre));
     if (n >= CACHE_TEXT_MIN) e->cache = calloc(CACHE_SLOTS, sizeof *e->cache);     /* without it: slower */
-    TRY(special_scan(&t->special, &e->hits, s, n, o.parse_special, o.client, o.n_client));
     size_t at = 0;
     for (size_t i = 0; i < e->hits.n; i++) {
         const SpecialHit *hit = &e->hits.hit[i];

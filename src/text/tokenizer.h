@@ -24,6 +24,8 @@ int32_t tokenizer_size(const Tokenizer *t);                    /* entries of the
 int32_t tokenizer_bos(const Tokenizer *t);                     /* -1: none */
 int32_t tokenizer_eos(const Tokenizer *t);
 int32_t tokenizer_mask(const Tokenizer *t);                    /* tokenizer.ggml.mask_token_id, -1: none */
+int32_t tokenizer_unk(const Tokenizer *t);
+int32_t tokenizer_pad(const Tokenizer *t);
 bool    tokenizer_add_bos(const Tokenizer *t);
 bool    tokenizer_is_end(const Tokenizer *t, int32_t id);      /* any end-of-generation id (spec tokenizer.md section 8) */
 int32_t tokenizer_find(const Tokenizer *t, const char *s, size_t n);   /* id of exactly this text, special or not; -1 */
@@ -35,6 +37,7 @@ typedef struct { size_t at, n; } TextSpan;         /* n bytes of a text from byt
 
 typedef struct {
     bool add_special;                              /* BOS in front where the file asks for it */
+    bool one_bos;                                  /* but not where the text begins with it */
     bool parse_special;                            /* control tokens in the text become their ids; user-defined ones always do */
     bool nfc;                                      /* normalise to NFC first (utf8proc) */
     const TextSpan *client;                        /* [n_client] ascending, not overlapping: bytes that came from a client; a special

@@ -1,0 +1,86 @@
+#include "programs/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+bool template_complain(const Options *o, const TemplateError *err)
+{
+    complain(o, "%s", err->error.text);
+    if (err->line > 0) fprintf(stderr, "  %s\n  %*s^\n", err->source, (int) err->caret, "");
+    return false;
+}
+
+struct tm clock_now(const Options *o)
+{
+    time_t now = o->template_now ? (time_t) o->template_now : time(NULL);
+    struct tm t = { 0 };
+    localtime_r(&now, &t);
+    return t;
+}
+
+/* A text that the engine knows about itself, malloc'd; NULL: unknown. */
+static char *property_text(const rt_engine *g, const char *key)
+{
+    size_t n = rt_property(g, key, NULL, 0);
+    char *s = n ? malloc(n + 1) : NULL;
+    if (s) rt_property(g, key, s, n + 1);
+    return s;
+}
+
+static bool has_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)) >= 0; }
+
+static bool open_prompt(ChatPrompt **out, const Program *p)
+{
+    static const char *const KEYS[] = { "chat_template", "model.arch", "bos_token", "eos_token", "pad_token", "unk_token" };
+    char *s[6];
+    TemplateError err;
+    for (size_t i = 0; i < 6; i++) s[i] = property_text(p->engine, KEYS[i]);
+    ChatOptions co = { .source = s[0], .n = s[0] ? strlen(s[0]) : 0, .name = base_name(p->files.model), .arch = s[1] ? s[1] : "", .bos = s[2], .eos = s[3],
+                       .pad = s[4], .unk = s[5], .has_token = has_token, .ud = p->engine, .lax = p->o->template_lax };
+    bool good = chat_prompt_open(out, &co, &err) == ST_OK || template_complain(p->o, &err);
+    for (size_t i = 0; i < 6; i++) free(s[i]);
+    if (good && *chat_prompt_warning(*out)) note(p->o, "%s", chat_prompt_warning(*out));
+    return good;
+}
+
+static bool tokens_of(const Program *p, int32_t **out, int32_t *n, const TemplateText *t)
+{
+    rt_span *span = malloc((t->n_client + 1) * sizeof *span);
+    int32_t *ids = NULL;
+    size_t count = 0;
+    for (size_t i = 0; span && i < t->n_client; i++) span[i] = (rt_span) { t->client[i].at, t->client[i].n };
+    if (span) count = rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, NULL, 0);
+    if (count > 0 && count <= INT32_MAX) ids = malloc(count * sizeof *ids);
+    if (ids) rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, ids, count);
+    free(span);
+    if (!ids) return complain(p->o, "the prompt of %zu bytes could not be tokenized", t->n) == 0;
+    *out = ids;
+    *n = (int32_t) count;
+    return true;
+}
+
+/* The user's bytes may be anything: what is no character becomes U+FFFD. */
+bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, size_t len)
+{
+    const Options *o = p->o;
+    ChatPrompt *c = NULL;
+    TemplateText prompt = { 0 };
+    TemplateError err;
+    *out = NULL;
+    if (memchr(text, 0, len)) return complain(o, "--chat: the text holds a zero byte") == 0;
+    if (!open_prompt(&c, p)) return false;
+    json_t *messages = json_array(), *kwargs = json_pack("{s:b}", "enable_thinking", o->think);
+    if (o->system) json_array_append_new(messages, json_pack("{s:s s:o}", "role", "system", "content", json_text(o->system, strlen(o->system))));
+    json_array_append_new(messages, json_pack("{s:s s:o}", "role", "user", "content", json_text(text, len)));
+    struct tm now = clock_now(o);
+    ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = true, .now = &now };
+    if (o->think && !chat_prompt_caps(c)->thinking) note(o, "--think: the model's chat template has no such choice");
+    bool good = chat_prompt_render(&prompt, c, &q, &err) == ST_OK || template_complain(o, &err);
+    good = good && tokens_of(p, out, n, &prompt);
+    template_text_free(&prompt);
+    json_decref(messages);
+    json_decref(kwargs);
+    chat_prompt_close(c);
+    return good;
+}

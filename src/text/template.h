@@ -1,0 +1,58 @@
+/* template.h - chat templates: the subset of Jinja2 that they use, with the settings of transformers' apply_chat_template (blocks trimmed,
+ * no escaping, tojson as Python's json.dumps). A template is parsed once and never changes; a render is a pure function of template,
+ * variables and clock, in memory of its own that is bounded like its steps, its output and its nesting (doc/templates.md).
+ * The rendered text knows which of its bytes came from outside, so that a user cannot write control tokens. */
+#ifndef RATOON_TEXT_TEMPLATE_H
+#define RATOON_TEXT_TEMPLATE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "text/tokenizer.h"
+
+typedef struct Template Template;
+
+enum { TEMPLATE_SOURCE_MAX = 4 << 20, TEMPLATE_OUTPUT_MAX = 16 << 20, TEMPLATE_STEPS_MAX = 10000000, TEMPLATE_NESTING_MAX = 64,
+       TEMPLATE_RANGE_MAX = 100000, TEMPLATE_MEMORY_MAX = 256 << 20 };
+
+/* error.text is one line: name, line, column, what is wrong. Codes: ST_FORMAT the template is wrong, or wrong for these variables;
+ * ST_ARG it called raise_exception (text is then its message alone); ST_FULL a limit; ST_MEMORY. */
+typedef struct {
+    Error   error;
+    int32_t line, column;                          /* from 1; 0: no place in the source. Columns count characters */
+    char    source[160];                           /* that line, or the part of it around the place */
+    int32_t caret;                                 /* characters of source before the place */
+} TemplateError;
+
+/* name is for messages. The source is copied. */
+Status template_open(Template **out, const char *source, size_t n, const char *name, TemplateError *err);
+void   template_close(Template *t);
+bool   template_mentions(const Template *t, const char *text);         /* anywhere in its source */
+
+/* Where a variable's strings come from. MESSAGES: all are a client's but the values of role, name and type of a message and of its tool
+ * calls, of which templates make markers. */
+typedef enum { ORIGIN_PROGRAM, ORIGIN_CLIENT, ORIGIN_MESSAGES } Origin;
+typedef struct { const char *name; const json_t *value; Origin origin; } TemplateVariable;     /* value NULL: not defined */
+
+typedef struct {
+    const TemplateVariable *variable;              /* [n_variables] the later of two with the same name counts */
+    size_t    n_variables;
+    const struct tm *now;                          /* what strftime_now formats; NULL: strftime_now is not defined */
+    bool      lax;                                 /* attributes of undefined values are undefined, not errors */
+    int64_t   steps_max;                           /* 0: TEMPLATE_STEPS_MAX */
+} TemplateInput;
+
+typedef struct {
+    char     *text; size_t n;                      /* UTF-8, with a NUL behind it */
+    TextSpan *client; size_t n_client;             /* ascending, apart: bytes that came from a client, for TokenizeOptions */
+} TemplateText;
+
+/* out is the caller's (template_text_free), and empty after a failure. Several threads may render the same template. */
+Status template_render(TemplateText *out, const Template *t, const TemplateInput *in, TemplateError *err);
+void   template_text_free(TemplateText *text);
+
+#endif
