@@ -83,7 +83,7 @@ static void texts(void **state)
         { "root ::= \"a\" | \"bc\" |", { "a", "bc", "" }, { "b", "ab" } },
         { "root ::= [a-c]+ [^0-9x]", { "ab", "aaa\xc3\xa9", "c\n" }, { "a", "a0", "ax", "d!" } },
         { "root ::= x{2} y{1,} z{0,2}\nx ::= \"x\"\ny::=\"y\"\n  z ::= \"z\" # end", { "xxy", "xxyyyz", "xxyzz" }, { "xy", "xx", "xxyzzz" } },
-        { "root ::= (\"a\" | \"b\"\n  \"c\")* # comment\n\"\"?\n", { "", "abc", "bcbca" }, { "b", "c" } },
+        { "root ::= (\"a\" | \"b\"\n  \"c\")* \"\"? # comment\n\n", { "", "abc", "bcbca" }, { "b", "c" } },
         { "root ::= \"\\x41\\u00e9\\U0001F642\\n\\t\\\\\\\"\"", { "A\xc3\xa9\xf0\x9f\x99\x82\n\t\\\"" }, { "A" } },
         { "root ::= [\\]\\\\\\-^a-]{5}", { "]\\-^a", "-----" }, { "]\\-^b" } },
         { "root ::= .+", { "x", "\n", "\xe4\xbd\xa0\xf0\x9f\x99\x82" }, { "", "\xff", "\xc0\x80", "\xed\xa0\x80", "\xe0\x80\x80", "\xf4\x90\x80\x80", "\xf0\x80\x80\x80" } },
@@ -96,7 +96,7 @@ static void texts(void **state)
         { "root ::= never | \"x\"\nnever ::= \"a\" never", { "x" }, { "a", "aa" } },
         { "\xef\xbb\xbfroot ::= (((\"a\"?)*)+){0,3}", { "", "aaaa" }, { "b" } },
         { "root   ::= r-1_x\n  | \"z\"\nr-1_x ::= \"y\"\r\n", { "y", "z" }, { "x" } },
-        { "root ::= \"\" | a\na ::= \"1\" a \"1\" | \"1\" a \"2\" | \"3\"", { "", "3", "131", "11322", "111111311111" + 4 }, { "13", "11" } },
+        { "root ::= \"\" | a\na ::= \"1\" a \"1\" | \"1\" a \"2\" | \"3\"", { "", "3", "131", "11322", "1113121" }, { "13", "11" } },
     };
     (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -28,6 +28,7 @@ typedef struct {
     int32_t     top_k, rep_window, n;
     uint64_t    seed;
     TextList    stop;
+    const char *grammar, *json_schema;
     bool        ignore_eos;
     /* how it is decoded */
     int32_t     budget;

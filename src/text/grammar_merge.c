@@ -6,7 +6,7 @@
 
 #include "text/utf8.h"
 
-enum { MERGE_DEPTH_MAX = 100, MADE_MAX = 20000, MERGE_STEPS = 16 };        /* MERGE_STEPS: what one schema costs beside its keywords */
+enum { MERGE_DEPTH_MAX = 100, MADE_MAX = 20000, MERGE_STEPS = 64 };        /* MERGE_STEPS: what one schema costs beside its keywords */
 
 bool merge_fail(Merger *m, Status st, const char *path, const char *format, ...)
 {
@@ -134,16 +134,27 @@ const json_t *merge_target(Merger *m, const json_t *schema, char path[PATH_MAX_B
     return schema;
 }
 
+/* A list of one or two values that are borrowed; NULL: out of memory. (json_pack loses memory when an allocation fails.) */
+static json_t *list_of(json_t *a, json_t *b)
+{
+    json_t *list = json_array();
+    if (list && json_array_append(list, a) == 0 && (!b || json_array_append(list, b) == 0)) return list;
+    json_decref(list);
+    return NULL;
+}
+
 json_t *merge_both(Merger *m, json_t *a, json_t *b)
 {
     if (!a || !b || a == b || json_is_true(a) || json_is_true(b)) return !a || json_is_true(a) ? (b ? b : a) : a;
-    json_t *both = json_pack("{s:[O,O]}", "allOf", a, b);
-    if (json_array_size(m->made) >= MADE_MAX) {
-        json_decref(both);
-        return merge_fail(m, ST_UNSUPPORTED, "", "allOf, $ref and anyOf give rise to more than %d schemas", MADE_MAX), NULL;
+    if (json_array_size(m->made) >= MADE_MAX) return merge_fail(m, ST_UNSUPPORTED, "", "allOf, $ref and anyOf give rise to more than %d schemas", MADE_MAX), NULL;
+    json_t *list = list_of(a, b), *both = list ? json_object() : NULL;
+    if (!both) json_decref(list);
+    else if (json_object_set_new(both, "allOf", list) == 0 && json_array_append(m->made, both) == 0) {
+        json_decref(both);                         /* m->made keeps it */
+        return both;
     }
-    if (!both || json_array_append_new(m->made, both) != 0) return no_memory(m, ""), NULL;
-    return both;
+    json_decref(both);
+    return no_memory(m, ""), NULL;
 }
 
 /* ---- keywords ---- */
@@ -319,8 +330,11 @@ static bool add_choice(Merger *m, Flat *f, json_t *list, const char *path)
 {
     if (!json_is_array(list) || json_array_size(list) == 0) return merge_fail(m, ST_FORMAT, path, "expected a list of at least one schema");
     if (!f->choices) f->choices = json_array();
-    json_t *one = json_pack("[s,O]", path, list);
-    return f->choices && one && json_array_append_new(f->choices, one) == 0 ? true : no_memory(m, path);
+    json_t *where = json_string(path), *one = where ? list_of(where, list) : NULL;
+    json_decref(where);
+    bool good = f->choices && one && json_array_append(f->choices, one) == 0;
+    json_decref(one);
+    return good || no_memory(m, path);
 }
 
 enum { SPEAKS_NUMBER = TYPE_NUMBER | TYPE_INTEGER };
@@ -342,7 +356,7 @@ static bool add_keyword(Merger *m, Flat *f, const json_t *schema, const char *k,
     if (IS("anyOf") || IS("oneOf")) return add_choice(m, f, v, at);
     if (IS("enum")) return add_values(m, f, v, at);
     if (IS("const")) {
-        json_t *one = json_pack("[O]", v);
+        json_t *one = list_of(v, NULL);
         bool good = one && add_values(m, f, one, at);
         json_decref(one);
         return one ? good : no_memory(m, at);

@@ -17,7 +17,7 @@ typedef struct {
     Graph    b;
     Job     *job; uint32_t n_jobs, cap_jobs;
     uint32_t *slot, n_slots;                       /* jobs by the schema's address */
-    uint32_t ws, escape, string, any;              /* rules; any: a value of any type */
+    uint32_t ws, escape, string, integer, number, any;     /* rules; any: a value of any type */
     uint32_t raw;                                  /* class: what stands for itself in a string */
 } Schema;
 
@@ -152,6 +152,7 @@ static uint32_t pattern_string(Schema *s, const Flat *f, const char *path, uint3
         if ((int64_t) min < f->min_length || (f->max_length >= 0 && (max == GRAPH_NONE || (int64_t) max > f->max_length)))
             merge_fail(&s->m, ST_UNSUPPORTED, at, "minLength or maxLength beside a %s of other lengths cannot be honoured; put them into the pattern", key);
         else way = graph_one(&s->b, '"', expr_draw(&s->b, &x, e, true, graph_one(&s->b, '"', next)));
+        sound(s, at);
     }
     free(x.at);
     return way;
@@ -450,6 +451,7 @@ static uint32_t draw_number(Schema *s, const Flat *f, bool whole, const char *pa
         if (r.places == 12) return merge_fail(&s->m, ST_UNSUPPORTED, at, "only 1, 0.1, 0.01 and so on can be honoured"), GRAPH_NONE;
         if (r.places == 0) r.whole = true;
     }
+    if (!lo && !hi && !f->multiple) return graph_call(&s->b, whole ? s->integer : s->number, next);
     char *min = lo ? spelled(lo) : NULL, *max = hi ? spelled(hi) : NULL;
     uint32_t way = GRAPH_NONE;
     r.min = min;
@@ -578,13 +580,19 @@ static void draw_shared(Schema *s, const json_t *schema)
     s->ws = graph_rule(b);
     s->escape = graph_rule(b);
     s->string = graph_rule(b);
-    if (s->string == GRAPH_NONE) return;
+    s->integer = graph_rule(b);
+    s->number = graph_rule(b);
+    if (s->number == GRAPH_NONE) return;
     uint32_t start = draw_space(b, NODE_DONE);
     b->g->rule[s->ws].start = start;
     start = draw_escape(b, NODE_DONE);
     b->g->rule[s->escape].start = start;
     start = free_string(s, 0, -1, NODE_DONE);
     b->g->rule[s->string].start = start;
+    start = graph_number(b, &(NumberRange) { .places = -1, .whole = true }, NODE_DONE);
+    b->g->rule[s->integer].start = start;
+    start = graph_number(b, &(NumberRange) { .places = -1 }, NODE_DONE);
+    b->g->rule[s->number].start = start;
     s->any = rule_of(s, json_true(), "");
     start = space(s, call_schema(s, schema, "", NODE_DONE));
     b->g->rule[root].start = start;
