@@ -98,6 +98,8 @@ class Help(Cli):
         self.says("run", "word", expect=2, names=["word"])
         self.says("run", "--json=1", expect=2, names=["--json=1"])
         self.says("run", "--tree", "--chain", expect=2, names=["--tree"])
+        self.says("run", "--grammar", "a", "--json-schema", "{}", expect=2, names=["--grammar", "--json-schema"])
+        self.says("run", "--json-schema", "{}", "--ignore-eos", expect=2, names=["--ignore-eos"])
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
