@@ -197,6 +197,27 @@ class Run(Cli):
         self.assertGreater(r["stats"]["prompt_tokens"], len(ids))      # what the user wrote is no control token
         self.says("run", "-m", path("small-qwen3.gguf"), "-q", "--chat", "-p", "hi", names=["tokenizer"])
 
+    def test_grammar(self):
+        grammar = write("yes.gbnf", b'root ::= "yes" | "no, " [a-z]{3,7} "."')
+        want = self.run_json(*self.M, "-p", "hello", "--temp", "1", "--seed", "5", "--grammar", grammar)
+        self.assertRegex(want["text"], r"^(yes|no, [a-z]{3,7}\.)$")
+        self.assertEqual((want["finish_reason"], want["stats"]["generated"]), ("stop", len(want["tokens"])))
+        got = self.run_json(*self.D, "-p", "hello", "--temp", "1", "--seed", "5", "--grammar", grammar, "--budget", "30")
+        self.assertEqual((got["tokens"], got["finish_reason"]), (want["tokens"], "stop"))
+        schema = '{"type": "array", "items": {"type": "integer", "minimum": 10, "maximum": 99}, "minItems": 3, "maxItems": 5}'
+        for args in (["--json-schema", schema], ["--json-schema", write("s.json", schema.encode())]):
+            d = json.loads(self.run_json(*self.M, "-p", "hello", "--temp", "1", *args)["text"])
+            self.assertTrue(3 <= len(d) <= 5 and all(10 <= x <= 99 for x in d), d)
+        cut = self.run_json(*self.M, "-p", "hello", "-n", "2", "--json-schema", schema)
+        self.assertEqual((cut["finish_reason"], len(cut["tokens"])), ("length", 2))
+
+    def test_bad_grammar(self):
+        self.says("run", *self.M, "-q", "-p", "x", "--grammar", write("bad.gbnf", b'root ::= "a"\n | b'), names=["bad.gbnf:2:4", "defined nowhere"])
+        self.says("run", *self.M, "-q", "-p", "x", "--grammar", path("absent.gbnf"), names=["absent.gbnf"])
+        self.says("run", *self.M, "-q", "-p", "x", "--json-schema", '{"properties": {"a": {"not": {}}}}', names=["--json-schema: #/properties/a/not", "'not'"])
+        self.says("run", *self.M, "-q", "-p", "x", "--json-schema", write("bad.json", b"{"), names=["bad.json: JSON line 1"])
+        self.says("run", "-m", path("small-qwen3.gguf"), "-d", "none", "-q", "--tokens", "1,2", "--json-schema", "{}", names=["tokenizer"])
+
     def test_without_tokenizer(self):
         r = self.run_json("-m", path("small-qwen3.gguf"), "-d", "none", "--tokens", "1,2,3", "-n", "5")
         self.assertEqual((r["text"], len(r["tokens"])), ("", 5))
