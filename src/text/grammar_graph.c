@@ -277,7 +277,14 @@ uint32_t graph_range(Graph *b, uint32_t lo, uint32_t hi, uint32_t next)
 
 uint32_t graph_one(Graph *b, uint32_t cp, uint32_t next)
 {
-    return graph_range(b, cp, cp, next);
+    if (next == GRAPH_NONE) return GRAPH_NONE;
+    if (cp >= 128) return graph_range(b, cp, cp, next);
+    if (b->ascii[cp] == 0) {
+        uint32_t cls = graph_class(b, &(CharRange) { cp, cp }, 1);
+        if (cls == GRAPH_NONE) return GRAPH_NONE;
+        b->ascii[cp] = cls + 1;
+    }
+    return graph_char(b, b->ascii[cp] - 1, next);
 }
 
 uint32_t graph_call(Graph *b, uint32_t rule, uint32_t next)

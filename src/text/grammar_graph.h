@@ -52,6 +52,7 @@ typedef struct {
     Grammar   *g;
     uint32_t   cap_nodes, cap_rules, cap_classes, cap_ranges;
     uint32_t  *slot, n_slots;                      /* classes by hash */
+    uint32_t   ascii[128];                         /* classes of one such character, + 1; 0: not yet */
     uint32_t   steps;
     Status     st;                                 /* sticks; then every drawing gives GRAPH_NONE */
     const char *why;                               /* without its place, which the caller knows */

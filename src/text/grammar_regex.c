@@ -164,7 +164,8 @@ static bool member(Regex *r, Set *set, uint32_t *cp, bool *single)
 static uint32_t char_class(Regex *r)
 {
     Set set = { .n = 0 };
-    bool not = r->at++, single, last;
+    bool not, single, last;
+    r->at++;
     not = peek(r) == '^';
     r->at += not;
     while (peek(r) != ']') {

@@ -544,7 +544,7 @@ static uint32_t hex_digits(Graph *b, int n, uint32_t next)
 
 static uint32_t one_hex(Graph *b, const char *ranges, uint32_t next)
 {
-    CharRange r[4];
+    CharRange r[5];
     uint32_t n = 0;
     for (; *ranges; ranges += 2) r[n++] = (CharRange) { (uint8_t) ranges[0], (uint8_t) ranges[1] };
     return graph_char(b, graph_class(b, r, n), next);
