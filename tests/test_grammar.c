@@ -980,7 +980,7 @@ static int emit(int count)
 static void no_memory(void **state)
 {
     static const char text[] = "root ::= a{2,3} | [^x-z] b\na ::= (\"y\" | b)+\nb ::= \"q\" b?";
-    static const char schema[] = "{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a+\\\"$\"},{\"enum\":[1.5,\"x\"]}]},\"b\":{\"allOf\":[{\"minimum\":1},{\"maximum\":20.5}]}},"
+    static const char schema[] = "{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a+\\\"$\"},{\"allOf\":[{\"enum\":[1.5,\"x\",3]},{\"enum\":[\"x\",1.5]}]}]},\"b\":{\"allOf\":[{\"minimum\":1},{\"maximum\":20.5}]}},"
                                  "\"required\":[\"c\"],\"additionalProperties\":{\"type\":\"array\",\"minItems\":1}}";
     static Words w;
     TokenSource from = { &w, word_bytes, word_ends };
@@ -991,7 +991,9 @@ static void no_memory(void **state)
         Error err = { 0 };
         json_t *j;
         assert_int_equal(json_read(&j, schema, strlen(schema), "s", &err), ST_OK);
-        Grammar *whole = parsed(text);
+        Grammar *whole = parsed(text), *other = schemed(schema);
+        size_t bytes = kind == 0 ? grammar_bytes(whole) : grammar_bytes(other);
+        grammar_free(other);
         long live = alloc_state.live;
         for (long at = 1; ; at++) {
             Grammar *g = NULL;
@@ -1005,6 +1007,7 @@ static void no_memory(void **state)
             bool failed = alloc_state.fail_in == 0;
             alloc_state.fail_in = 0;
             if (st != ST_OK && !failed) fail_msg("%s", err.text);
+            if (g && grammar_bytes(g) != bytes) fail_msg("allocation %ld that fails goes unnoticed", at);
             if (st != ST_OK && st != ST_MEMORY) fail_msg("allocation %ld: %d %s", at, st, err.text);
             grammar_text_close(x);
             grammar_masks_close(m);

@@ -190,18 +190,16 @@ static bool add_values(Merger *m, Flat *f, json_t *list, const char *path)
         return true;
     }
     json_t *both = json_array();
-    for (size_t i = 0; both && i < json_array_size(list); i++)
-        for (size_t k = 0; k < json_array_size(f->values); k++) {
-            if (!graph_step(m->b)) break;
-            if (json_equal(json_array_get(list, i), json_array_get(f->values, k))) {
-                json_array_append(both, json_array_get(list, i));
-                break;
-            }
+    bool good = both != NULL;
+    for (size_t i = 0; good && i < json_array_size(list); i++)
+        for (size_t k = 0; k < json_array_size(f->values) && graph_step(m->b); k++) {
+            if (!json_equal(json_array_get(list, i), json_array_get(f->values, k))) continue;
+            good = json_array_append(both, json_array_get(list, i)) == 0;
+            break;
         }
-    if (!both) return no_memory(m, path);
     json_decref(f->values);
     f->values = both;
-    return sound(m, path);
+    return good ? sound(m, path) : no_memory(m, path);
 }
 
 static bool add_count(Merger *m, int64_t *to, const json_t *v, bool least, const char *path)

@@ -304,7 +304,8 @@ static uint32_t other_chars(Schema *s, const uint32_t *cp, uint32_t n, uint32_t 
 static uint32_t none_of(Schema *s, const Names *w, uint32_t lo, uint32_t hi, size_t at)
 {
     uint32_t way = GRAPH_NONE, i = lo, n = 0, *cp;
-    if (!graph_step(&s->b) || !(cp = malloc(sizeof *cp * (hi - lo + 1)))) return GRAPH_NONE;
+    if (!graph_step(&s->b)) return GRAPH_NONE;
+    if (!(cp = malloc(sizeof *cp * (hi - lo + 1)))) return no_memory(s);
     while (i < hi && w->name[i].n == at) i++;
     bool is_name = i > lo;
     while (i < hi) {
