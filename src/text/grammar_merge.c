@@ -56,14 +56,22 @@ void flat_free(Flat *f)
     flat_init(f);
 }
 
+json_t *merge_copy(json_t *v)
+{
+    json_t *copy = json_copy(v);
+    if (!copy || (json_object_size(copy) == json_object_size(v) && json_array_size(copy) == json_array_size(v))) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 /* Only `required` and `choices` are ever changed in place; the rest is replaced. */
 bool flat_copy(Flat *out, const Flat *f)
 {
     *out = *f;
     json_t *held[] = { f->values, f->props, f->additional, f->prefix, f->items, f->minimum, f->maximum, f->above, f->below, f->multiple, f->pattern, f->format };
     for (size_t i = 0; i < sizeof held / sizeof *held; i++) json_incref(held[i]);
-    out->required = f->required ? json_copy(f->required) : NULL;
-    out->choices = f->choices ? json_copy(f->choices) : NULL;
+    out->required = f->required ? merge_copy(f->required) : NULL;
+    out->choices = f->choices ? merge_copy(f->choices) : NULL;
     return !out->required == !f->required && !out->choices == !f->choices;
 }
 

@@ -32,6 +32,8 @@ typedef struct {
     json_t  *choices;                              /* a list of [path, list of schemas], or NULL */
 } Flat;
 
+/* A shallow copy of a list or an object; NULL: out of memory. (json_copy leaves out what it has no memory for.) */
+json_t *merge_copy(json_t *v);
 void flat_init(Flat *f);
 void flat_free(Flat *f);
 bool flat_copy(Flat *out, const Flat *f);          /* false: out of memory; free it all the same */

@@ -370,7 +370,7 @@ static uint32_t draw_object(Schema *s, Flat *f, const char *path, uint32_t next)
     json_t *v;
     char at[PATH_MAX_BYTES];
     bool open = f->additional ? !json_is_false(f->additional) : json_object_size(f->props) == 0;
-    json_t *props = f->props ? json_copy(f->props) : json_object();        /* the copies of a choice share theirs */
+    json_t *props = f->props ? merge_copy(f->props) : json_object();        /* the copies of a choice share theirs */
     if (!props) return no_memory(s);
     json_decref(f->props);
     f->props = props;
