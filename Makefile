@@ -81,6 +81,10 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+bench/lab_grammar: $(BUILD)/bench/lab_grammar.o $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 # ---- setting up, running, installing ----
 
 # Installs what is missing, as root or with sudo. Nothing is asked of a machine that has it all.
@@ -110,7 +114,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
 
 clean:
-	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul
+	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_grammar
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

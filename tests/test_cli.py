@@ -151,6 +151,8 @@ class Help(Cli):
         self.says("run", "word", expect=2, names=["word"])
         self.says("run", "--json=1", expect=2, names=["--json=1"])
         self.says("run", "--tree", "--chain", expect=2, names=["--tree"])
+        self.says("run", "--grammar", "a", "--json-schema", "{}", expect=2, names=["--grammar", "--json-schema"])
+        self.says("run", "--json-schema", "{}", "--ignore-eos", expect=2, names=["--ignore-eos"])
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
@@ -273,6 +275,27 @@ class Run(Cli):
             self.assertIn(b"built-in chatml template is used", p.stderr)
         self.says("run", *self.M, "-q", "--system", "x", "-p", "y", expect=2, names=["--system", "--chat"])
         self.says("run", *self.M, "-q", "--chat", "--think", "--no-think", "-p", "y", expect=2, names=["--think"])
+
+    def test_grammar(self):
+        grammar = write("yes.gbnf", b'root ::= "yes" | "no, " [a-z]{3,7} "."')
+        want = self.run_json(*self.M, "-p", "hello", "--temp", "1", "--seed", "5", "--grammar", grammar)
+        self.assertRegex(want["text"], r"^(yes|no, [a-z]{3,7}\.)$")
+        self.assertEqual((want["finish_reason"], want["stats"]["generated"]), ("stop", len(want["tokens"])))
+        got = self.run_json(*self.D, "-p", "hello", "--temp", "1", "--seed", "5", "--grammar", grammar, "--budget", "30")
+        self.assertEqual((got["tokens"], got["finish_reason"]), (want["tokens"], "stop"))
+        schema = '{"type": "array", "items": {"type": "integer", "minimum": 10, "maximum": 99}, "minItems": 3, "maxItems": 5}'
+        for args in (["--json-schema", schema], ["--json-schema", write("s.json", schema.encode())]):
+            d = json.loads(self.run_json(*self.M, "-p", "hello", "--temp", "1", *args)["text"])
+            self.assertTrue(3 <= len(d) <= 5 and all(10 <= x <= 99 for x in d), d)
+        cut = self.run_json(*self.M, "-p", "hello", "-n", "2", "--json-schema", schema)
+        self.assertEqual((cut["finish_reason"], len(cut["tokens"])), ("length", 2))
+
+    def test_bad_grammar(self):
+        self.says("run", *self.M, "-q", "-p", "x", "--grammar", write("bad.gbnf", b'root ::= "a"\n | b'), names=["bad.gbnf:2:4", "defined nowhere"])
+        self.says("run", *self.M, "-q", "-p", "x", "--grammar", path("absent.gbnf"), names=["absent.gbnf"])
+        self.says("run", *self.M, "-q", "-p", "x", "--json-schema", '{"properties": {"a": {"not": {}}}}', names=["--json-schema: #/properties/a/not", "'not'"])
+        self.says("run", *self.M, "-q", "-p", "x", "--json-schema", write("bad.json", b"{"), names=["bad.json: JSON line 1"])
+        self.says("run", "-m", path("small-qwen3.gguf"), "-d", "none", "-q", "--tokens", "1,2", "--json-schema", "{}", names=["tokenizer"])
 
     def test_without_tokenizer(self):
         r = self.run_json("-m", path("small-qwen3.gguf"), "-d", "none", "--tokens", "1,2,3", "-n", "5")

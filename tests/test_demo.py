@@ -2,8 +2,11 @@
 """test_demo.py - the demo pair end to end: it loads, it fits, speculation changes no token, and the accept length is what its page says.
 
 Usage: tests/test_demo.py [RATOON]      ends with 'N passed, N failed'"""
+import datetime
 import json
+import keyword
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -58,6 +61,61 @@ check(f"{distinct / max(grams, 1):.2f} of the 4-grams are distinct, at least hal
 
 code, out, err = call("plan", "--json")
 check("plan adds up", code == 0 and json.loads(out)["total_bytes"] == sum(x["bytes"] for x in json.loads(out)["parts"]), out + err)
+
+# Grammars: the same text with and without speculation, greedy and sampled, and always of the wanted form.
+SCHEMA = {"type": "object", "properties": {
+    "name": {"type": "string", "maxLength": 24}, "size": {"type": "integer", "minimum": 1, "maximum": 999},
+    "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 1, "maxItems": 4},
+    "made": {"type": "string", "format": "date"}, "next": {"anyOf": [{"type": "null"}, {"type": "number", "minimum": 0, "maximum": 1}]}},
+    "required": ["name", "size", "tags", "made", "next"]}
+GRAMMAR = r'''root ::= "def " name "(" (name (", " name){0,4})? "):\n" ("    " name " = " expr "\n"){1,3} "    return " expr "\n"
+name ::= [a-z] [a-z_]{0,8}
+expr ::= term (" " [-+*/] " " term){0,3}
+term ::= name | [0-9]{1,3} | "(" expr ")" | name "(" expr ")"
+'''
+
+
+def well_formed(text):
+    d = json.loads(text)
+    return (list(d) == ["name", "size", "tags", "made", "next"] and len(d["name"]) <= 24 and 1 <= d["size"] <= 999 and 1 <= len(d["tags"]) <= 4
+            and set(d["tags"]) <= {"red", "green", "blue"} and datetime.date.fromisoformat(d["made"]) and (d["next"] is None or 0 <= d["next"] <= 1))
+
+
+def compiles(text):
+    names = keyword.kwlist + keyword.softkwlist    # which the grammar does not know
+    return any(w in names for w in re.findall(r"[a-z]+", text.replace("def ", "", 1).replace("return ", ""))) or duplicates(text) or compile(text, "x", "exec")
+
+
+def duplicates(text):
+    args = re.findall(r"[a-z_]+", text[text.index("(") + 1:text.index(")")])
+    return len(args) != len(set(args))
+
+
+with tempfile.NamedTemporaryFile("w", suffix=".gbnf", delete=False) as f:
+    f.write(GRAMMAR)
+same = formed = runs = drafted = 0
+wrong = ""
+for args, good in ((("--json-schema", json.dumps(SCHEMA)), well_formed), (("--grammar", f.name), compiles)):
+    for prompt in ("# A thing, as JSON:\n", lines("code", 1)[0]["prompt"]):
+        for how in (("--temp", "0"), ("--temp", "1", "--seed", "3"), ("--temp", "1", "--seed", "4", "--rep-penalty", "1.1")):
+            want = None
+            for way in (("-d", "none"), ("--budget", "3"), ("--budget", "22"), ("--budget", "60"), ("--chain", "--budget", "15"), ("--budget", "auto")):
+                code, out, err = call("run", "-q", "--json", "-n", "300", "-p", prompt, *args, *how, *way)
+                report = json.loads(out) if code == 0 else {"text": "", "tokens": err, "finish_reason": "error", "stats": {"drafted": 0}}
+                runs += 1
+                drafted += report["stats"]["drafted"]
+                want = want or report
+                same += (report["tokens"], report["text"], report["finish_reason"]) == (want["tokens"], want["text"], want["finish_reason"])
+                try:
+                    ok = report["finish_reason"] == "stop" and bool(good(report["text"]) or good is compiles)
+                except (ValueError, SyntaxError, KeyError) as e:
+                    ok = False
+                    wrong = wrong or f"{e}: "
+                formed += ok
+                wrong = wrong if ok else wrong or repr(report)[:600]
+pathlib.Path(f.name).unlink()
+check(f"grammars: {same} of {runs} texts are those of plain decoding, {drafted} rows drafted", same == runs and drafted > 0, wrong)
+check(f"grammars: {formed} of {runs} texts have the form", formed == runs, wrong)
 
 print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
 sys.exit(0 if all(results) else 1)

@@ -9,7 +9,7 @@ TEST_NAME := $(TEST_SRC:tests/%.c=%)
 TEST_BIN  := $(TEST_NAME:%=$(BUILD)/tests/%)
 HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer
+FUZZ      := gguf safetensors template tokenizer grammar schema
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 $(BUILD)/tests/%.o: COMMON += -Itests

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "programs/chat.h"
+#include "programs/constraint.h"
 #include "programs/stops.h"
 
 static const char *const finish_names[] = { "stop", "stop_sequence", "length", "cancelled", "error" };
@@ -17,7 +18,9 @@ typedef struct {
     int32_t *prompt, n_prompt;
     int32_t *token, n_token, cap_token;            /* generated, without an end token */
     Stops    stops;
+    Constraint form;
     Finish   finish;
+    bool     end_token;                            /* the last token generated was one */
     rt_stats stats;
 } Run;
 
@@ -27,6 +30,8 @@ static bool options_agree(Run *r)
 {
     const Options *o = &r->o;
     if ((o->prompt != NULL) + (o->file != NULL) + (o->tokens != NULL) > 1) return complain(o, "there can be only one of -p, -f and --tokens") == 0;
+    if (o->grammar && o->json_schema) return complain(o, "there can be only one of --grammar and --json-schema") == 0;
+    if ((o->grammar || o->json_schema) && o->ignore_eos) return complain(o, "--ignore-eos cannot be combined with --grammar or --json-schema, whose texts end") == 0;
     if (o->tokens && o->chat) return complain(o, "--chat needs text, not --tokens") == 0;
     if (o->special && o->chat) return complain(o, "--special does not go with --chat: what a user says is text") == 0;
     if (!o->chat && (o->system || o->think || o->no_think)) return complain(o, "%s needs --chat", o->system ? "--system" : o->think ? "--think" : "--no-think") == 0;
@@ -88,6 +93,12 @@ static bool take_block(Run *r, const rt_block *b)
         if (!r->o.ignore_eos && rt_token_ends(r->p.engine, b->token[i])) {
             rt_take(r->p.session, i + 1);
             r->finish = FINISH_STOP;
+            r->end_token = true;
+            return true;
+        }
+        if (!constraint_token(&r->form, b->token[i])) {
+            complain(&r->o, "token %d does not follow the grammar", b->token[i]);
+            r->finish = FINISH_ERROR;
             return true;
         }
         size_t n;
@@ -95,6 +106,11 @@ static bool take_block(Run *r, const rt_block *b)
         if (!keep_token(r, b->token[i]) || !stops_feed(&r->stops, bytes, n)) {
             complain(&r->o, "out of memory for the text");
             r->finish = FINISH_ERROR;
+            return true;
+        }
+        if (!r->stops.hit && constraint_done(&r->form)) {
+            rt_take(r->p.session, i + 1);
+            r->finish = FINISH_STOP;
             return true;
         }
         if (!r->stops.hit) continue;
@@ -139,6 +155,7 @@ static void decode(Run *r)
             ended = true;
         } else if (st != RT_OK) {
             complain(&r->o, "%s", *rt_step_error(r->p.step) ? rt_step_error(r->p.step) : rt_session_error(r->p.session));
+            if (st == RT_ENOTOKEN && constraint_trouble(&r->form)) complain(&r->o, "%s", constraint_trouble(&r->form));
             r->finish = FINISH_ERROR;
             ended = true;
         } else {
@@ -188,7 +205,7 @@ static void print_stats(const Run *r)
 static int report(Run *r)
 {
     rt_stats_get(r->p.session, &r->stats);
-    r->stats.generated = r->n_token + (r->finish == FINISH_STOP);
+    r->stats.generated = r->n_token + r->end_token;
     if (r->stats.accepted > r->stats.generated) r->stats.accepted = r->stats.generated;
     if (r->o.json && !print_json(r)) return EXIT_FAILED;
     if (!r->o.json && r->stops.n > 0 && r->stops.text[r->stops.n - 1] != '\n' && isatty(STDOUT_FILENO) == 1) putchar('\n');
@@ -204,6 +221,7 @@ static int run(Run *r)
     rt_sampling s = program_sampling(&r->o, r->o.n);
     if (program_prompt(p, p->session, r->prompt, r->n_prompt) != RT_OK || rt_sampling_set(p->session, &s) != RT_OK)
         return complain(&r->o, "%s", rt_session_error(p->session));
+    if (!constraint_begin(&r->form, p)) return EXIT_FAILED;
     decode(r);
     return report(r);
 }
@@ -217,7 +235,7 @@ int cmd_run(int argc, char **argv)
     status = EXIT_USAGE;
     if (options_agree(&r)) {
         status = EXIT_FAILED;
-        if (read_text(&r)) {
+        if (constraint_read(&r.form, &r.o) && read_text(&r)) {
             if (program_open(&r.p, &r.o, WITH_DRAFTER, NULL, 0)) status = run(&r);
             else if (interrupts) status = EXIT_INTERRUPTED;
             program_close(&r.p);
@@ -227,5 +245,6 @@ int cmd_run(int argc, char **argv)
     free(r.prompt);
     free(r.token);
     stops_free(&r.stops);
+    constraint_close(&r.form);
     return status;
 }

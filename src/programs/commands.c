@@ -12,6 +12,7 @@ const Command commands[] = {
       "  ratoon run -p 'def fibonacci(n):' -n 80\n"
       "  ratoon run -m qwen3.5-4b.gguf -d dflash-qwen3.5-4b.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --stats\n"
       "  ratoon run -m model.gguf -d none -f notes.txt --stop '\\n\\n' --json\n"
+      "  ratoon run -m model.gguf -p 'A person: ' --json-schema '{\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"}}}'\n"
       "Speculation never changes the text: with a drafter or without, for any --budget, the same seed gives the same tokens.\n"
       "Ctrl-C once ends the text (exit code 0), twice ends the program (130).\n" },
     { "tokenize", cmd_tokenize, "", "Prints the token ids of a text, one line of numbers between commas.",

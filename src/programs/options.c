@@ -68,6 +68,8 @@ static const OptionSpec table[] = {
     { "--rep-window", NULL, KIND_INT, "N", AT(rep_window), 1, 256, C_DRAWS, "tokens that penalties look back on (default 256)" },
     { "--seed", NULL, KIND_SEED, "S", AT(seed), 0, 0, C_DRAWS | C_VERIFY, "the same seed gives the same text, however it is decoded (default 0)" },
     { "--stop", NULL, KIND_TEXTS, "TEXT", AT(stop), 0, 0, C_RUN, "end before this text appears; may be given up to 16 times" },
+    { "--grammar", NULL, KIND_TEXT, "FILE", AT(grammar), 0, 0, C_RUN, "the text must follow this grammar (doc/grammar.md)" },
+    { "--json-schema", NULL, KIND_TEXT, "FILE", AT(json_schema), 0, 0, C_RUN, "the text must be JSON that is valid by this schema: a file, or the schema itself from its {" },
     { "--ignore-eos", NULL, KIND_FLAG, NULL, AT(ignore_eos), 0, 0, C_DRAWS, "go on after the model's end token" },
     { "--budget", NULL, KIND_BUDGET, "auto|N", AT(budget), 1, 63, C_RUN | C_PLAN | C_BENCH, "draft tokens checked per pass; auto measures what pays, plain decoding included" },
     { "--ngram", NULL, KIND_SWITCH, "on|off", AT(ngram), 0, 0, C_RUN | C_PLAN | C_BENCH | C_VERIFY,

@@ -31,6 +31,7 @@ typedef struct {
     int32_t     top_k, rep_window, n;
     uint64_t    seed;
     TextList    stop;
+    const char *grammar, *json_schema;
     bool        ignore_eos;
     /* how it is decoded */
     int32_t     budget, ngram, draft_block;        /* ngram: 0 as it comes, -1 off */
