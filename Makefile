@@ -31,10 +31,11 @@ endif
 # chosen at run time; no file is compiled for this machine.
 SIMD_OPT ?= -O3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
-LEVELS_x86_64  := avx2 avx512
+LEVELS_x86_64  := avx2 avxvnni avx512
 LEVELS_aarch64 := neon i8mm
 LEVELS         := portable $(LEVELS_$(ARCH))
 FLAGS_avx2     := -mavx2 -mfma -mf16c
+FLAGS_avxvnni  := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
 # Scheduling before registers are given out costs gcc 12 a dozen spills in each inner loop of these; the processors reorder by themselves.
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
@@ -76,6 +77,10 @@ $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call LEVEL_RULE,$(l))))
+
+bench/lab_matmul: $(BUILD)/bench/lab_matmul.o $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/progress.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)

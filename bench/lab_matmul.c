@@ -3,8 +3,9 @@
  *   lab_matmul [--types Q4_K,Q6_K] [--rows 1,8,16] [--shape 9216x2560] [--mib 1500] [--threads 2] [--level avx512] [--rounds 5]
  *
  * One round is a pass over different matrices of the shape, `mib` megabytes in all, so that weights come from memory (take more than the
- * machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Rounds of all row counts are interleaved and the
- * fastest product counts. The limit of a pass is max(bytes / bandwidth, operations / int8 peak), both measured here in the same run: the
+ * machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Row counts, reading and the peak take turns matrix by
+ * matrix; of each the fastest quarter's slowest product counts: one lucky matrix may still lie in the cache, and a loud neighbour is never
+ * away for a whole round. The limit of a pass is max(bytes / bandwidth, operations / int8 peak), both measured here in the same run: the
  * bandwidth by reading the same matrices, the peak by the level's own multiply instructions on registers (float types: multiply-adds). */
 #include <inttypes.h>
 #include <immintrin.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "backend/cpu/matmul.h"
@@ -44,7 +46,14 @@ static void *need(void *p)
     exit(1);
 }
 
-static void *get(size_t n) { return need(aligned_alloc(4096, (n + 4095) / 4096 * 4096)); }
+/* On huge pages, like the backend's. */
+static void *get(size_t n)
+{
+    const size_t page = n < (64u << 10) ? 4096 : 2u << 20, bytes = (n + page - 1) / page * page;
+    void *p = need(aligned_alloc(page, bytes));
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
 
 static int32_t groups_of(const Lab *lab) { return (lab->rows + GROUP - 1) / GROUP; }
 static int32_t tasks_of(const Lab *lab) { return (groups_of(lab) + lab->groups_per_task - 1) / lab->groups_per_task; }
@@ -85,25 +94,33 @@ static void read_task(void *arg, int32_t i, int32_t thread)
     lab->sink[thread & 63] += (uint64_t)_mm_cvtsi128_si64(a);
 }
 
-/* Seconds of the fastest matrix in one round: on a machine with loud neighbours a whole round is never undisturbed. */
-static double pass(Lab *lab, Pool *pool, PoolTask task)
+static double seconds(Lab *lab, Pool *pool, PoolTask task, int32_t matrix)
 {
-    double best = INFINITY;
-    for (int32_t m = 0; m < lab->matrices; m++) {
-        Job job = {lab, m};
-        double start = now();
-        pool_run(pool, task, &job, tasks_of(lab));
-        best = fmin(best, now() - start);
-    }
-    return best;
+    Job job = {lab, matrix};
+    double start = now();
+    pool_run(pool, task, &job, tasks_of(lab));
+    return now() - start;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double quartile(float *s, int32_t n)
+{
+    qsort(s, (size_t)n, sizeof *s, ascending);
+    return (double)s[n / 4];
 }
 
 /* Peaks: twelve independent accumulators, in assembly since compilers move them about. Multiply-adds per second of one thread. */
-enum { PEAK_STEPS = 1000000 };
+enum { PEAK_STEPS = 20000 };
 #define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define CLOBBERED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
 #define DOT512(i) "vpdpbusd %%zmm12, %%zmm12, %%zmm" #i "\n"
 #define FMA512(i) "vfmadd231ps %%zmm12, %%zmm12, %%zmm" #i "\n"
+#define DOTVEX(i) "%{vex%} vpdpbusd %%ymm12, %%ymm12, %%ymm" #i "\n"
 #define DOT256(i) "vpmaddubsw %%ymm12, %%ymm12, %%ymm13\n vpaddw %%ymm13, %%ymm" #i ", %%ymm" #i "\n"
 #define FMA256(i) "vfmadd231ps %%ymm12, %%ymm12, %%ymm" #i "\n"
 typedef struct { CpuLevel level; bool floats; } Peak;
@@ -115,24 +132,25 @@ static void peak_task(void *arg, int32_t i, int32_t thread)
     for (int k = 0; k < PEAK_STEPS; k++) {
         if (peak->level == LEVEL_AVX512 && !peak->floats) __asm__ volatile(TWELVE(DOT512)::: CLOBBERED);
         else if (peak->level == LEVEL_AVX512) __asm__ volatile(TWELVE(FMA512)::: CLOBBERED);
+        else if (peak->level == LEVEL_AVXVNNI && !peak->floats) __asm__ volatile(TWELVE(DOTVEX)::: CLOBBERED);
         else if (!peak->floats) __asm__ volatile(TWELVE(DOT256)::: CLOBBERED, "xmm13");
         else __asm__ volatile(TWELVE(FMA256)::: CLOBBERED);
     }
     __asm__ volatile("vzeroupper");
 }
 
-static double peak_rate(Pool *pool, CpuLevel level, bool floats)
+static double peak_seconds(Pool *pool, CpuLevel level, bool floats)
+{
+    Peak peak = {level, floats};
+    double start = now();
+    pool_run(pool, peak_task, &peak, pool_threads(pool));
+    return now() - start;
+}
+
+static double peak_work(const Pool *pool, CpuLevel level, bool floats)
 {
     int per_step = 12 * (level == LEVEL_AVX512 ? floats ? 16 : 64 : floats ? 8 : 32);
-    double best = 0;
-    for (int round = 0; round < 100; round++) {
-        Peak peak = {level, floats};
-        double start = now();
-        pool_run(pool, peak_task, &peak, pool_threads(pool));
-        double rate = (double)pool_threads(pool) * PEAK_STEPS * per_step / (now() - start);
-        best = rate > best ? rate : best;
-    }
-    return best;
+    return (double)pool_threads(pool) * PEAK_STEPS * per_step;
 }
 
 /* Random blocks; halves stay finite because their exponents are masked. */
@@ -159,17 +177,17 @@ static void random_weights(uint8_t *w, Type t, size_t bytes)
     }
 }
 
-static bool check(Lab *lab, Pool *pool)
+/* The first groups of the first matrix: the plain product takes its time. */
+static bool check(const Lab *lab)
 {
-    size_t bytes = (size_t)lab->n * (size_t)lab->rows * sizeof *lab->y;
-    Lab other = *lab;
-    other.kernels = &matmul_portable;
-    other.y = get(bytes);
-    Job a = {lab, 0}, b = {&other, 0};
-    pool_run(pool, product_task, &a, tasks_of(lab));
-    pool_run(pool, product_task, &b, tasks_of(lab));
-    bool same = memcmp(lab->y, other.y, bytes) == 0;
-    free(other.y);
+    int32_t groups = groups_of(lab) < 8 ? groups_of(lab) : 8, rows = groups * GROUP < lab->rows ? groups * GROUP : lab->rows;
+    const void *act = lab->act ? lab->act : lab->x;
+    float *want = get((size_t)lab->n * (size_t)rows * sizeof *want), *got = get((size_t)lab->n * (size_t)rows * sizeof *got);
+    matmul_portable.product(want, (size_t)rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
+    lab->kernels->product(got, (size_t)rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
+    bool same = memcmp(want, got, (size_t)lab->n * (size_t)rows * sizeof *want) == 0;
+    free(want);
+    free(got);
     return same;
 }
 
@@ -183,8 +201,7 @@ static int list(int32_t *out, const char *text)
     return n;
 }
 
-static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols, const int32_t *ns, int n_ns, size_t mib, int rounds, double int_peak,
-                  double float_peak)
+static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols, const int32_t *ns, int n_ns, size_t mib, int rounds)
 {
     Lab lab = {.t = t, .rows = rows, .cols = cols, .kernels = matmul_kernels(level)};
     lab.matrix_bytes = matmul_packed_bytes(t, rows, cols);
@@ -209,26 +226,41 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     ActForm form = matmul_act_form(t);
     lab.x = get((size_t)n_max * (size_t)cols * sizeof *lab.x);
     for (size_t i = 0; i < (size_t)n_max * (size_t)cols; i++) lab.x[i] = sinf((float)i);
-    lab.act = form == ACT_F32 ? NULL : get(matmul_act_bytes(form, n_max, cols));
     lab.y = get((size_t)n_max * (size_t)rows * sizeof *lab.y);
 
-    double best[MAX_LIST], read_best = INFINITY;
+    enum { READ = MAX_LIST, PEAK, WAYS };
+    int32_t turns = rounds * lab.matrices;
+    float *took = get((size_t)WAYS * (size_t)turns * sizeof *took);
     bool same[MAX_LIST];
-    for (int i = 0; i < n_ns; i++) best[i] = INFINITY;
-    for (int round = 0; round < rounds; round++) {
-        double s = pass(&lab, pool, read_task);
-        if (s < read_best) read_best = s;
+    void *act[MAX_LIST] = {0};
+    int32_t parts[MAX_LIST], part[MAX_LIST];       /* many rows are multiplied in parts, as the backend does; the last may be short there */
+    for (int i = 0; i < n_ns; i++) {
+        int32_t most = matmul_part_rows(form, cols);
+        parts[i] = (ns[i] + most - 1) / most;
+        lab.n = part[i] = (ns[i] + parts[i] - 1) / parts[i];
+        if (form != ACT_F32) {
+            act[i] = lab.act = get(matmul_act_bytes(form, lab.n, cols));
+            lab.kernels->quantise(lab.act, form, lab.x, lab.n, cols, 0, lab.n);
+        }
+        same[i] = check(&lab);
+    }
+    for (int32_t turn = 0; turn < turns; turn++) {
+        int32_t m = turn * (n_ns + 1);             /* every product reads another matrix than the one before it */
+        took[READ * turns + turn] = (float)seconds(&lab, pool, read_task, m % lab.matrices);
+        took[PEAK * turns + turn] = (float)peak_seconds(pool, level, form == ACT_F32);
         for (int i = 0; i < n_ns; i++) {
-            lab.n = ns[i];
-            if (lab.act) lab.kernels->quantise(lab.act, form, lab.x, lab.n, cols, 0, lab.n);
-            if (round == 0) same[i] = check(&lab, pool);
-            s = pass(&lab, pool, product_task);
-            if (s < best[i]) best[i] = s;
+            lab.n = part[i];
+            lab.act = act[i];
+            double s = 0;
+            for (int32_t j = 0; j < parts[i]; j++) s += seconds(&lab, pool, product_task, (m + 1 + i) % lab.matrices);
+            took[i * turns + turn] = (float)s;
         }
     }
-    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = form == ACT_F32 ? float_peak : int_peak;
-    printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, packed at %.0f MB/s by one thread\n", type_info(t)->name, rows, cols, lab.matrices,
-           bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9, (double)src_bytes / pack_s * 1e-6);
+    double best[MAX_LIST], read_best = quartile(took + READ * turns, turns), peak_best = quartile(took + PEAK * turns, turns);
+    for (int i = 0; i < n_ns; i++) best[i] = quartile(took + i * turns, turns);
+    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = peak_work(pool, level, form == ACT_F32) / peak_best;
+    printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, peak %.0f GMAC/s, packed at %.0f MB/s by one thread\n", type_info(t)->name, rows, cols,
+           lab.matrices, bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9, peak * 1e-9, (double)src_bytes / pack_s * 1e-6);
     printf("  rows      us            GB/s   GMAC/s   T(n)/T(1)  share of limit\n");
     for (int i = 0; i < n_ns; i++) {
         double limit = fmax(read_best, macs1 * ns[i] / peak);
@@ -239,13 +271,14 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     free(src);
     free(lab.packed);
     free(lab.x);
-    free(lab.act);
+    for (int i = 0; i < n_ns; i++) free(act[i]);
+    free(took);
     free(lab.y);
 }
 
 int main(int argc, char **argv)
 {
-    const char *types = "Q4_K,Q5_K,Q6_K,Q8_0,Q4_0,F32,F16,BF16";
+    const char *types = "Q4_K,Q5_K,Q6_K,Q2_K,Q3_K,IQ4_XS,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,IQ4_NL,F32,F16,BF16";
     int32_t ns[MAX_LIST], rows = 9216, cols = 2560;
     int n_ns = list(ns, "1,2,4,8,16,22,32,64"), threads = 2, rounds = 5;
     size_t mib = 1500;
@@ -270,8 +303,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "lab_matmul: %s\n", err.text);
         return 1;
     }
-    double int_peak = peak_rate(pool, level, false), float_peak = peak_rate(pool, level, true);
-    printf("%s, %d threads: int8 %.0f GMAC/s, float %.0f GMAC/s\n", level_name(level), threads, int_peak * 1e-9, float_peak * 1e-9);
+    printf("%s, %d threads\n", level_name(level), threads);
     char names[256];
     snprintf(names, sizeof names, "%s", types);
     for (char *save, *name = strtok_r(names, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
@@ -280,7 +312,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "lab_matmul: type %s is unknown\n", name);
             return 2;
         }
-        bench(pool, level, t, rows, cols, ns, n_ns, mib, rounds, int_peak, float_peak);
+        bench(pool, level, t, rows, cols, ns, n_ns, mib, rounds);
     }
     pool_close(pool);
     return 0;

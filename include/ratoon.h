@@ -33,13 +33,16 @@ typedef struct {
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
  * "mtp": the target's own MTP layer, "auto": that where the file has one.
- * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avx512, neon or i8mm. kv_k, kv_v: type of stored keys and values, "f32", "f16"
+ * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, neon or i8mm. kv_k, kv_v: type of stored
+ * keys and values, "f32", "f16"
  * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
- * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
+ * quantised at load. no_repack: weights are read where the file is mapped and not copied, for machines short of memory: slower, the same
+ * text; the file must not change while the engine is open. taps: layers whose output rt_rows returns, for an engine without a drafter. */
 typedef struct {
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
     int32_t threads, n_taps;
     const int32_t *taps;
+    bool no_repack;
     rt_hooks hooks;
 } rt_options;
 /* ctx in tokens: 0: 8192 or the model's; draft_ctx: the drafter's ring; checkpoints: default 3; ngram: 0: the text is looked up for guesses

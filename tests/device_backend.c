@@ -223,13 +223,13 @@ static const void *device_view(Backend *b, void *buf, const void *src, size_t n)
     return buf;
 }
 
-static void device_upload(Backend *b, Tensor *w, const void *src)
+static void device_upload(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows)
 {
     Device *d = device_of(b);
     run_queue(d);
     if (d->error.code != ST_OK) return;
     access_arena(d, PROT_READ | PROT_WRITE);
-    d->cpu->upload(d->cpu, w, src);
+    d->cpu->upload(d->cpu, w, src, row0, rows);
     Status st = d->cpu->sync(d->cpu, &d->error);
     access_arena(d, PROT_NONE);
     if (st != ST_OK) d->error.code = st;

@@ -102,7 +102,7 @@ void rig_open(Rig *r, const RigOptions *o)
     *r = (Rig) { .o = *o };
     snprintf(r->dir, sizeof r->dir, "/tmp/ratoon-test-XXXXXX");
     assert_non_null(mkdtemp(r->dir));
-    assert_ok(backend_cpu_open(&cpu, &(CpuOptions) { .threads = o->threads ? o->threads : 1, .level = o->level }, &err), &err);
+    assert_ok(backend_cpu_open(&cpu, &(CpuOptions) { .threads = o->threads ? o->threads : 1, .level = o->level, .in_place = o->in_place }, &err), &err);
     r->be = cpu;
     if (o->device) assert_ok(device_backend_open(&r->be, cpu, &err), &err);
     open_models(r);

@@ -32,6 +32,7 @@ typedef struct {
     bool       device;                             /* on the device-like backend */
     int32_t    threads;                            /* 0: 1 */
     const char *level;
+    bool       in_place;                           /* weights stay where the file is mapped */
     Type       kv;                                 /* of stored keys and values; T_F32 is the file's own */
 } RigOptions;
 

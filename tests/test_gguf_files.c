@@ -46,7 +46,7 @@ static void G13_split(void **state)
             assert_int_equal(t->data[0], j);
             assert_string_equal(t->file, in_folder(names[j]));
             assert_ptr_equal(gguf_tensor(g, t->name), t);
-            gguf_drop(g, t);
+            gguf_drop(g, t->file, t->data, (size_t) t->bytes);
             assert_int_equal(t->data[0], j);
         }
         assert_true(gguf_has(g, "general.architecture"));

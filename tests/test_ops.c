@@ -18,8 +18,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-enum { N_BACKENDS = 4 };
-static Backend *backend[N_BACKENDS];               /* 0: portable, one thread; then the fast levels of this machine, the best in what is left */
+enum { N_BACKENDS = 6 };
+static Backend *backend[N_BACKENDS];               /* 0: portable, one thread; then the fast levels of this machine, the best in what is left, the last with weights in place */
 
 static int setup(void **state)
 {
@@ -27,7 +27,7 @@ static int setup(void **state)
     int l = 0;
     for (int i = 0; i < N_BACKENDS; i++, l++) {
         while (l < LEVEL_COUNT && !level_here((CpuLevel) l)) l++;
-        CpuOptions o = { .threads = 1 + 2 * i % 3, .level = l < LEVEL_COUNT ? level_name((CpuLevel) l) : NULL };
+        CpuOptions o = { .threads = 1 + 2 * i % 3, .level = l < LEVEL_COUNT ? level_name((CpuLevel) l) : NULL, .in_place = i == N_BACKENDS - 1 };
         Error err = { 0 };
         if (backend_cpu_open(&backend[i], &o, &err) != ST_OK) {
             fprintf(stderr, "%s\n", err.text);
@@ -315,7 +315,8 @@ static void products_share_their_input(void **state)
             for (int i = 0; i < OUT; i++) assert_true(quant_encode(file + type_row_bytes(type[j], COLS) * (size_t) i, type[j], f + i * COLS, COLS));
             size_t bytes = b->weight_bytes(b, type[j], OUT, COLS);
             w[j] = h_tensor(type[j], OUT, COLS, b->alloc(b, bytes, "weights"));
-            b->upload(b, &w[j], file);
+            b->upload(b, &w[j], file, 0, UPLOAD_ROWS);           /* in two pieces */
+            b->upload(b, &w[j], file + type_row_bytes(type[j], COLS) * UPLOAD_ROWS, UPLOAD_ROWS, OUT - UPLOAD_ROWS);
             y[j] = h_tensor(T_F32, ROWS, OUT, malloc(sizeof(float) * ROWS * OUT));
             pw[j] = &w[j], py[j] = &y[j];
             /* embed reads the same rows from the packed table */
@@ -892,8 +893,8 @@ static void pair_scores_are_right(void **state)
         Backend *b = backend[k];
         size_t bytes = b->weight_bytes(b, T_F32, VOCAB, RANK);
         Tensor tp = h_tensor(T_F32, VOCAB, RANK, b->alloc(b, bytes, "codebooks")), ts = h_tensor(T_F32, VOCAB, RANK, b->alloc(b, bytes, "codebooks"));
-        b->upload(b, &tp, pred);
-        b->upload(b, &ts, succ);
+        b->upload(b, &tp, pred, 0, tp.rows);
+        b->upload(b, &ts, succ, 0, ts.rows);
         Tensor te = h_tensor(T_F32, LOGITS, K * K, edge), ti = h_tensor(T_I32, LOGITS, K, id), tc = h_tensor(T_F32, LOGITS, K, score), tg = h_tensor(T_F32, LOGITS, RANK, g);
         b->pair_scores(b, &te, &tp, &ts, &ti, &tc, &tg, &p->r);
         if (k == 0) memcpy(first, edge, sizeof edge);
@@ -956,7 +957,7 @@ static void failures_stick(void **state)
     int32_t id[2] = { 1, 4 };
     size_t bytes = b->weight_bytes(b, T_F32, 4, 32);
     Tensor tt = h_tensor(T_F32, 4, 32, b->alloc(b, bytes, "table")), tx = h_tensor(T_F32, 2, 32, x), td = h_tensor(T_F32, 2, 32, dx), ti = h_tensor(T_I32, 1, 2, id);
-    b->upload(b, &tt, table);
+    b->upload(b, &tt, table, 0, tt.rows);
     b->embed(b, &tx, &tt, &ti);
     b->add(b, &tx, &td);
     b->copy_in(b, x, dx, sizeof x);
@@ -968,7 +969,7 @@ static void failures_stick(void **state)
     b->add(b, &tx, &td);
     assert_true(x[0] == 6);
     Tensor bad = h_tensor(T_I32, 4, 32, tt.data);
-    b->upload(b, &bad, table);
+    b->upload(b, &bad, table, 0, bad.rows);
     assert_int_equal(b->sync(b, &err), ST_UNSUPPORTED);
     assert_null(b->alloc(b, (size_t) 1 << 62, "keys/values"));
     assert_int_equal(b->sync(b, &err), ST_MEMORY);
@@ -977,9 +978,9 @@ static void failures_stick(void **state)
     assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 64), 0);
     assert_int_equal(b->kv_row_bytes(b, T_F16, 64), 128);
     Backend *none;
-    assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { 1, "mmx" }, &err), ST_ARG);
+    assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { .threads = 1, .level = "mmx" }, &err), ST_ARG);
     assert_null(none);
-    assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { -1, NULL }, &err), ST_ARG);
+    assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { .threads = -1 }, &err), ST_ARG);
     assert_null(none);
 }
 

@@ -103,6 +103,29 @@ static void plan_is_what_is_allocated(void **state)
         }
 }
 
+/* Weights that are read from the map are no part of the plan, and nothing else changes. */
+static void plan_without_repacking(void **state)
+{
+    (void) state;
+    RigOptions o = rig_kind(2, false);
+    PublicRig p;
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o);
+    Parts packed = { 0 }, mapped = { 0 };
+    rt_error e;
+    rt_session_options so = { .ctx = 100 };
+    if (rt_plan(&ro, &so, NULL, note, &packed, &e) != RT_OK) fail_msg("plan: %s", e.text);
+    ro.no_repack = true;
+    if (rt_plan(&ro, &so, NULL, note, &mapped, &e) != RT_OK) fail_msg("plan: %s", e.text);
+    assert_true(planned(&packed, "weights") > 0);
+    assert_int_equal(planned(&mapped, "weights"), 0);
+    for (int32_t i = 0; i < packed.n; i++)
+        if (strcmp(packed.part[i].name, "weights") != 0 && strcmp(packed.part[i].name, "tables") != 0)
+            assert_int_equal(planned(&mapped, packed.part[i].name), packed.part[i].bytes);
+    p.g = NULL;
+    public_close(&p);
+}
+
 /* The scratch that was planned is enough for the widest passes: all sessions with trees and a chunk beside them. */
 static void planned_scratch_is_enough(void **state)
 {
@@ -201,7 +224,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(planned_scratch_is_enough), cmocka_unit_test(failed_allocations),
+        cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(plan_without_repacking), cmocka_unit_test(planned_scratch_is_enough), cmocka_unit_test(failed_allocations),
         cmocka_unit_test(failed_loads),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

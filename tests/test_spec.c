@@ -525,12 +525,14 @@ static void nan_hits_one(void **state)
     }
 }
 
-/* Threads and instruction sets: the same bits. Levels that this machine lacks are refused by name. */
+/* Threads, instruction sets, weights packed or where they are in the file: the same bits. Levels that this machine lacks are refused by name. */
 static void threads_and_levels(void **state)
 {
     (void) state;
-    static const struct { int32_t threads; const char *level; } ways[] = { { 1, NULL }, { 2, NULL }, { 3, NULL }, { 1, "portable" }, { 1, "avx2" },
-                                                                           { 2, "avx512" }, { 1, "neon" }, { 2, "i8mm" } };
+    static const struct { int32_t threads; const char *level; bool in_place; } ways[] = {
+        { 1, NULL, false }, { 2, NULL, false }, { 3, NULL, false }, { 1, "portable", false }, { 1, "avx2", false }, { 1, "avxvnni", false },
+        { 2, "avx512", false }, { 1, "neon", false }, { 2, "i8mm", false }, { 1, NULL, true }, { 2, "portable", true }
+    };
     for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
         uint8_t *first = NULL;
         int32_t truth[PROMPT + TEXT + AHEAD];
@@ -546,6 +548,7 @@ static void threads_and_levels(void **state)
             RigOptions o = rig_with_draft(rig_kind(kind, false), kind == 4);
             o.threads = ways[i].threads;
             o.level = ways[i].level;
+            o.in_place = ways[i].in_place;
             o.kv = T_F16;
             o.tm.type = o.tm.type_head = kind == 2 ? T_Q8_0 : T_F32;
             rig_open(&r, &o);

@@ -78,10 +78,12 @@ typedef struct {
     const int32_t *lane_of;                        /* [n_rot / 2] backend memory; NULL: lane 0 */
 } Rope;
 
+enum { UPLOAD_ROWS = 64 };                          /* a weight is uploaded in pieces of whole multiples of it */
 typedef struct Backend Backend;
 struct Backend {
     const char *name;
     bool        counts;                            /* null: memory is not there, uploads need no data */
+    bool        in_place;                          /* weights keep the file's layout: data of one that is in the file may point there, where it stays */
     /* sizes: pure; null asks them of the backend it stands for. weight_bytes 0: this type cannot be the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
     size_t (*kv_row_bytes)(Backend *b, Type t, int32_t cols);                     /* 0: not a key/value type here */
@@ -89,7 +91,7 @@ struct Backend {
     /* memory and order. alloc gives zeroed memory aligned to 64 bytes, or NULL and the failure sticks */
     void  *(*alloc)(Backend *b, size_t bytes, const char *part);
     void   (*release)(Backend *b, void *p, size_t bytes);
-    void   (*upload)(Backend *b, Tensor *w, const void *src);                     /* packs w->rows x w->cols of GGUF type w->type into w->data (weight_bytes long); src may go when it returns */
+    void   (*upload)(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows);  /* packs rows [row0, row0 + rows) of w, src in the layout of GGUF type w->type, into w->data (weight_bytes long); row0 a multiple of UPLOAD_ROWS, so is rows but at the end; src may go when it returns */
     void   (*copy_in)(Backend *b, void *dst, const void *host, size_t n);         /* host is captured before it returns */
     void   (*copy_out)(Backend *b, void *host, const void *src, size_t n);        /* host is filled by the next sync */
     const void *(*view)(Backend *b, void *buf, const void *src, size_t n);        /* after sync: src itself if the host can read it, else copied to buf */
@@ -136,7 +138,9 @@ struct Backend {
     void (*pick)(Backend *b, Tensor *id, const Tensor *logits, const Rows *r);    /* draw_next for every logits row, drawn at pos + 1; id I32 [1, n_logits] */
 };
 
-typedef struct { int32_t threads; const char *level; } CpuOptions;                /* threads 0: all; level NULL: the best that this machine has, see cpu/level.h */
+/* threads 0: all; level NULL: the best that this machine has (level.h); in_place: weights are not packed at load, but a group at a time in
+ * every product: slower, the same bits, and what is resident is the file's pages, which the system may drop and read again. */
+typedef struct { int32_t threads; const char *level; bool in_place; } CpuOptions;
 Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err);
 /* Counts bytes per part and computes nothing; asks `like` for sizes. Owns nothing of like. */
 Status backend_null_open(Backend **out, Backend *like, Error *err);

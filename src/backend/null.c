@@ -28,7 +28,7 @@ static void *take(Backend *b, size_t bytes, const char *name)
 }
 
 static void nothing_release(Backend *b, void *p, size_t n) { (void) b, (void) p, (void) n; }
-static void nothing_upload(Backend *b, Tensor *w, const void *src) { (void) b, (void) w, (void) src; }
+static void nothing_upload(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows) { (void) b, (void) w, (void) src, (void) row0, (void) rows; }
 static void nothing_copy_in(Backend *b, void *d, const void *s, size_t n) { (void) b, (void) d, (void) s, (void) n; }
 static void zero_copy_out(Backend *b, void *d, const void *s, size_t n) { (void) b, (void) s; memset(d, 0, n); }
 static const void *zero_view(Backend *b, void *buf, const void *s, size_t n) { (void) b, (void) s; memset(buf, 0, n); return buf; }
@@ -72,7 +72,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
     z->like = like;
     z->next = 4096;
     z->be = (Backend) {
-        .name = like->name, .counts = true, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes,
+        .name = like->name, .counts = true, .in_place = like->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes,
         .alloc = take, .release = nothing_release, .upload = nothing_upload, .copy_in = nothing_copy_in, .copy_out = zero_copy_out,
         .view = zero_view, .fill = nothing_fill, .copy = op_copy, .pass_begin = never_replayed, .pass_end = nothing_pass_end,
         .sync = always_ok, .close = null_close,

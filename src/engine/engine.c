@@ -20,7 +20,7 @@ Status engine_backend(Backend **out, const rt_options *o, Error *err)
     if (strncmp(name, "cpu:", 4) == 0) level = name + 4;
     else if (strcmp(name, "auto") != 0 && strcmp(name, "cpu") != 0)
         return fail(err, ST_UNSUPPORTED, "backend: '%s', expected auto, cpu or cpu:LEVEL", name);
-    return backend_cpu_open(out, &(CpuOptions) { .threads = o->threads, .level = level }, err);
+    return backend_cpu_open(out, &(CpuOptions) { .threads = o->threads, .level = level, .in_place = o->no_repack }, err);
 }
 
 /* ---- files ---- */
@@ -180,7 +180,7 @@ static int32_t default_ctx(const rt_engine *g)
     const Model *m = g->model;
     int32_t ctx = m->ctx_train < CTX_DEFAULT ? m->ctx_train : CTX_DEFAULT;
     uint64_t row = kv_bytes(g), there = free_memory();
-    if (g->real) there -= there < m->weight_bytes ? there : m->weight_bytes;      /* a plan: the weights are still to come */
+    if (g->real && !g->be->in_place) there -= there < m->weight_bytes ? there : m->weight_bytes;      /* a plan: the weights are still to come */
     if (there == 0 || row == 0) return ctx;
     uint64_t fits = there / 5 * 4 / row;
     return fits < (uint64_t) ctx ? (fits < 64 ? 64 : (int32_t) fits) : ctx;

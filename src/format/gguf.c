@@ -576,8 +576,8 @@ const GgufTensor *gguf_tensor(const Gguf *g, const char *name)
     return i < 0 ? NULL : &g->tensors[i];
 }
 
-void gguf_drop(const Gguf *g, const GgufTensor *t)
+void gguf_drop(const Gguf *g, const char *file, const uint8_t *at, size_t n)
 {
     for (int32_t i = 0; i < g->n_parts; i++)
-        if (g->parts[i].file.map && g->parts[i].name == t->file) file_drop(&g->parts[i].file, t->data, (size_t) t->bytes);
+        if (g->parts[i].file.map && g->parts[i].name == file) file_drop(&g->parts[i].file, at, n);
 }

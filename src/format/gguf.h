@@ -73,8 +73,8 @@ const uint8_t *gguf_key_raw(const Gguf *g, int32_t i, size_t *n);
 size_t      gguf_key_text(const Gguf *g, int32_t i, char *out, size_t cap);    /* like snprintf */
 const char *gguf_type_name(GgufType t);
 
-/* Tells the kernel that a tensor's mapped pages are not needed any more (after repacking). */
-void gguf_drop(const Gguf *g, const GgufTensor *t);
+/* Tells the kernel that mapped pages are not needed any more (after repacking): n bytes at `at` within the data of a tensor of `file`. */
+void gguf_drop(const Gguf *g, const char *file, const uint8_t *at, size_t n);
 
 /* Writing, for `quantize`, bench/make_synthetic and the tests' models. Keys and tensors first, in order; then the data of each
  * tensor in the same order, in pieces of any size. v3, alignment 32, written to path.tmp and renamed on success. */

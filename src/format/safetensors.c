@@ -461,6 +461,12 @@ Status safetensors_check_files(const Safetensors *s, Error *err)
     return ST_OK;
 }
 
+void safetensors_drop(const Safetensors *s, const char *file, const uint8_t *at, size_t n)
+{
+    for (int32_t i = 0; i < s->n_shards; i++)
+        if (s->shards[i].file.map && s->shards[i].name == file) file_drop(&s->shards[i].file, at, n);
+}
+
 const json_t *safetensors_config(const Safetensors *s) { return s->config; }
 const char *safetensors_path(const Safetensors *s) { return s->path; }
 int32_t safetensors_n(const Safetensors *s) { return s->n; }

@@ -34,6 +34,9 @@ void   safetensors_close(Safetensors *s);          /* NULL is fine */
 /* ST_IO if a file was cut or written to since it was opened; see gguf_check_files. */
 Status safetensors_check_files(const Safetensors *s, Error *err);
 
+/* As gguf_drop. */
+void safetensors_drop(const Safetensors *s, const char *file, const uint8_t *at, size_t n);
+
 const json_t     *safetensors_config(const Safetensors *s);    /* the folder's config.json, an object; NULL if there is none */
 const char       *safetensors_path(const Safetensors *s);
 int32_t           safetensors_n(const Safetensors *s);

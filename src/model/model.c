@@ -57,7 +57,8 @@ void model_close(Model *m)
 
 /* A tensor that was found, and where it goes. The table is complete and checked before the first upload. */
 typedef struct { const Bind *bind; Tensor *at; WeightView view; int64_t row0; int32_t rows, cols; } Found;
-typedef struct { Model *m; const Weights *w; const ModelOptions *o; Found *found; int32_t n, cap; Error *err; } Loader;
+typedef struct { Model *m; const Weights *w; const ModelOptions *o; Found *found; int32_t n, cap; int64_t done, total; Error *err; } Loader;
+enum { PIECE_BYTES = 16 << 20 };                    /* of a tensor in its file */
 
 static int32_t size_of(const Model *m, size_t place) { return place ? *(const int32_t *) (const void *) ((const char *) m + place) : 1; }
 
@@ -203,22 +204,52 @@ static Status upload_vector(Loader *l, Found *f)
     return ST_OK;
 }
 
-static Status requantise(Loader *l, const Found *f, Type to, uint8_t **out)
+/* Tells how much is done; the answer may be to stop. */
+static Status report(Loader *l)
+{
+    if (l->o->progress && !l->o->progress(l->o->ud, l->m->target ? "drafter" : "model", l->done, l->total))
+        return fail(l->err, ST_CANCEL, "%s: loading was cancelled", l->m->file);
+    return ST_OK;
+}
+
+/* n rows of another type, for the caller to free. */
+static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t n, uint8_t **out)
 {
     size_t from_row = type_row_bytes(f->view.type, f->cols), to_row = type_row_bytes(to, f->cols);
     float *row = malloc(sizeof *row * (size_t) f->cols);
-    *out = malloc(to_row * (size_t) f->rows);
+    *out = malloc(to_row * (size_t) n);
     if (!row || !*out) {
         free(row);
         free(*out);
         *out = NULL;
         return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     }
-    for (int32_t r = 0; r < f->rows; r++) {
-        quant_decode(row, f->view.type, f->view.data + from_row * (size_t) (f->row0 + r), f->cols);
+    for (int32_t r = 0; r < n; r++) {
+        quant_decode(row, f->view.type, src + from_row * (size_t) r, f->cols);
         quant_encode(*out + to_row * (size_t) r, to, row, f->cols);
     }
     free(row);
+    return ST_OK;
+}
+
+/* In pieces whose pages of the file are given back one by one: what is resident is the packed copy and a piece. */
+static Status upload_rows(Loader *l, const Found *f)
+{
+    Model *m = l->m;
+    Tensor *w = f->at;
+    size_t row_bytes = type_row_bytes(f->view.type, f->cols), from = row_bytes * (size_t) f->row0;
+    size_t piece = PIECE_BYTES / row_bytes / UPLOAD_ROWS * UPLOAD_ROWS;
+    int32_t step = piece < UPLOAD_ROWS ? UPLOAD_ROWS : piece > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t) piece;
+    for (int32_t r = 0, n; r < f->rows; r += n, from += row_bytes * (size_t) n) {
+        n = f->rows - r < step ? f->rows - r : step;
+        uint8_t *made = NULL;
+        if (w->type != f->view.type) TRY(requantise(l, f, w->type, f->view.data + from, n, &made));
+        m->be->upload(m->be, w, made ? made : f->view.data + from, r, n);
+        free(made);
+        weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
+        l->done += (int64_t) n * f->cols;
+        TRY(report(l));
+    }
     return ST_OK;
 }
 
@@ -230,35 +261,31 @@ static Status upload_matrix(Loader *l, Found *f)
     if (bytes == 0)
         return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which the backend '%s' has no product for", f->view.file, f->view.name,
                     type_info(type)->name, m->be->name);
+    m->weight_bytes += bytes;
+    m->n_weights += (uint64_t) f->rows * (uint64_t) f->cols;
+    if (m->be->in_place && type == f->view.type) { /* the map outlives the model */
+        *f->at = (Tensor) { type, f->rows, f->cols, (void *) (uintptr_t) (f->view.data + type_row_bytes(type, f->cols) * (size_t) f->row0) };
+        return ST_OK;
+    }
     void *p = model_alloc(m, bytes, m->target ? "drafter weights" : "weights", l->err);
     if (!p) return ST_MEMORY;
     *f->at = (Tensor) { type, f->rows, f->cols, p };
-    m->weight_bytes += bytes;
-    m->n_weights += (uint64_t) f->rows * (uint64_t) f->cols;
-    const uint8_t *src = f->view.data + type_row_bytes(f->view.type, f->cols) * (size_t) f->row0;
-    uint8_t *made = NULL;
-    if (type != f->view.type && !m->be->counts) TRY(requantise(l, f, type, &made));
-    m->be->upload(m->be, f->at, made ? made : src);
-    free(made);
-    if (f->view.gguf && !m->be->counts) gguf_drop(l->w->gguf, f->view.gguf);
-    return ST_OK;
+    return m->be->counts ? ST_OK : upload_rows(l, f);
 }
 
 static Status upload_all(Loader *l)
 {
-    int64_t total = 0, done = 0;
-    for (int32_t i = 0; i < l->n; i++) total += (int64_t) l->found[i].rows * l->found[i].cols;
+    for (int32_t i = 0; i < l->n; i++) l->total += (int64_t) l->found[i].rows * l->found[i].cols;
     for (int32_t i = 0; i < l->n; i++) {
         Found *f = &l->found[i];
-        if (l->o->progress && !l->o->progress(l->o->ud, l->m->target ? "drafter" : "model", done, total))
-            return fail(l->err, ST_CANCEL, "%s: loading was cancelled", l->m->file);
+        int64_t before = l->done;
+        TRY(report(l));
         bool vector = f->bind->kind == BIND_VECTOR || f->bind->kind == BIND_PLAIN;
         TRY(vector ? upload_vector(l, f) : upload_matrix(l, f));
-        TRY(l->m->be->sync(l->m->be, l->err));     /* src of a queued upload may go now */
-        done += (int64_t) f->rows * f->cols;
+        TRY(l->m->be->sync(l->m->be, l->err));
+        l->done = before + (int64_t) f->rows * f->cols;
     }
-    if (l->o->progress) l->o->progress(l->o->ud, l->m->target ? "drafter" : "model", total, total);
-    return ST_OK;
+    return report(l);
 }
 
 /* ---- opening ---- */

@@ -72,7 +72,7 @@ struct Model {
     LayerSpec    *spec;                                                           /* [n_layers] */
     uint8_t      *layers;                                                         /* [n_layers] of family->layer_bytes */
     struct { void *p; size_t bytes; } *owned; int32_t n_owned, cap_owned;         /* backend memory to release */
-    uint64_t      weight_bytes;                                                   /* packed, all tensors */
+    uint64_t      weight_bytes;                                                   /* all tensors, packed or, in place, as in the file */
     uint64_t      n_weights;                                                      /* values in matrices */
 };
 

@@ -8,7 +8,7 @@ int32_t weights_n(const Weights *w) { return w->gguf ? gguf_n_tensors(w->gguf) :
 
 static void from_gguf(WeightView *out, const GgufTensor *t)
 {
-    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known && t->type != T_I32, .type = t->type, .n_dims = t->n_dims, .data = t->data, .gguf = t };
+    *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known && t->type != T_I32, .type = t->type, .n_dims = t->n_dims, .data = t->data };
     for (int32_t i = 0; i < 4; i++) out->ne[i] = t->ne[i];
 }
 
@@ -44,6 +44,12 @@ bool weights_find(const Weights *w, const char *name, WeightView *out)
         return true;
     }
     return false;
+}
+
+void weights_drop(const Weights *w, const WeightView *v, size_t from, size_t n)
+{
+    if (w->gguf) gguf_drop(w->gguf, v->file, v->data + from, n);
+    else safetensors_drop(w->st, v->file, v->data + from, n);
 }
 
 Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t min, int32_t max, int32_t standard, int32_t *out, Error *err)

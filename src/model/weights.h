@@ -15,13 +15,15 @@ typedef struct {
     int32_t           n_dims;                      /* trailing ones dropped */
     int64_t           ne[4];
     const uint8_t    *data;
-    const GgufTensor *gguf;                        /* for gguf_drop; NULL */
 } WeightView;
 
 const char *weights_path(const Weights *w);
 int32_t     weights_n(const Weights *w);
 void        weights_at(const Weights *w, int32_t i, WeightView *out);
 bool        weights_find(const Weights *w, const char *name, WeightView *out);
+
+/* n bytes from `from` of a tensor's data are not needed any more; to be called from time to time while a large one is read. */
+void        weights_drop(const Weights *w, const WeightView *v, size_t from, size_t n);
 
 /* Key `arch.name` of a GGUF file in [min, max]. A missing key takes `standard`, or is an error when that is out of range. */
 Status weights_u32(const Gguf *g, const char *arch, const char *name, int32_t min, int32_t max, int32_t standard, int32_t *out, Error *err);

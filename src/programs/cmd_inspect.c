@@ -134,7 +134,10 @@ static int inspect(Inspect *x)
     for (int32_t i = 0; i < n_rows(x) && !interrupts; i++) {
         Row r = row_at(x, i);
         int64_t bad = o->check_tensors ? count_bad(x, &r) : 0;
-        if (x->gguf && o->check_tensors) gguf_drop(x->gguf, gguf_tensor_at(x->gguf, i));
+        if (x->gguf && o->check_tensors) {
+            const GgufTensor *t = gguf_tensor_at(x->gguf, i);
+            gguf_drop(x->gguf, t->file, t->data, (size_t) t->bytes);
+        }
         x->bad += bad > 0;
         x->unread += bad < 0;
         if (bad > 0) complain(o, "%s: tensor %s has %lld values that are not finite", r.file, r.name, (long long) bad);

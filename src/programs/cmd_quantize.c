@@ -102,7 +102,7 @@ static Status write_all(Job *j, Error *err)
         } else {
             TRY(write_rows(j, t, j->type[i], err));
         }
-        gguf_drop(j->in, t);
+        gguf_drop(j->in, t->file, t->data, (size_t) t->bytes);
         progress_to(&j->progress, j->done);
     }
     return interrupts ? fail(err, ST_CANCEL, "interrupted, nothing was written") : ST_OK;

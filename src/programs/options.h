@@ -20,6 +20,7 @@ typedef struct {
     /* what is loaded */
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
     int32_t     threads, ctx, draft_ctx, chunk;
+    bool        no_repack;
     /* what is asked */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
     bool        chat, special, nfc;

@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         if (gguf_tensor(g, t->name) != t || !gguf_tensor_type_name(t)) abort();
         if (t->data < bytes || t->bytes > n || t->data > bytes + n - t->bytes) abort();
         sink = (uint8_t) (t->data[0] + t->data[t->bytes - 1]);
-        gguf_drop(g, t);
+        gguf_drop(g, t->file, t->data, (size_t) t->bytes);
     }
     if (gguf_file_bytes(g) != n || gguf_check_files(g, &err) != ST_OK) abort();
     gguf_close(g);

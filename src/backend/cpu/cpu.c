@@ -4,13 +4,16 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/check.h"
 
 /* ---- sizes ---- */
 
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols)
 {
-    (void) b;
-    return matmul_packed_bytes(t, rows, cols);
+    size_t packed = matmul_packed_bytes(t, rows, cols), bytes;
+    if (!b->in_place || packed == 0) return packed;
+    if (matmul_group_bytes(t, cols) > SCRATCH_BYTES || !check_mul(&bytes, (size_t) rows, type_row_bytes(t, cols))) return 0;
+    return bytes;
 }
 
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
@@ -96,18 +99,18 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
 
 /* ---- weights ---- */
 
-typedef struct { Tensor *w; const void *src; int32_t per_task; } PackJob;
+typedef struct { Tensor *w; const void *src; uint8_t *dst; int32_t rows, per_task; } PackJob;   /* dst: of the piece's first group */
 
 static void pack_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const PackJob *j = arg;
-    int32_t groups = (int32_t) (((int64_t) j->w->rows + GROUP - 1) / GROUP), g0 = i * j->per_task;
+    int32_t groups = (int32_t) (((int64_t) j->rows + GROUP - 1) / GROUP), g0 = i * j->per_task;
     int32_t g1 = groups - g0 < j->per_task ? groups : g0 + j->per_task;
-    matmul_pack(j->w->data, j->w->type, j->src, j->w->rows, j->w->cols, g0, g1);
+    matmul_pack(j->dst, j->w->type, j->src, j->rows, j->w->cols, g0, g1);
 }
 
-static void upload(Backend *b, Tensor *w, const void *src)
+static void upload(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
@@ -115,9 +118,14 @@ static void upload(Backend *b, Tensor *w, const void *src)
         fail(&c->error, ST_UNSUPPORTED, "upload: %d x %d values of type %s cannot be a weight", w->rows, w->cols, type_info(w->type)->name);
         return;
     }
-    PackJob j = { w, src, 8 };
-    int32_t groups = (int32_t) (((int64_t) w->rows + GROUP - 1) / GROUP);
-    cpu_run(c, pack_task, &j, (groups + j.per_task - 1) / j.per_task, (int64_t) w->rows * w->cols);
+    if (b->in_place) {
+        size_t row_bytes = type_row_bytes(w->type, w->cols);
+        memcpy((uint8_t *) w->data + (size_t) row0 * row_bytes, src, (size_t) rows * row_bytes);
+        return;
+    }
+    PackJob j = { w, src, (uint8_t *) w->data + (size_t) (row0 / GROUP) * matmul_group_bytes(w->type, w->cols), rows, UPLOAD_ROWS / GROUP };
+    int32_t groups = (int32_t) (((int64_t) rows + GROUP - 1) / GROUP);
+    cpu_run(c, pack_task, &j, (groups + j.per_task - 1) / j.per_task, (int64_t) rows * w->cols);
 }
 
 /* ---- passes ---- */
@@ -189,7 +197,7 @@ Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
     }
     Backend *b = &c->be;
     *b = (Backend) {
-        .name = "cpu", .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes, .alloc = cpu_alloc,
+        .name = "cpu", .in_place = o->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes, .alloc = cpu_alloc,
         .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
         .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
     };

@@ -32,15 +32,33 @@ static void quantise_task(void *arg, int32_t i, int32_t thread)
         if (p->act[form]) p->c->mm->quantise((void *) (uintptr_t) p->act[form], (ActForm) form, row_of(p->x, p->row0), p->rows, p->x->cols, r0, r1);
 }
 
+/* One row of a weight as floats, wherever it lies. */
+static void decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
+{
+    if (c->be.in_place) quant_decode(y, w->type, (const uint8_t *) w->data + (size_t) row * type_row_bytes(w->type, w->cols), w->cols);
+    else matmul_unpack_row(y, w->type, w->data, w->rows, w->cols, row);
+}
+
 static void product_task(void *arg, int32_t i, int32_t thread)
 {
-    (void) thread;
     const Product *p = arg;
     int32_t j = 0;
     while (i >= p->tasks[j]) i -= p->tasks[j++];
     const Tensor *w = p->w[j];
     int32_t g0 = i * p->per_task[j], g1 = p->groups[j] - g0 < p->per_task[j] ? p->groups[j] : g0 + p->per_task[j];
-    p->c->mm->product(row_of(p->y[j], p->row0), (size_t) p->y[j]->cols, w->type, w->data, p->act[matmul_act_form(w->type)], p->rows, w->rows, w->cols, g0, g1);
+    const void *act = p->act[matmul_act_form(w->type)];
+    float *y = row_of(p->y[j], p->row0);
+    size_t stride = (size_t) p->y[j]->cols;
+    if (!p->c->be.in_place) {
+        p->c->mm->product(y, stride, w->type, w->data, act, p->rows, w->rows, w->cols, g0, g1);
+        return;
+    }
+    size_t row_bytes = type_row_bytes(w->type, w->cols);
+    for (int32_t g = g0; g < g1; g++) {            /* a group at a time in this thread's scratch */
+        int32_t rows = w->rows - g * GROUP < GROUP ? w->rows - g * GROUP : GROUP;
+        matmul_pack(cpu_scratch(p->c, thread), w->type, (const uint8_t *) w->data + (size_t) g * GROUP * row_bytes, rows, w->cols, 0, 1);
+        p->c->mm->product(y + (size_t) g * GROUP, stride, w->type, cpu_scratch(p->c, thread), act, p->rows, rows, w->cols, 0, 1);
+    }
 }
 
 /* Places the forms that n rows need one after the other in the input buffer; false: they do not fit. */
@@ -80,6 +98,10 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     Cpu *c = cpu_of(b);
     if (cpu_failed(c) || x->rows == 0) return;
     Product p = { .c = c, .n = n, .rows = x->rows, .y = y, .w = w, .x = x };
+    for (int32_t j = 0; j < n; j++) {              /* parts of equal size */
+        int32_t most = matmul_part_rows(matmul_act_form(w[j]->type), x->cols), parts = (x->rows + most - 1) / most;
+        if ((x->rows + parts - 1) / parts < p.rows) p.rows = (x->rows + parts - 1) / parts;
+    }
     while (!place_forms(&p, p.rows)) {
         if (p.rows == 1) {
             fail(&c->error, ST_UNSUPPORTED, "product: rows of %d values are too long", x->cols);
@@ -105,7 +127,7 @@ static void embed_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const EmbedJob *j = arg;
-    matmul_unpack_row(row_of(j->x, i), j->table->type, j->table->data, j->table->rows, j->table->cols, ((const int32_t *) j->ids->data)[i]);
+    decode_row(j->c, row_of(j->x, i), j->table, ((const int32_t *) j->ids->data)[i]);
 }
 
 static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
@@ -436,7 +458,7 @@ static void pair_task(void *arg, int32_t j, int32_t thread)
     bool first = j == 0 || s != &p->r->slices[p->r->slice[p->r->logit_row[j - 1]]];
     float temperature = s->draw.p.temperature < 1e-5f ? 1.0f : s->draw.p.temperature;
     for (int32_t i = 0; i < k; i++)
-        if (id[i] >= 0) matmul_unpack_row(after + (size_t) i * (size_t) rank, p->succ->type, p->succ->data, p->succ->rows, rank, id[i]);
+        if (id[i] >= 0) decode_row(p->c, after + (size_t) i * (size_t) rank, p->succ, id[i]);
     for (int32_t kp = 0; kp < k; kp++) {
         float *edge = row_of(p->edge, j) + (size_t) kp * (size_t) k;
         int32_t prev = first ? p->r->token[s->row0] : id[kp - k];
@@ -444,7 +466,7 @@ static void pair_task(void *arg, int32_t j, int32_t thread)
             memcpy(edge, row_of(p->edge, j), sizeof(float) * (size_t) k);
             continue;
         }
-        if (prev >= 0) matmul_unpack_row(before, p->pred->type, p->pred->data, p->pred->rows, rank, prev);
+        if (prev >= 0) decode_row(p->c, before, p->pred, prev);
         for (int32_t i = 0; i < k; i++) {
             float unary = row_of(p->score, j)[i];
             if (prev < 0 || id[i] < 0 || unary == -INFINITY) edge[i] = -INFINITY;

@@ -1,12 +1,14 @@
 #include "backend/cpu/level.h"
 
 #include <string.h>
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
-static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avx512", "neon", "i8mm"};
+static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avxvnni", "avx512", "neon", "i8mm"};
 
 /* __builtin_cpu_supports asks the processor and, for the wide registers, whether the operating system saves them (XGETBV). On ARM the
  * kernel says what programs may use. */
@@ -18,6 +20,10 @@ bool level_here(CpuLevel l)
 #if defined(__x86_64__)
     case LEVEL_AVX2:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case LEVEL_AVXVNNI: {
+        unsigned a, b, c, d;                       /* gcc 12 knows no name for it; it uses the registers of AVX2 only */
+        return level_here(LEVEL_AVX2) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVXVNNI);
+    }
     case LEVEL_AVX512:
         return level_here(LEVEL_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");

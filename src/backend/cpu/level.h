@@ -10,16 +10,17 @@
 typedef enum {
     LEVEL_PORTABLE,                                /* plain C */
     LEVEL_AVX2,                                    /* AVX2, FMA, F16C */
-    LEVEL_AVX512,                                  /* AVX-512 F, BW, DQ, VL and VNNI besides */
+    LEVEL_AVXVNNI,                                 /* AVX-VNNI besides */
+    LEVEL_AVX512,                                  /* AVX2, and AVX-512 F, BW, DQ, VL and VNNI besides */
     LEVEL_NEON,                                    /* 64-bit ARM with dot products (sdot) */
     LEVEL_I8MM,                                    /* int8 matrix products (smmla) besides */
     LEVEL_COUNT
 } CpuLevel;
-#define LEVEL_WORDS "portable, avx2, avx512, neon or i8mm"
+#define LEVEL_WORDS "portable, avx2, avxvnni, avx512, neon or i8mm"
 
-/* The fast levels of this architecture, ascending; each contains those before it. */
+/* The fast levels of this architecture, each better than those before it. */
 #if defined(__x86_64__)
-#define LEVELS_FAST(X, stem) X(stem, AVX2, avx2) X(stem, AVX512, avx512)
+#define LEVELS_FAST(X, stem) X(stem, AVX2, avx2) X(stem, AVXVNNI, avxvnni) X(stem, AVX512, avx512)
 #elif defined(__aarch64__)
 #define LEVELS_FAST(X, stem) X(stem, NEON, neon) X(stem, I8MM, i8mm)
 #else

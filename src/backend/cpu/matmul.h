@@ -25,6 +25,9 @@ enum { GROUP = 16 };                               /* weight rows side by side; 
 /* Packed bytes of a whole matrix, a multiple of 64; 0: not a weight type, sizes below 1, or cols not whole blocks. */
 size_t matmul_packed_bytes(Type t, int32_t rows, int32_t cols);
 
+/* Bytes of a packed group, a multiple of 64. cols whole blocks. */
+size_t matmul_group_bytes(Type t, int32_t cols);
+
 /* Packs groups [group0, group1) of src, rows x cols in the file's layout, into dst, the whole packed matrix, aligned to 64. Rows
  * beyond the last are zeros. Threads may pack different groups at once. */
 void matmul_pack(void *dst, Type t, const void *src, int32_t rows, int32_t cols, int32_t group0, int32_t group1);
@@ -37,6 +40,10 @@ void matmul_unpack_row(float *y, Type t, const void *packed, int32_t rows, int32
 typedef enum { ACT_F32, ACT_Q32, ACT_Q256, ACT_COUNT } ActForm;
 ActForm matmul_act_form(Type t);
 size_t  matmul_act_bytes(ActForm form, int32_t n, int32_t cols);   /* ACT_F32: 0. cols a multiple of 32 or 256 */
+
+/* How many rows to multiply at once at most: every group of weights reads all of them again, and beyond this they would not stay in a
+ * core's second-level cache. 16 to 64. */
+int32_t matmul_part_rows(ActForm form, int32_t cols);
 
 typedef struct {
     /* Rows [row0, row1) of x [n, cols] into act, which holds all n rows. */

@@ -6,11 +6,19 @@
 #include "backend/cpu/matmul_layout.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
-enum { CHUNK_ROWS = 64, STRIP = 256, AHEAD = 2 };   /* rows of sums kept at once; columns of a strip; strips asked for in advance */
-INLINE void prefetch(const uint8_t *p, int lines)
+#define UNROLL _Pragma("GCC unroll 16")
+/* Rows of sums kept at once; columns of a strip; how many strips ahead weights are asked for, into the second-level cache (the next strip
+ * is asked for into the first). */
+enum { CHUNK_ROWS = 64, STRIP = 256, AHEAD = 4 };
+/* What a tile asks for while it works: `lines` of the next strip, starting `at` bytes into it, and the same part of the strip AHEAD.
+ * next NULL: nothing, it is there. bytes: of a strip. */
+INLINE void prefetch(const uint8_t *next, int at, int lines, int bytes)
 {
-    for (int i = 0; i < lines; i++) __builtin_prefetch(p + i * LINE);
+    if (!next) return;
+    for (int i = 0; i < lines; i++) {
+        __builtin_prefetch(next + at + i * LINE + (AHEAD - 1) * bytes, 0, 2);
+        __builtin_prefetch(next + at + i * LINE);
+    }
 }
 typedef int32_t word __attribute__((may_alias));
 

@@ -42,8 +42,6 @@ typedef struct {
 } Layout;
 extern const Layout matmul_layout[T_COUNT];
 
-size_t matmul_group_bytes(Type t, int32_t cols);
-
 static inline size_t plane_bytes(int32_t blocks) { return ((size_t)blocks * GROUP * 2 + LINE - 1) / LINE * LINE; }
 
 /* One block of one weight row, whatever its packing. value = d * scale[i / 16] * code[i], - dmin * min[i / 16] or + dmin (then m) for

@@ -40,6 +40,13 @@ size_t matmul_act_bytes(ActForm form, int32_t n, int32_t cols)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
+int32_t matmul_part_rows(ActForm form, int32_t cols)
+{
+    const size_t cache = 384 << 10, row = form == ACT_F32 ? sizeof(float) * (size_t)cols : matmul_act_bytes(form, 1, cols);
+    size_t rows = cache / row / 16 * 16;
+    return rows < 16 ? 16 : rows > 64 ? 64 : (int32_t)rows;
+}
+
 static uint16_t load16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
 static void store16(uint8_t *p, uint16_t v)
@@ -48,10 +55,24 @@ static void store16(uint8_t *p, uint16_t v)
     p[1] = (uint8_t)(v >> 8);
 }
 
+/* Codes are moved four at a time, as the bytes of a word; what is masked and shifted stays within its byte. */
+enum { LOW4 = 0x0f0f0f0f, LOW2 = 0x03030303 };
+
+static uint32_t load32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static void store32(uint8_t *p, uint32_t v) { memcpy(p, &v, sizeof v); }
+
 /* -- from the file's blocks ------------------------------------------------------------------------------------------------------- */
 
-/* Like WeightBlock, but with the codes as they are stored: plus offset, or indices. */
+/* Like WeightBlock, but with the codes as they are stored: plus offset, or indices. Where the file pairs low and high nibbles of columns
+ * as the lines do, they stay in the file's block and code has only what is above them. */
 typedef struct {
+    const uint8_t *nibbles;
     uint8_t  code[256];
     uint8_t  scale[16], min[16];                   /* scales of K6 and K4X: int8 */
     uint16_t d, dmin;
@@ -59,31 +80,31 @@ typedef struct {
 
 static void nibbles32(uint8_t *code, const uint8_t *q)
 {
-    for (int i = 0; i < 16; i++) {
-        code[i] = q[i] & 15;
-        code[16 + i] = q[i] >> 4;
+    for (int i = 0; i < 16; i += 4) {
+        store32(code + i, load32(q + i) & LOW4);
+        store32(code + 16 + i, load32(q + i) >> 4 & LOW4);
     }
 }
 
 static void fifth_bits32(uint8_t *code, const uint8_t *high)
 {
-    for (int i = 0; i < 32; i++) code[i] |= (uint8_t)(((high[i / 8] >> i % 8) & 1) << 4);
+    for (int i = 0; i < 32; i++) code[i] = (uint8_t)(((high[i / 8] >> i % 8) & 1) << 4);
 }
 
 /* Two low bits of element 128p + 32r + 16c + l of Q2_K and Q3_K. */
 static void crumbs256(uint8_t *code, const uint8_t *q)
 {
-    for (int i = 0; i < 256; i++) code[i] = (q[32 * (i >> 7) + (i & 31)] >> 2 * ((i >> 5) & 3)) & 3;
+    for (int i = 0; i < 256; i += 4) store32(code + i, load32(q + 32 * (i >> 7) + (i & 31)) >> 2 * ((i >> 5) & 3) & LOW2);
 }
 
-static void nibbles256(uint8_t *code, const uint8_t *q)
+/* The 6-bit scales and minima of Q4_K and Q5_K: quant_k4_scale four at a time. */
+static void k4_scales(FileBlock *f, const uint8_t *b)
 {
-    for (int p = 0; p < 4; p++) {
-        for (int l = 0; l < 32; l++) {
-            code[64 * p + l] = q[32 * p + l] & 15;
-            code[64 * p + 32 + l] = q[32 * p + l] >> 4;
-        }
-    }
+    const uint32_t low6 = 0x3f3f3f3f, top2 = 0x30303030, s = load32(b), m = load32(b + 4), both = load32(b + 8);
+    store32(f->scale, s & low6);
+    store32(f->min, m & low6);
+    store32(f->scale + 4, (both & LOW4) | (s >> 2 & top2));
+    store32(f->min + 4, (both >> 4 & LOW4) | (m >> 2 & top2));
 }
 
 static void file_q3_k(FileBlock *f, const uint8_t *b)
@@ -101,10 +122,10 @@ static void file_q3_k(FileBlock *f, const uint8_t *b)
 
 static void file_q6_k(FileBlock *f, const uint8_t *b)
 {
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i += 4) {
         int p = i >> 7, r = (i >> 5) & 3, l = i & 31;
-        int low = (b[64 * p + 32 * (r & 1) + l] >> 4 * (r >> 1)) & 15, up = (b[128 + 32 * p + l] >> 2 * r) & 3;
-        f->code[i] = (uint8_t)(low | up << 4);
+        uint32_t low = load32(b + 64 * p + 32 * (r & 1) + l) >> 4 * (r >> 1) & LOW4, up = load32(b + 128 + 32 * p + l) >> 2 * r & LOW2;
+        store32(f->code + i, low | up << 4);
     }
     memcpy(f->scale, b + 192, 16);
     f->d = load16(b + 208);
@@ -115,27 +136,27 @@ static void file_read(FileBlock *f, Type t, const uint8_t *b)
     switch (t) {
     case T_Q8_0:
         f->d = load16(b);
-        for (int i = 0; i < 32; i++) f->code[i] = b[2 + i] ^ 0x80;
+        for (int i = 0; i < 32; i += 4) store32(f->code + i, load32(b + 2 + i) ^ 0x80808080u);
         break;
     case T_Q4_0:
     case T_IQ4_NL:
         f->d = load16(b);
-        nibbles32(f->code, b + 2);
+        f->nibbles = b + 2;
         break;
     case T_Q4_1:
         f->d = load16(b);
         f->dmin = load16(b + 2);
-        nibbles32(f->code, b + 4);
+        f->nibbles = b + 4;
         break;
     case T_Q5_0:
         f->d = load16(b);
-        nibbles32(f->code, b + 6);
+        f->nibbles = b + 6;
         fifth_bits32(f->code, b + 2);
         break;
     case T_Q5_1:
         f->d = load16(b);
         f->dmin = load16(b + 2);
-        nibbles32(f->code, b + 8);
+        f->nibbles = b + 8;
         fifth_bits32(f->code, b + 4);
         break;
     case T_Q2_K:
@@ -154,10 +175,10 @@ static void file_read(FileBlock *f, Type t, const uint8_t *b)
     case T_Q5_K:
         f->d = load16(b);
         f->dmin = load16(b + 2);
-        for (int s = 0; s < 8; s++) quant_k4_scale(&f->scale[s], &f->min[s], b + 4, s);
-        nibbles256(f->code, b + (t == T_Q4_K ? 16 : 48));
+        k4_scales(f, b + 4);
+        f->nibbles = b + (t == T_Q4_K ? 16 : 48);
         if (t == T_Q5_K) {
-            for (int i = 0; i < 256; i++) f->code[i] |= (uint8_t)(((b[16 + (i & 31)] >> (i >> 5)) & 1) << 4);
+            for (int i = 0; i < 256; i += 4) store32(f->code + i, (load32(b + 16 + (i & 31)) >> (i >> 5) & 0x01010101) << 4);
         }
         break;
     case T_Q6_K:
@@ -181,20 +202,22 @@ static void put_nibbles(uint8_t *lines, const uint8_t *code, int vectors, int la
 {
     /* `vectors` codes vectors of a sub-block in the low half, as many of the next in the high half */
     for (int i = 0; i < vectors; i++) {
-        for (int c = 0; c < 4; c++) {
-            lines[i * LINE + lane * 4 + c] = (uint8_t)((code[4 * i + c] & 15) | (code[4 * (vectors + i) + c] & 15) << 4);
-        }
+        store32(lines + i * LINE + lane * 4, (load32(code + 4 * i) & LOW4) | (load32(code + 4 * (vectors + i)) & LOW4) << 4);
     }
+}
+
+/* nibbles that are paired already, one vector to a line */
+static void put_pairs(uint8_t *lines, const uint8_t *nibbles, int vectors, int lane)
+{
+    for (int i = 0; i < vectors; i++) store32(lines + i * LINE + lane * 4, load32(nibbles + 4 * i));
 }
 
 /* bits of four vectors, `width` of each from bit 4 up, at bit `step` * i + at of one line */
 static void put_high(uint8_t *line, const uint8_t *code, int width, int step, int at, int lane)
 {
-    for (int i = 0; i < 4; i++) {
-        for (int c = 0; c < 4; c++) {
-            line[lane * 4 + c] |= (uint8_t)(((code[4 * i + c] >> 4) & ((1 << width) - 1)) << (step * i + at));
-        }
-    }
+    uint32_t bits = load32(line + lane * 4), mask = width == 1 ? 0x01010101 : LOW2;
+    for (int i = 0; i < 4; i++) bits |= (load32(code + 4 * i) >> 4 & mask) << (step * i + at);
+    store32(line + lane * 4, bits);
 }
 
 static void put_k4_scales(uint8_t *lines, const FileBlock *f, int lane)
@@ -230,20 +253,21 @@ static void put_block(uint8_t *group, const Layout *l, const FileBlock *f, int32
     case PACK_5:
         put_high(b + 4 * LINE, f->code, 1, 2, 0, lane);
         put_high(b + 4 * LINE, f->code + 16, 1, 2, 1, lane);
-        put_nibbles(b, f->code, 4, lane);
+        put_pairs(b, f->nibbles, 4, lane);
         break;
     case PACK_4:
-        put_nibbles(b, f->code, 4, lane);
+        put_pairs(b, f->nibbles, 4, lane);
         break;
     case PACK_K4:
     case PACK_K5:
     case PACK_K4X:
-        for (int p = 0; p < 4; p++) put_nibbles(b + p * 8 * LINE, f->code + 64 * p, 8, lane);
         if (l->pack == PACK_K4X) {
+            for (int p = 0; p < 4; p++) put_nibbles(b + p * 8 * LINE, f->code + 64 * p, 8, lane);
             for (int s = 0; s < 8; s++) b[32 * LINE + s * GROUP + lane] = f->scale[s];
             put_halves(b + 34 * LINE, f, lane);
             break;
         }
+        put_pairs(b, f->nibbles, 32, lane);
         if (l->pack == PACK_K5) {
             for (int h = 0; h < 8; h++) {
                 const uint8_t *code = f->code + 64 * (h / 2) + 16 * (h % 2);
@@ -261,7 +285,11 @@ static void put_block(uint8_t *group, const Layout *l, const FileBlock *f, int32
         put_halves(b + 52 * LINE, f, lane);
         break;
     default:                                       /* PACK_K2 */
-        for (int i = 0; i < 256; i++) b[i / 16 * LINE + lane * 4 + i % 4] |= (uint8_t)(f->code[i] << 2 * (i / 4 % 4));
+        for (int s = 0; s < 16; s++) {
+            uint32_t bits = 0;
+            for (int i = 0; i < 4; i++) bits |= load32(f->code + 16 * s + 4 * i) << 2 * i;
+            store32(b + s * LINE + lane * 4, bits);
+        }
         for (int s = 0; s < 16; s++) b[16 * LINE + s * GROUP + lane] = (uint8_t)(f->scale[s] | f->min[s] << 4);
         put_halves(b + 20 * LINE, f, lane);
         break;
@@ -277,17 +305,20 @@ void matmul_pack(void *dst, Type t, const void *src, int32_t rows, int32_t cols,
     for (int32_t g = group0; g < group1; g++) {
         uint8_t *group = (uint8_t *)dst + (size_t)g * group_bytes;
         memset(group, 0, group_bytes);
-        for (int lane = 0; lane < GROUP && g * GROUP + lane < rows; lane++) {
-            const uint8_t *row = (const uint8_t *)src + (size_t)(g * GROUP + lane) * row_bytes;
-            if (l->block == 1) {
-                size_t size = (size_t)info->bytes;
+        int lanes = rows - g * GROUP < GROUP ? rows - g * GROUP : GROUP;
+        const uint8_t *row = (const uint8_t *)src + (size_t)g * GROUP * row_bytes;
+        if (l->block == 1) {
+            size_t size = (size_t)info->bytes;
+            for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
                 for (int32_t k = 0; k < cols; k++) memcpy(group + ((size_t)k * GROUP + (size_t)lane) * size, row + (size_t)k * size, size);
-                continue;
             }
-            for (int32_t b = 0; b < blocks; b++) {
+            continue;
+        }
+        for (int32_t b = 0; b < blocks; b++) {     /* the lines of a block stay near while its lanes are filled */
+            for (int lane = 0; lane < lanes; lane++) {
                 FileBlock f;
                 f.dmin = 0;
-                file_read(&f, t, row + (size_t)b * (size_t)info->bytes);
+                file_read(&f, t, row + (size_t)lane * row_bytes + (size_t)b * (size_t)info->bytes);
                 put_block(group, l, &f, blocks, b, lane);
             }
         }

@@ -1,11 +1,31 @@
 /* matmul_strips.h - the loops around the tiles, the same at every level: included at the end of a file that defines TILE_ROWS and the
- * tiles tile_k4, tile_k5, tile_k6, tile_32 and tile_float, with TILES_ALL also tile_k2 and tile_k4x. A strip is 256 columns of a group;
- * its first tile brings it from memory and asks for the strip after the next, line by line while it computes (asked for all at once,
- * they fill the line buffers and the tile waits: a fifth of the time at 16 rows); further tiles of up to TILE_ROWS activation rows find
- * it in the first-level cache. */
+ * tiles tile_k2, tile_k4, tile_k4x, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns of a group; its first tile brings it
+ * from memory and asks for later strips, line by line while it computes (asked for all at once, they fill the line buffers and the tile
+ * waits: a fifth of the time at 16 rows); further tiles find it in the first-level cache. Rows are divided evenly over the tiles: 22 are
+ * 11 and 11, since what a tile spends on unpacking weights is the same for 16 and for 6. */
 
 /* A number of rows known to the compiler: TILE is the call with R in place of the number. */
-#if TILE_ROWS == 8
+#if TILE_ROWS == 16
+#define TILE_OF(rows, TILE)                                                                                                                           \
+    switch (rows) {                                                                                                                                   \
+    case 1: { enum { R = 1 }; TILE; break; }                                                                                                          \
+    case 2: { enum { R = 2 }; TILE; break; }                                                                                                          \
+    case 3: { enum { R = 3 }; TILE; break; }                                                                                                          \
+    case 4: { enum { R = 4 }; TILE; break; }                                                                                                          \
+    case 5: { enum { R = 5 }; TILE; break; }                                                                                                          \
+    case 6: { enum { R = 6 }; TILE; break; }                                                                                                          \
+    case 7: { enum { R = 7 }; TILE; break; }                                                                                                          \
+    case 8: { enum { R = 8 }; TILE; break; }                                                                                                          \
+    case 9: { enum { R = 9 }; TILE; break; }                                                                                                          \
+    case 10: { enum { R = 10 }; TILE; break; }                                                                                                        \
+    case 11: { enum { R = 11 }; TILE; break; }                                                                                                        \
+    case 12: { enum { R = 12 }; TILE; break; }                                                                                                        \
+    case 13: { enum { R = 13 }; TILE; break; }                                                                                                        \
+    case 14: { enum { R = 14 }; TILE; break; }                                                                                                        \
+    case 15: { enum { R = 15 }; TILE; break; }                                                                                                        \
+    default: { enum { R = 16 }; TILE; break; }                                                                                                        \
+    }
+#else
 #define TILE_OF(rows, TILE)                                                                                                                           \
     switch (rows) {                                                                                                                                   \
     case 1: { enum { R = 1 }; TILE; break; }                                                                                                          \
@@ -17,14 +37,6 @@
     case 7: { enum { R = 7 }; TILE; break; }                                                                                                          \
     default: { enum { R = 8 }; TILE; break; }                                                                                                         \
     }
-#else
-#define TILE_OF(rows, TILE)                                                                                                                           \
-    switch (rows) {                                                                                                                                   \
-    case 1: { enum { R = 1 }; TILE; break; }                                                                                                          \
-    case 2: { enum { R = 2 }; TILE; break; }                                                                                                          \
-    case 3: { enum { R = 3 }; TILE; break; }                                                                                                          \
-    default: { enum { R = 4 }; TILE; break; }                                                                                                         \
-    }
 #endif
 
 /* acc [chunk, 16] += the group's product with rows row .. row + chunk of the n. end: of the weights this thread will read. */
@@ -35,10 +47,14 @@ typedef struct {
     int32_t        n, row, chunk, cols;
 } Work;
 
-/* What a tile that starts at row r of the chunk asks for while it works: p, or, where nothing new is wanted, lines that are there. */
-INLINE const uint8_t *ahead(const Work *w, int32_t r, const uint8_t *p, const uint8_t *here)
+/* Where the next strip starts, if the tile at row r of the chunk is the one to ask for it. */
+INLINE const uint8_t *ahead(const Work *w, int32_t r, const uint8_t *next) { return r == 0 && next < w->end ? next : NULL; }
+
+/* The rows of the tile at row r: what is left, divided by the tiles that are left. */
+INLINE int32_t tile_rows(const Work *w, int32_t r)
 {
-    return w->row + r == 0 && p < w->end ? p : here;
+    int32_t left = w->chunk - r, tiles = (left + TILE_ROWS - 1) / TILE_ROWS;
+    return (left + tiles - 1) / tiles;
 }
 
 #define STRIPS_256(type, LINES)                                                                                                                       \
@@ -47,18 +63,17 @@ INLINE const uint8_t *ahead(const Work *w, int32_t r, const uint8_t *p, const ui
         const ActBlock256 *act = (const ActBlock256 *)w->act + w->row;                                                                                \
         const uint8_t *b = w->group;                                                                                                                  \
         for (int32_t i = 0; i < w->cols / 256; i++, act += w->n, b += (LINES) * LINE) {                                                               \
-            for (int32_t r = 0; r < w->chunk; r += TILE_ROWS) {                                                                                       \
-                TILE_OF(w->chunk - r, tile_##type(w->acc + GROUP * r, b, act + r, ahead(w, r, b + AHEAD * (LINES) * LINE, b), R))                     \
+            for (int32_t r = 0, n; r < w->chunk; r += n) {                                                                                       \
+                n = tile_rows(w, r);                                                                                                                  \
+                TILE_OF(n, tile_##type(w->acc + GROUP * r, b, act + r, ahead(w, r, b + (LINES) * LINE), R))                                           \
             }                                                                                                                                         \
         }                                                                                                                                             \
     }
+STRIPS_256(k2, 21)
 STRIPS_256(k4, 36)
+STRIPS_256(k4x, 35)
 STRIPS_256(k5, 44)
 STRIPS_256(k6, 53)
-#ifdef TILES_ALL
-STRIPS_256(k2, 21)
-STRIPS_256(k4x, 35)
-#endif
 
 #define STRIPS_32(type, LINES)                                                                                                                        \
     static void strips_##type(const Work *w)                                                                                                          \
@@ -70,9 +85,10 @@ STRIPS_256(k4x, 35)
             int32_t nb = blocks - b < STRIP / 32 ? blocks - b : STRIP / 32;                                                                           \
             const uint8_t *code = w->group + (size_t)b * (LINES) * LINE;                                                                              \
             const ActBlock32 *a = act + (size_t)b * (size_t)w->n;                                                                                     \
-            for (int32_t r = 0; r < w->chunk; r += TILE_ROWS) {                                                                                       \
-                const uint8_t *next = ahead(w, r, code + AHEAD * STRIP / 32 * (LINES) * LINE, code);                                                  \
-                TILE_OF(w->chunk - r, tile_32(w->acc + GROUP * r, code, d + 32 * b, m + 32 * b, a + r, w->n, nb, next, T_##type, R))                  \
+            for (int32_t r = 0, n; r < w->chunk; r += n) {                                                                                       \
+                n = tile_rows(w, r);                                                                                                                  \
+                const uint8_t *next = ahead(w, r, code + STRIP / 32 * (LINES) * LINE);                                                                \
+                TILE_OF(n, tile_32(w->acc + GROUP * r, code, d + 32 * b, m + 32 * b, a + r, w->n, nb, next, T_##type, R))                             \
             }                                                                                                                                         \
         }                                                                                                                                             \
     }
@@ -90,9 +106,10 @@ STRIPS_32(Q5_1, 5)
         for (int32_t k = 0; k < w->cols; k += STRIP) {                                                                                                \
             int32_t nk = w->cols - k < STRIP ? w->cols - k : STRIP;                                                                                   \
             const uint8_t *b = w->group + (size_t)k * GROUP * (SIZE);                                                                                 \
-            for (int32_t r = 0; r < w->chunk; r += TILE_ROWS) {                                                                                       \
+            for (int32_t r = 0, n; r < w->chunk; r += n) {                                                                                       \
                 const float *xr = x + (size_t)r * (size_t)w->cols + k;                                                                                \
-                TILE_OF(w->chunk - r, tile_float(w->acc + GROUP * r, b, xr, w->cols, nk, ahead(w, r, b + AHEAD * STRIP * GROUP * (SIZE), b), T_##type, R))\
+                n = tile_rows(w, r);                                                                                                                  \
+                TILE_OF(n, tile_float(w->acc + GROUP * r, b, xr, w->cols, nk, ahead(w, r, b + STRIP * GROUP * (SIZE)), T_##type, R))                  \
             }                                                                                                                                         \
         }                                                                                                                                             \
     }
@@ -106,20 +123,18 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
     static void (*const strips[T_COUNT])(const Work *) = {
         [T_F32] = strips_F32,   [T_F16] = strips_F16,   [T_BF16] = strips_BF16, [T_Q8_0] = strips_Q8_0, [T_Q4_0] = strips_Q4_0,
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
-        [T_Q3_K] = strips_k6,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
-#ifdef TILES_ALL
         [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
-#endif
+        [T_Q3_K] = strips_k6,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
     };
     if (!strips[t]) return false;
     size_t group_bytes = matmul_group_bytes(t, cols);
     _Alignas(64) float acc[CHUNK_ROWS * GROUP];
     Work w = {.acc = acc, .end = (const uint8_t *)packed + group_bytes * (size_t)group1, .act = act, .n = n, .cols = cols};
-    for (int32_t g = group0; g < group1; g++) {
-        w.group = (const uint8_t *)packed + (size_t)g * group_bytes;
-        int lanes = rows - g * GROUP < GROUP ? rows - g * GROUP : GROUP;
-        for (w.row = 0; w.row < n; w.row += CHUNK_ROWS) {
-            w.chunk = n - w.row < CHUNK_ROWS ? n - w.row : CHUNK_ROWS;
+    for (w.row = 0; w.row < n; w.row += w.chunk) {
+        w.chunk = n - w.row < CHUNK_ROWS ? n - w.row : CHUNK_ROWS;
+        for (int32_t g = group0; g < group1; g++) {
+            w.group = (const uint8_t *)packed + (size_t)g * group_bytes;
+            int lanes = rows - g * GROUP < GROUP ? rows - g * GROUP : GROUP;
             memset(acc, 0, (size_t)w.chunk * GROUP * sizeof *acc);
             strips[t](&w);
             float *to = y + (size_t)w.row * y_stride + (size_t)g * GROUP;

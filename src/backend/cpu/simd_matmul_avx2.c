@@ -1,16 +1,24 @@
-/* simd_matmul_avx2.c - the product with 8 weight rows in the lanes of a register, a group in two halves.
+/* simd_matmul_avx2.c - the product with 8 weight rows in the lanes of a register, a group in two halves; with AVX2 alone, and compiled
+ * again with AVX-VNNI.
  *
- * vpmaddubsw multiplies unsigned codes with signed activations and adds pairs as int16, saturating, so sums are taken to int32 before
- * they could: 16 codes below 32 (31 * 127 * 8 = 31,496 per int16), 8 codes below 64 (63 * 127 * 4 = 32,004). Bytes of Q8_0 and IQ4_NL
- * are multiplied as |w| * (q with the sign of w), at most 128 * 127 * 2 = 32,512 a pair. The step to int32, vpmaddwd, multiplies by the
- * sub-block's scale at once. All sums are exact, so the bits are those of the plain product. */
-#ifdef LEVEL_IS_avx2
+ * AVX2: vpmaddubsw multiplies unsigned codes with signed activations and adds pairs as int16, saturating, so sums are taken to int32
+ * before they could: 16 codes below 32 (31 * 127 * 8 = 31,496 per int16), 8 codes below 64 (63 * 127 * 4 = 32,004). Bytes of Q8_0 and
+ * IQ4 are multiplied as |w| * (q with the sign of w), at most 128 * 127 * 2 = 32,512 a pair. The step to int32, vpmaddwd, multiplies by
+ * the sub-block's scale at once.
+ * AVX-VNNI: vpdpbusd adds four products to an int32; vpdpwssd multiplies its lower int16 by the scale, half as many codes at a time.
+ * All sums are exact, so the bits are those of the plain product. */
+#if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
 #include <immintrin.h>
 #include <string.h>
 
 #include "backend/cpu/matmul_fast.h"
 
-#define TILE_ROWS 4
+#ifdef LEVEL_IS_avxvnni
+enum { VNNI = 1 };
+#else
+enum { VNNI = 0 };
+#endif
+#define TILE_ROWS 8                                /* more sums than there are registers: what they spill costs less than unpacking twice */
 
 INLINE __m256i load(const uint8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
 INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)p)); }
@@ -18,12 +26,16 @@ INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_load_si128((
 INLINE __m256i every(const void *p) { return _mm256_set1_epi32(*(const word *)p); }
 INLINE __m256i low4(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 INLINE __m256i high4(__m256i x) { return low4(_mm256_srli_epi16(x, 4)); }
-/* 8 bytes (unsigned) to both int16 of a lane */
-INLINE __m256i both(const uint8_t *p)
+/* A scale, in the low int16 of each lane, as add_dots wants it. */
+INLINE __m256i scale_of(__m256i low)
 {
-    __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
-    return _mm256_or_si256(x, _mm256_slli_epi32(x, 16));
+#ifdef LEVEL_IS_avxvnni
+    return low;                                    /* zero above: the upper half of a negative dot must not count */
+#else
+    return _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
+#endif
 }
+INLINE __m256i bytes_wide(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
 
 /* acc = d da isum + acc */
 INLINE __m256 scaled(__m256 d, __m256 da, __m256i isum, __m256 acc)
@@ -31,13 +43,46 @@ INLINE __m256 scaled(__m256 d, __m256 da, __m256i isum, __m256 acc)
     return _mm256_fmadd_ps(_mm256_mul_ps(d, da), _mm256_cvtepi32_ps(isum), acc);
 }
 
+#ifdef LEVEL_IS_avxvnni
+/* x + the products of `vectors` code vectors w with the activations at q */
+INLINE __m256i plain_dots(__m256i x, const __m256i *w, const int8_t *q, const int vectors)
+{
+    UNROLL for (int i = 0; i < vectors; i++) x = _mm256_dpbusd_avx_epi32(x, w[i], every(q + 4 * i));
+    return x;
+}
+
+/* isum + scale * those products; codes are at most `most` */
+INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most, __m256i scale)
+{
+    const int step = most * 127 * 4 * vectors <= INT16_MAX ? vectors : vectors / 2;
+    UNROLL for (int i = 0; i < vectors; i += step) {
+        isum = _mm256_dpwssd_avx_epi32(isum, plain_dots(_mm256_setzero_si256(), w + i, q + 4 * i, step), scale);
+    }
+    return isum;
+}
+#else
 /* pairs of int16: the sums of `vectors` products of w with the activations at q */
-INLINE __m256i dots(const __m256i *w, const int8_t *q, const int vectors)
+INLINE __m256i pair_dots(const __m256i *w, const int8_t *q, const int vectors)
 {
     __m256i sum = _mm256_maddubs_epi16(w[0], every(q));
     UNROLL for (int i = 1; i < vectors; i++) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], every(q + 4 * i)));
     return sum;
 }
+
+/* isum + scale * the products of `vectors` code vectors w with the activations at q; codes are at most `most` */
+INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most, __m256i scale)
+{
+    (void)most;                                    /* callers keep most * 127 * 2 * vectors within int16 */
+    return _mm256_add_epi32(isum, _mm256_madd_epi16(pair_dots(w, q, vectors), scale));
+}
+
+/* the same of signed codes, one vector */
+INLINE __m256i add_signed(__m256i isum, __m256i w, const int8_t *q, __m256i scale)
+{
+    __m256i pair = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(every(q), w));
+    return _mm256_add_epi32(isum, _mm256_madd_epi16(pair, scale));
+}
+#endif
 
 /* -- Q4_K, Q5_K ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -74,11 +119,11 @@ INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uin
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
 #pragma GCC unroll 1
         for (int p = 0; p < 4; p++) {
-            __m256i s0 = both(sc + 32 * p + 8 * half), s1 = both(sc + 32 * p + 16 + 8 * half);
+            __m256i s0 = scale_of(bytes_wide(sc + 32 * p + 8 * half)), s1 = scale_of(bytes_wide(sc + 32 * p + 16 + 8 * half));
 #pragma GCC unroll 1
             for (int h = 0; h < 2; h++) {
                 const uint8_t *line = lane + (8 * p + 4 * h) * LINE;
-                prefetch(next + 3 * LINE * (8 * half + 2 * p + h), 3);
+                prefetch(next, 3 * LINE * (8 * half + 2 * p + h), 3, (36 + fifths) * LINE);
                 const char *q = (const char *)a + 64 * p + 16 * h;
                 __m256i high = load(lane + (fifths ? 32 + 2 * p + h : 0) * LINE), w[4];
                 UNROLL for (int i = 0; i < 4; i++) {
@@ -86,16 +131,14 @@ INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uin
                     if (fifths) w[i] = fifth(w[i], high, 2 * i);
                 }
                 UNROLL for (int r = 0; r < R; r++) {
-                    __m256i x = dots(w, (const int8_t *)q + r * (int)sizeof *a, 4);
-                    isum[r] = _mm256_add_epi32(isum[r], _mm256_madd_epi16(x, s0));
+                    isum[r] = add_dots(isum[r], w, (const int8_t *)q + r * (int)sizeof *a, 4, fifths ? 31 : 15, s0);
                 }
                 UNROLL for (int i = 0; i < 4; i++) {
                     w[i] = high4(load(line + i * LINE));
                     if (fifths) w[i] = fifth(w[i], high, 2 * i + 1);
                 }
                 UNROLL for (int r = 0; r < R; r++) {
-                    __m256i x = dots(w, (const int8_t *)q + r * (int)sizeof *a + 32, 4);
-                    isum[r] = _mm256_add_epi32(isum[r], _mm256_madd_epi16(x, s1));
+                    isum[r] = add_dots(isum[r], w, (const int8_t *)q + r * (int)sizeof *a + 32, 4, fifths ? 31 : 15, s1);
                 }
             }
         }
@@ -133,7 +176,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
 #pragma GCC unroll 1
         for (int p = 0; p < 8; p++) {
-            prefetch(next + 4 * LINE * (8 * half + p), 4);
+            prefetch(next, 4 * LINE * (8 * half + p), 4, 53 * LINE);
             const uint8_t *pair = b + 48 * LINE + 32 * p + 16 * half;
             __m256i s01 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)(const void *)pair));
             UNROLL for (int r = 0; r < R; r++) {
@@ -141,9 +184,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
             }
 #pragma GCC unroll 2
             for (int c = 0; c < 2; c++) {
-                /* the scale in both int16 of its lane */
-                __m256i s = c ? _mm256_or_si256(_mm256_srli_epi32(s01, 16), _mm256_andnot_si256(_mm256_set1_epi32(0xffff), s01))
-                              : _mm256_or_si256(_mm256_slli_epi32(s01, 16), _mm256_and_si256(_mm256_set1_epi32(0xffff), s01));
+                __m256i s = scale_of(c ? _mm256_srli_epi32(s01, 16) : _mm256_and_si256(_mm256_set1_epi32(0xffff), s01));
                 __m256i high = load(lane + (32 + 2 * p + c) * LINE), w[4];
                 UNROLL for (int i = 0; i < 4; i++) {
                     __m256i x = load(lane + (4 * p + i) * LINE);
@@ -151,12 +192,100 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
                 }
                 const int8_t *q = (const int8_t *)a + 32 * p + 16 * c;
                 UNROLL for (int r = 0; r < R; r++, q += sizeof *a) {
-                    __m256i x = _mm256_madd_epi16(dots(w, q, 2), s), z = _mm256_madd_epi16(dots(w + 2, q + 8, 2), s);
-                    isum[r] = _mm256_add_epi32(isum[r], _mm256_add_epi32(x, z));
+                    isum[r] = add_dots(isum[r], w, q, 2, 63, s);
+                    isum[r] = add_dots(isum[r], w + 2, q + 8, 2, 63, s);
                 }
             }
         }
         __m256 d = halves(b + 52 * LINE + 16 * half);
+        UNROLL for (int r = 0; r < R; r++) {
+            float *to = acc + GROUP * r + 8 * half;
+            _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
+        }
+    }
+}
+
+/* -- Q2_K ------------------------------------------------------------------------------------------------------------------------------ */
+
+INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    _Alignas(64) uint8_t sc[4 * LINE], m[4 * LINE];
+    for (int i = 0; i < 8; i++) {
+        __m256i x = load(b + 16 * LINE + 32 * i);
+        _mm256_store_si256((void *)(sc + 32 * i), low4(x));
+        _mm256_store_si256((void *)(m + 32 * i), high4(x));
+    }
+    for (int half = 0; half < 2; half++) {
+        __m256i isum[TILE_ROWS], msum[TILE_ROWS];
+        UNROLL for (int r = 0; r < R; r++) isum[r] = msum[r] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+        for (int p = 0; p < 8; p++) {
+            prefetch(next, 2 * LINE * (8 * half + p), 2, 21 * LINE);
+            __m256i min = _mm256_or_si256(bytes_wide(m + 32 * p + 8 * half), _mm256_slli_epi32(bytes_wide(m + 32 * p + 16 + 8 * half), 16));
+            UNROLL for (int r = 0; r < R; r++) msum[r] = _mm256_add_epi32(msum[r], _mm256_madd_epi16(min, every(&a[r].sum16[2 * p])));
+#pragma GCC unroll 1
+            for (int c = 0; c < 2; c++) {
+                int s = 2 * p + c;
+                __m256i both = load(b + s * LINE + 32 * half), scale = scale_of(bytes_wide(sc + 16 * s + 8 * half)), w[4];
+                UNROLL for (int i = 0; i < 4; i++) w[i] = _mm256_and_si256(_mm256_srli_epi16(both, 2 * i), _mm256_set1_epi8(3));
+                UNROLL for (int r = 0; r < R; r++) isum[r] = add_dots(isum[r], w, a[r].q + 16 * s, 4, 3, scale);
+            }
+        }
+        __m256 d = halves(b + 20 * LINE + 16 * half), dmin = halves(b + 20 * LINE + 32 + 16 * half);
+        UNROLL for (int r = 0; r < R; r++) {
+            float *to = acc + GROUP * r + 8 * half;
+            __m256 da = _mm256_set1_ps(a[r].scale), sum = scaled(d, da, isum[r], _mm256_load_ps(to));
+            _mm256_store_ps(to, _mm256_fnmadd_ps(_mm256_mul_ps(dmin, da), _mm256_cvtepi32_ps(msum[r]), sum));
+        }
+    }
+}
+
+/* -- IQ4_XS ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Values of the codebook by index, in both halves of the register; plus 128 where codes are unsigned. */
+INLINE __m256i codebook(void)
+{
+    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4));
+    return VNNI ? _mm256_xor_si256(book, _mm256_set1_epi8(-128)) : book;
+}
+
+INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    const __m256i book = codebook();
+    for (int half = 0; half < 2; half++) {
+        __m256i isum[TILE_ROWS];
+        UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+        for (int s = 0; s < 8; s++) {
+            prefetch(next, 3 * LINE * (8 * half + s), 3, 35 * LINE);
+            const uint8_t *line = b + 8 * (s / 2) * LINE + 32 * half;
+            const __m128i shift = _mm_cvtsi32_si128(4 * (s % 2));
+            __m256i scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(b + 32 * LINE + 16 * s + 8 * half)));
+#ifdef LEVEL_IS_avxvnni
+            /* dots of 32 codes of a codebook need 20 bits, so they are multiplied as int32 */
+            __m256i x[TILE_ROWS];
+            UNROLL for (int r = 0; r < R; r++) x[r] = _mm256_set1_epi32(-128 * a[r].sum32[s]);
+#else
+            scale = scale_of(_mm256_and_si256(scale, _mm256_set1_epi32(0xffff)));
+#endif
+#pragma GCC unroll 1
+            for (int h = 0; h < 2; h++) {
+                __m256i w[4];
+                UNROLL for (int i = 0; i < 4; i++) w[i] = _mm256_shuffle_epi8(book, low4(_mm256_srl_epi16(load(line + (4 * h + i) * LINE), shift)));
+                UNROLL for (int r = 0; r < R; r++) {
+                    const int8_t *q = a[r].q + 32 * s + 16 * h;
+#ifdef LEVEL_IS_avxvnni
+                    x[r] = plain_dots(x[r], w, q, 4);
+#else
+                    UNROLL for (int i = 0; i < 4; i++) isum[r] = add_signed(isum[r], w[i], q + 4 * i, scale);
+#endif
+                }
+            }
+#ifdef LEVEL_IS_avxvnni
+            UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_add_epi32(isum[r], _mm256_mullo_epi32(x[r], scale));
+#endif
+        }
+        __m256 d = halves(b + 34 * LINE + 16 * half);
         UNROLL for (int r = 0; r < R; r++) {
             float *to = acc + GROUP * r + 8 * half;
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
@@ -171,7 +300,10 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 {
     const int lines = t == T_Q8_0 ? 8 : t == T_Q5_0 || t == T_Q5_1 ? 5 : 4;
     const bool wide = t == T_Q8_0 || t == T_IQ4_NL, fives = t == T_Q5_0 || t == T_Q5_1, with_m = t == T_Q4_1 || t == T_Q5_1;
+#ifndef LEVEL_IS_avxvnni
     const __m256i ones = _mm256_set1_epi16(1);
+#endif
+    const __m256i book = codebook();
     for (int half = 0; half < 2; half++) {
         const ActBlock32 *at = a;
         const uint8_t *lane = code + 32 * half;
@@ -182,30 +314,29 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
             __m256i x[TILE_ROWS], high = load(lane + (fives ? 4 * LINE : 0));
             UNROLL for (int r = 0; r < R; r++) {
                 x[r] = t == T_Q4_0 ? every(&at[r].less8) : t == T_Q5_0 ? every(&at[r].less16) : _mm256_setzero_si256();
+#ifdef LEVEL_IS_avxvnni
+                if (wide) x[r] = every(&at[r].less128);
+#endif
             }
-            if (half == 0) prefetch(next + b * lines * LINE, lines);
+            if (half == 0) prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
 #pragma GCC unroll 2
             for (int c = 0; c < 2; c++) {          /* columns 0..15 and 16..31 of the block */
                 __m256i w[4];
                 UNROLL for (int i = 0; i < 4; i++) {
                     w[i] = load(lane + (t == T_Q8_0 ? 4 * c + i : i) * LINE);
-                    if (t == T_Q8_0) w[i] = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
-                    else w[i] = c ? high4(w[i]) : low4(w[i]);
+                    if (t != T_Q8_0) w[i] = c ? high4(w[i]) : low4(w[i]);
                     if (fives) w[i] = fifth(w[i], high, 2 * i + c);
-                    if (t == T_IQ4_NL) {
-                        w[i] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), w[i]);
-                    }
+                    if (t == T_IQ4_NL) w[i] = _mm256_shuffle_epi8(book, w[i]);
+                    if (t == T_Q8_0 && !VNNI) w[i] = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
                 }
                 UNROLL for (int r = 0; r < R; r++) {
                     const int8_t *q = at[r].q + 16 * c;
-                    if (!wide) {
-                        x[r] = _mm256_add_epi32(x[r], _mm256_madd_epi16(dots(w, q, 4), ones));
-                        continue;
-                    }
-                    UNROLL for (int i = 0; i < 4; i++) {
-                        __m256i pair = _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(every(q + 4 * i), w[i]));
-                        x[r] = _mm256_add_epi32(x[r], _mm256_madd_epi16(pair, ones));
-                    }
+#ifdef LEVEL_IS_avxvnni
+                    x[r] = plain_dots(x[r], w, q, 4);
+#else
+                    if (!wide) x[r] = add_dots(x[r], w, q, 4, 31, ones);
+                    else UNROLL for (int i = 0; i < 4; i++) x[r] = add_signed(x[r], w[i], q + 4 * i, ones);
+#endif
                 }
             }
             __m256 d = halves(plane + 32 * b + 16 * half), m = _mm256_setzero_ps();
@@ -224,6 +355,7 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 
 INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next, const Type t, const int R)
 {
+    const int line = t == T_F32 ? LINE : LINE / 2; /* bytes of a column */
     __m256 s0[TILE_ROWS], s1[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) {
         s0[r] = _mm256_load_ps(acc + GROUP * r);
@@ -231,8 +363,8 @@ INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t col
     }
     for (int32_t k = 0; k < nk; k++) {
         __m256 w0, w1;
-        const uint8_t *p = w + (size_t)k * (t == T_F32 ? LINE : LINE / 2);
-        prefetch(next + (size_t)k * (t == T_F32 ? LINE : LINE / 2), 1);
+        const uint8_t *p = w + (size_t)k * (size_t)line;
+        if (t == T_F32 || k % 2 == 0) prefetch(next, k * line, 1, STRIP * line);
         if (t == T_F32) {
             w0 = _mm256_load_ps((const void *)p);
             w1 = _mm256_load_ps((const void *)(p + 32));

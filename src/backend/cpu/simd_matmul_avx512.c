@@ -13,7 +13,7 @@
 
 #include "backend/cpu/matmul_fast.h"
 
-#define TILE_ROWS 8
+#define TILE_ROWS 16
 
 /* x += the 4 products of each lane's bytes w with the 4 bytes at q. In assembly because gcc 12 loads the broadcast into a register of
  * its own, of which a tile has none to spare. */
@@ -74,7 +74,7 @@ INLINE void tile_k4(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 #pragma GCC unroll 1
         for (int h = 0; h < 2; h++) {
             const uint8_t *line = b + (8 * p + 4 * h) * LINE;
-            prefetch(next + 5 * LINE * (2 * p + h), 5);
+            prefetch(next, 5 * LINE * (2 * p + h), 5, 36 * LINE);
             __m512i lo[4], hi[4];
             for (int i = 0; i < 4; i++) {
                 __m512i w = load(line + i * LINE);
@@ -119,7 +119,7 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 #pragma GCC unroll 1
         for (int h = 0; h < 2; h++) {
             const uint8_t *line = b + (8 * p + 4 * h) * LINE;
-            prefetch(next + 6 * LINE * (2 * p + h), 6);
+            prefetch(next, 6 * LINE * (2 * p + h), 6, 44 * LINE);
             __m512i high = load(b + (32 + 2 * p + h) * LINE), lo[4], hi[4];
             UNROLL for (int i = 0; i < 4; i++) {
                 __m512i w = load(line + i * LINE);
@@ -158,7 +158,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     for (int p = 0; p < 8; p++) {
         /* int16 scale in the low half of a lane, zero above: the upper half of a negative dot must not count */
         const uint8_t *sc = b + 48 * LINE + 32 * p;
-        prefetch(next + 7 * LINE * p, 7);
+        prefetch(next, 7 * LINE * p, 7, 53 * LINE);
         __m512i s0 = _mm512_maskz_cvtepi8_epi16(0x55555555, _mm256_loadu_si256((const __m256i *)(const void *)sc));
         __m512i s1 = _mm512_maskz_cvtepi8_epi16(0x55555555, _mm256_loadu_si256((const __m256i *)(const void *)(sc + 1)));
         __m512i h0 = load(b + (32 + 2 * p) * LINE), h1 = load(b + (33 + 2 * p) * LINE), lo[4], hi[4];
@@ -190,6 +190,95 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
 }
 
+/* -- Q2_K ------------------------------------------------------------------------------------------------------------------------------ */
+
+INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    const __m512i low2 = _mm512_set1_epi8(3), low4 = _mm512_set1_epi8(15);
+    _Alignas(64) uint8_t s[4 * LINE], m[4 * LINE];
+    for (int i = 0; i < 4; i++) {
+        __m512i x = load(b + (16 + i) * LINE);
+        _mm512_store_si512((void *)(s + i * LINE), _mm512_and_si512(x, low4));
+        _mm512_store_si512((void *)(m + i * LINE), _mm512_and_si512(_mm512_srli_epi16(x, 4), low4));
+    }
+    __m512i isum[TILE_ROWS];
+    UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
+#pragma GCC unroll 1
+    for (int p = 0; p < 8; p++) {                  /* two sub-blocks of 16; dots of at most 3 * 127 * 16 */
+        prefetch(next, 3 * LINE * p, 3, 21 * LINE);
+        __m512i s0 = bytes_wide(s + 32 * p), s1 = bytes_wide(s + 32 * p + 16), w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), lo[4], hi[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            lo[i] = _mm512_and_si512(_mm512_srli_epi16(w0, 2 * i), low2);
+            hi[i] = _mm512_and_si512(_mm512_srli_epi16(w1, 2 * i), low2);
+        }
+        const ActBlock256 *at = (const ActBlock256 *)(const void *)((const char *)a + 32 * p);
+        UNROLL for (int r = 0; r < R; r++) {
+            __m512i x = _mm512_setzero_si512(), z = _mm512_setzero_si512();
+            for (int i = 0; i < 4; i++) DOT4(x, lo[i], at[r].q + 4 * i);
+            for (int i = 0; i < 4; i++) DOT4(z, hi[i], at[r].q + 16 + 4 * i);
+            isum[r] = _mm512_dpwssd_epi32(isum[r], x, s0);
+            isum[r] = _mm512_dpwssd_epi32(isum[r], z, s1);
+        }
+    }
+    __m512 d = halves(b + 20 * LINE), dmin = halves(b + 20 * LINE + 32);
+    __m512i min[8];
+    UNROLL for (int p = 0; p < 8; p++) min[p] = _mm512_or_si512(bytes_wide(m + 32 * p), _mm512_slli_epi32(bytes_wide(m + 32 * p + 16), 16));
+    UNROLL for (int r = 0; r < R; r++) {
+        __m512i msum = _mm512_setzero_si512();
+        for (int p = 0; p < 8; p++) DOT2(msum, min[p], &a[r].sum16[2 * p]);
+        __m512 da = _mm512_set1_ps(a[r].scale), sum = _mm512_load_ps(acc + GROUP * r);
+        sum = _mm512_fmadd_ps(_mm512_mul_ps(d, da), _mm512_cvtepi32_ps(isum[r]), sum);
+        sum = _mm512_fnmadd_ps(_mm512_mul_ps(dmin, da), _mm512_cvtepi32_ps(msum), sum);
+        _mm512_store_ps(acc + GROUP * r, sum);
+    }
+}
+
+/* -- IQ4_XS ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* The codebook plus 128, for the 16 values of an index. */
+INLINE __m512i codebook(void)
+{
+    return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), _mm512_set1_epi8(-128));
+}
+
+/* Dots of 32 codes of a codebook need 20 bits, so they are multiplied as int32. */
+INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    const __m512i low4 = _mm512_set1_epi8(15), book = codebook();
+    __m512i isum[TILE_ROWS];
+    UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
+#pragma GCC unroll 1
+    for (int p = 0; p < 4; p++) {
+        const __m128i *sc = (const __m128i *)(const void *)(b + 32 * LINE + 32 * p);
+        __m512i s0 = _mm512_cvtepi8_epi32(_mm_load_si128(sc)), s1 = _mm512_cvtepi8_epi32(_mm_load_si128(sc + 1));
+        /* the codes have 128 too much: -128 * S * sum of q belongs to the sum */
+        __m512i undo = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_slli_epi32(s0, 7), _mm512_slli_epi32(s1, 23));
+        undo = _mm512_sub_epi16(_mm512_setzero_si512(), undo);
+        UNROLL for (int r = 0; r < R; r++) DOT2(isum[r], undo, &a[r].sum32[2 * p]);
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            prefetch(next, 5 * LINE * (2 * p + h), 5, 35 * LINE);
+            __m512i w[8], s = h ? s1 : s0;
+            UNROLL for (int i = 0; i < 8; i++) {
+                __m512i both = load(b + (8 * p + i) * LINE);
+                w[i] = _mm512_shuffle_epi8(book, _mm512_and_si512(h ? _mm512_srli_epi16(both, 4) : both, low4));
+            }
+            const ActBlock256 *at = (const ActBlock256 *)(const void *)((const char *)a + 64 * p + 32 * h);
+            UNROLL for (int r = 0; r < R; r++) {
+                __m512i x = _mm512_setzero_si512();
+                for (int i = 0; i < 8; i++) DOT4(x, w[i], at[r].q + 4 * i);
+                isum[r] = _mm512_add_epi32(isum[r], _mm512_mullo_epi32(x, s));
+            }
+        }
+    }
+    __m512 d = halves(b + 34 * LINE);
+    UNROLL for (int r = 0; r < R; r++) {
+        __m512 sum = _mm512_load_ps(acc + GROUP * r);
+        sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
+        _mm512_store_ps(acc + GROUP * r, sum);
+    }
+}
+
 /* -- blocks of 32 ---------------------------------------------------------------------------------------------------------------------- */
 
 /* The 8 code vectors of a block, unsigned, as described by the type's layout; IQ4_NL's codebook plus 128. */
@@ -213,7 +302,7 @@ INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
         }
     }
     if (t == T_IQ4_NL) {
-        __m512i book = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), _mm512_set1_epi8(-128));
+        const __m512i book = codebook();
         UNROLL for (int i = 0; i < 8; i++) w[i] = _mm512_shuffle_epi8(book, w[i]);
     }
 }
@@ -228,7 +317,7 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 #pragma GCC unroll 1
     for (int32_t b = 0; b < nb; b++, a += n, code += lines * LINE) {
         __m512i w[8];
-        prefetch(next + b * lines * LINE, lines);
+        prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
         codes_32(w, code, t);
         __m512 d = halves(plane + 32 * b), m = _mm512_setzero_ps();
         if (t == T_Q4_1 || t == T_Q5_1) m = halves(plane_m + 32 * b);
@@ -252,11 +341,12 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 
 INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next, const Type t, const int R)
 {
+    const int line = t == T_F32 ? LINE : LINE / 2; /* bytes of a column */
     __m512 sum[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_load_ps(acc + GROUP * r);
     for (int32_t k = 0; k < nk; k++) {
         __m512 wk;
-        prefetch(next + (size_t)k * (t == T_F32 ? LINE : LINE / 2), 1);
+        if (t == T_F32 || k % 2 == 0) prefetch(next, k * line, 1, STRIP * line);
         if (t == T_F32) wk = _mm512_load_ps((const void *)(w + (size_t)k * LINE));
         else if (t == T_F16) wk = halves(w + (size_t)k * 32);
         else wk = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)(w + (size_t)k * 32))), 16));

@@ -20,7 +20,6 @@
 #include "backend/cpu/matmul_fast.h"
 
 #define TILE_ROWS 8
-#define TILES_ALL                                  /* tile_k2 and tile_k4x too */
 enum { QUARTERS = 4, PAIR_BYTES = 2 * STRIP };     /* a strip of two interleaved rows */
 
 /* A tile of R rows works in units of one row (sdot) or two (smmla): what one accumulator, or a pair, holds. */
@@ -214,7 +213,7 @@ INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
         Sum isum[TILE_ROWS];
         UNROLL for (int u = 0; u < units; u++) isum[u] = sum_zero();
         ROLLED for (int p = 0; p < 4; p++) {
-            prefetch(next + 3 * LINE * (4 * quarter + p), 3);
+            prefetch(next, 3 * LINE * (4 * quarter + p), 3, lines * LINE);
             UNROLL for (int c = 0; c < 2; c++) {
                 int8x16_t w[8];
                 uint8x16_t high = vdupq_n_u8(0);
@@ -276,7 +275,7 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
         Sum isum[TILE_ROWS];
         UNROLL for (int u = 0; u < units; u++) isum[u] = sum_zero();
         ROLLED for (int p = 0; p < 8; p++) {
-            prefetch(next + (t == T_Q2_K ? 1 : 2) * LINE * (8 * quarter + p), t == T_Q2_K ? 1 : 2);
+            prefetch(next, (t == T_Q2_K ? 1 : 2) * LINE * (8 * quarter + p), t == T_Q2_K ? 1 : 2, lines * LINE);
             UNROLL for (int c = 0; c < 2; c++) {
                 int8x16_t w[4];
                 if (t == T_Q2_K) {
@@ -343,7 +342,7 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
         ROLLED for (int32_t b = 0; b < nb; b++, at += n, lane += lines * LINE) {
             Acts acts = per == 1 ? (Acts) {at->q, sizeof *a} : (Acts) {pairs + b * units * 64, 64};
             int8x16_t w[8];
-            if (quarter == 0) prefetch(next + b * lines * LINE, lines);
+            if (quarter == 0) prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
             codes_32(w, lane, t);
             arrange(w, 8, R);
             float32x4_t d = halves(plane + 32 * b + 8 * quarter), m = vdupq_n_f32(0);
@@ -388,7 +387,7 @@ INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t col
         int32_t k = 0;
         ROLLED for (; k + 4 <= nk; k += 4) {
             float32x4_t xk[TILE_ROWS];
-            if (half == 0) prefetch(next + (size_t)k * line, (int)(4 * line / LINE));
+            if (half == 0) prefetch(next, (int)(k * (int32_t)line), (int)(4 * line / LINE), STRIP * (int)line);
             UNROLL for (int r = 0; r < R; r++) xk[r] = vld1q_f32(x + (size_t)r * (size_t)cols + (size_t)k);
 #define STEP(i)                                                                                                                                       \
     {                                                                                                                                                 \

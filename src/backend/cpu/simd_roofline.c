@@ -69,6 +69,15 @@ static double dots(int64_t rounds)
     return (double) rounds * 12 * 64 * 2;
 }
 const RooflineKernels roofline_avx512 = { read_span, dots, flops };
+#elif defined(LEVEL_IS_avxvnni)
+#define DOT(i) "%{vex%} vpdpbusd %%ymm14,%%ymm15,%%ymm" #i "\n"
+static double dots(int64_t rounds)
+{
+    for (int64_t r = 0; r < rounds; r++)
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
+    return (double) rounds * 12 * 32 * 2;
+}
+const RooflineKernels roofline_avxvnni = { read_span, dots, flops };
 #elif defined(LEVEL_IS_avx2)
 /* Without VNNI a dot product is two multiply-adds and an addition. */
 #define DOT(i) "vpmaddubsw %%ymm15,%%ymm14,%%ymm13\nvpmaddwd %%ymm12,%%ymm13,%%ymm13\nvpaddd %%ymm13,%%ymm" #i ",%%ymm" #i "\n"

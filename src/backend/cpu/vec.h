@@ -140,7 +140,7 @@ static inline void v_store_half(uint16_t *p, V a)
     for (int i = 0; i < LANES; i++) p[i] = half_from_float(a.f[i / 4][i % 4]);
 }
 
-#elif defined(LEVEL_IS_avx2)
+#elif defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
 
 #include <immintrin.h>
 
