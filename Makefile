@@ -78,6 +78,11 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+# Laboratories of the kernels: make bench/lab_matmul, make bench/lab_attend.
+bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 # ---- setting up, running, installing ----
 
 # Installs what is missing, as root or with sudo. Nothing is asked of a machine that has it all.
@@ -107,7 +112,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
 
 clean:
-	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul
+	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_attend
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
