@@ -970,7 +970,10 @@ static void failures_stick(void **state)
     assert_int_equal(b->sync(b, &err), ST_MEMORY);
     b->release(b, tt.data, bytes);
     assert_int_equal(b->weight_bytes(b, T_I32, 4, 32), 0);
-    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 64), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 48), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 64), 68);
+    assert_int_equal(b->kv_row_bytes(b, T_Q4_K, 256), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_TQ3_0, 256), 112);
     assert_int_equal(b->kv_row_bytes(b, T_F16, 64), 128);
     Backend *none;
     assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { 1, "mmx" }, &err), ST_ARG);
