@@ -32,8 +32,9 @@ typedef struct {
 } rt_hooks;
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
- * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: type of stored keys and values, "f32", "f16"
- * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
+ * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: types of the target's stored keys and
+ * values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32 for a model file that is
+ * f32 throughout); a drafter's own stay f16. draft_type: "keep", or "q8_0": drafters above 8 bits are
  * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
 typedef struct {
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;

@@ -208,7 +208,8 @@ class Run(Cli):
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", path("dflash-llama-llama.gguf"), "-p", "x", names=["dflash-llama-llama.gguf"])
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", path("small-dflash-luce.gguf"), "-p", "x", names=["small-dflash-luce.gguf"])
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "--backend", "abacus", names=["abacus"])
-        self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "-ctk", "q4_0", names=["q4_0"])
+        self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "-ctk", "q4_k", names=["kv_k", "q4_k", "tq3_0"])
+        self.says("plan", "-q", "-m", path("qwen3.gguf"), "-d", "none", "--cache-type-v", "tq3_0", names=["qwen3.gguf", "values", "TQ3_0", "multiple of 128"])
 
     def test_neighbourhood(self):
         folder = path("pair")

@@ -25,13 +25,17 @@ Status engine_backend(Backend **out, const rt_options *o, Error *err)
 
 /* ---- files ---- */
 
+/* By its name; the model asks the backend whether it fits. */
 static Status kv_type(Type *out, const char *name, const char *field, Error *err)
 {
+    static const Type kinds[] = { T_F32, T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
+    Type t;
     *out = T_COUNT;
     if (!name) return ST_OK;
-    if (!type_from_name(out, name) || (*out != T_F32 && *out != T_F16 && *out != T_BF16))
-        return fail(err, ST_UNSUPPORTED, "%s: '%s', expected f32, f16 or bf16", field, name);
-    return ST_OK;
+    for (size_t i = 0; type_from_name(&t, name) && i < sizeof kinds / sizeof *kinds; i++)
+        if (t == kinds[i]) *out = t;
+    if (*out != T_COUNT) return ST_OK;
+    return fail(err, ST_UNSUPPORTED, "%s: '%s', expected f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0", field, name);
 }
 
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
