@@ -1,6 +1,6 @@
 # make          builds ./ratoon and the library
 # make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
-# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones)
+# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
 # make install  PREFIX=/usr/local DESTDIR=; make uninstall; make clean; make setup installs packages only
 

@@ -1,12 +1,15 @@
 # Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair
+#   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
 
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_NAME := $(TEST_SRC:tests/%.c=%)
 TEST_BIN  := $(TEST_NAME:%=$(BUILD)/tests/%)
-HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c,$(wildcard tests/*.c))
+LONG_SRC  := $(wildcard tests/long_*.c)
+LONG_NAME := $(LONG_SRC:tests/%.c=%)
+HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
 FUZZ      := gguf safetensors tokenizer
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
@@ -17,6 +20,9 @@ $(BUILD)/tests/libhelp.a: $(HELP_OBJ)
 	$(call SAY,AR)
 	$(Q)ar rcs $@ $^
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+$(BUILD)/tests/long_%: $(BUILD)/tests/long_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
@@ -46,8 +52,11 @@ test: check
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
 
+test-long: test
+	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+
 oracle: ratoon $(BUILD)/tests/make_tiny
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test tests-built run-all oracle
+.PHONY: check test test-long tests-built run-all oracle
