@@ -34,11 +34,12 @@ typedef struct {
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none.
  * backend: "cpu" (also "auto"), or "cpu:portable", "cpu:avx2", "cpu:avx512". kv_k, kv_v: types of the target's stored keys and
  * values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32 for a model file that is
- * f32 throughout); a drafter's own stay f16. draft_type: "keep", or "q8_0": drafters above 8 bits are
- * quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
+ * f32 throughout); a drafter's own stay f16. fa_window: positions that each row of the target looks back on, its own included, where
+ * the model has no window of its own (0: all); it changes the text, with or without speculation alike. draft_type: "keep", or "q8_0":
+ * drafters above 8 bits are quantised at load. taps: layers whose output rt_rows returns, for an engine without a drafter. */
 typedef struct {
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
-    int32_t threads, n_taps;
+    int32_t threads, n_taps, fa_window;
     const int32_t *taps;
     rt_hooks hooks;
 } rt_options;

@@ -297,7 +297,11 @@ static Status load(Loader *l)
     m->spec = calloc((size_t) m->n_layers, sizeof *m->spec);
     m->layers = calloc((size_t) m->n_layers, m->family->layer_bytes);
     if (!m->spec || !m->layers) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
-    for (int32_t il = 0; il < m->n_layers; il++) m->family->spec(m, il, &m->spec[il]);
+    for (int32_t il = 0; il < m->n_layers; il++) {
+        LayerSpec *p = &m->spec[il];
+        m->family->spec(m, il, p);
+        if (!m->target && p->kind == LAYER_ATTENTION && p->window == 0) p->window = l->o->window;
+    }
     TRY(check_kv(m, m->k_type, "keys", l->err));
     TRY(check_kv(m, m->v_type, "values", l->err));
     TRY(bind_all(l));

@@ -77,6 +77,7 @@ static const OptionSpec table[] = {
     { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, cpu:portable, cpu:avx2 or cpu:avx512" },
     { "--cache-type-k", "-ctk", KIND_TEXT, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)" },
     { "--cache-type-v", "-ctv", KIND_TEXT, "TYPE", AT(kv_v), 0, 0, C_LOADS, "type of stored values, likewise" },
+    { "--fa-window", NULL, KIND_INT, "N", AT(fa_window), 0, 1 << 24, C_LOADS, "look back N positions only in the target's full attention; changes the text (default 0: everything)" },
     { "--draft-type", NULL, KIND_TEXT, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL), "q8_0: drafters above 8 bits are quantised at load (default); keep: as they are" },
     { "--draft-type", NULL, KIND_TEXT, "TYPE", AT(draft_type), 0, 0, C_LOGITS, "keep (default here) or q8_0: drafters above 8 bits are quantised at load" },
     { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY, "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all" },

@@ -11,6 +11,12 @@ enum { KV_COLS = 2 * LANES };
 /* Types whose block starts inside a head: rows of heads that they do not divide are refused when a model is opened. */
 static inline bool kv_turned(Type t) { return t == T_TQ3_0; }
 
+/* Bytes of 32 columns. */
+static inline size_t kv_bytes(Type t)
+{
+    return t == T_F32 ? 128 : t == T_F16 || t == T_BF16 ? 64 : t == T_Q8_0 ? 34 : t == T_Q5_1 ? 24 : t == T_Q5_0 ? 22 : t == T_Q4_1 ? 20 : t == T_Q4_0 ? 18 : 14;
+}
+
 #if LEVEL == 1
 
 static inline V kv_scale(const uint8_t *p)
@@ -136,31 +142,31 @@ static inline __attribute__((always_inline)) void kv_load(V y[2], Type t, const 
     }
 #if LEVEL == 1 || LEVEL == 2
     if (t == T_Q8_0) {
-        const uint8_t *b = head + c / 32 * 34;
+        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
         V d = kv_scale(b);
         y[0] = v_mul(kv_signed(_mm_loadu_si128((const __m128i *) (const void *) (b + 2))), d);
         y[1] = v_mul(kv_signed(_mm_loadu_si128((const __m128i *) (const void *) (b + 18))), d);
     } else if (t == T_Q4_0) {
-        const uint8_t *b = head + c / 32 * 18;
+        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
         kv_nibbles(y, b + 2, NULL, 8, kv_scale(b), NULL);
     } else if (t == T_Q4_1) {
-        const uint8_t *b = head + c / 32 * 20;
+        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
         V m = kv_scale(b + 2);
         kv_nibbles(y, b + 4, NULL, 0, kv_scale(b), &m);
     } else if (t == T_Q5_0) {
-        const uint8_t *b = head + c / 32 * 22;
+        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
         kv_nibbles(y, b + 6, b + 2, 16, kv_scale(b), NULL);
     } else if (t == T_Q5_1) {
-        const uint8_t *b = head + c / 32 * 24;
+        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
         V m = kv_scale(b + 2);
         kv_nibbles(y, b + 8, b + 4, 0, kv_scale(b), &m);
     } else {
-        kv_tq3(y, head + c / 32 * 14);
+        kv_tq3(y, head + (size_t) (c / KV_COLS) * kv_bytes(t));
     }
 #else
     float f[KV_COLS];
-    if (t == T_TQ3_0) quant_decode_tq3_turned(f, head + c / 32 * 14);
-    else quant_decode(f, t, head + type_row_bytes(t, c), KV_COLS);
+    if (t == T_TQ3_0) quant_decode_tq3_turned(f, head + (size_t) (c / KV_COLS) * kv_bytes(t));
+    else quant_decode(f, t, head + (size_t) (c / KV_COLS) * kv_bytes(t), KV_COLS);
     y[0] = v_load(f);
     y[1] = v_load(f + LANES);
 #endif

@@ -82,6 +82,9 @@ static int32_t row_of(const Work *w, int32_t query) { return query % w->n_each /
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Arrays of vectors stay in registers only where every loop over them is unrolled. */
+#define UNROLLED _Pragma("GCC unroll 16")
+
 INLINE void widen_as(float *y, Type t, const uint8_t *head, int32_t n, int32_t pad)
 {
     int32_t i = 0;
@@ -125,7 +128,16 @@ static void widen(float *y, Type t, const uint8_t *head, int32_t n, int32_t pad)
 
 /* The heads of sixteen positions, wherever they lie, and how they are to be read. there: one bit for each that exists; the others point
  * at something that can be read. */
-typedef struct { const uint8_t *at[LANES]; Type t; uint32_t there; } Block;
+typedef struct { const uint8_t *at[LANES]; Type t; uint32_t there; size_t ahead; } Block;
+
+/* A head's part of a slot is a few lines of memory with a stride that hardware does not foresee: what is read now is asked for in the
+ * slot of the block after this one, line by line between the multiply-adds, since a burst of requests would stop them. A prefetch beyond
+ * the end is harmless. */
+INLINE void load_ahead(V y[2], const Block *b, int32_t j, Type t, int32_t c)
+{
+    __builtin_prefetch((const void *) ((uintptr_t) b->at[j] + b->ahead + (uintptr_t) (c / KV_COLS) * kv_bytes(t)));
+    kv_load(y, t, b->at[j], c);
+}
 
 /* Where the values of a key/value head begin in a slot. */
 static const uint8_t *head_at(const AttendJob *j, int32_t kv, int32_t slot, bool keys)
@@ -155,10 +167,10 @@ static void widen_block(Work *w, Block *b)
         b->at[i] = (const uint8_t *) to;
     }
     b->t = T_F32;
+    b->ahead = 0;
 }
 
-/* The block's shared positions. A head's part of a slot is a few lines of memory with a stride that hardware does not foresee: the slot
- * of the block after this one is asked for now. A prefetch beyond the end is harmless. */
+/* The block's shared positions. */
 static void shared_block(Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
 {
     const AttendJob *j = w->job;
@@ -166,16 +178,19 @@ static void shared_block(Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
     size_t row = keys ? j->k_row : j->v_row;
     b->t = keys ? j->spec->k_type : j->spec->v_type;
     b->there = 0;
+    b->ahead = LANES * row;
+    bool many = w->n_each >= MANY || j->spec->head_dim % KV_COLS;
     uintptr_t bytes = type_row_bytes(b->t, j->spec->head_dim);
     for (int32_t i = 0; i < LANES; i++) {
         int32_t slot = slot_of(w, pos0 + i);
         b->at[i] = slot < 0 ? zero : zero + row * (size_t) slot;
         if (slot < 0) continue;
         b->there |= 1u << i;
-        uintptr_t next = (uintptr_t) b->at[i] + LANES * row;
+        if (!many) continue;
+        uintptr_t next = (uintptr_t) b->at[i] + b->ahead;
         for (uintptr_t line = next & ~(uintptr_t) 63; line < next + bytes; line += 64) __builtin_prefetch((const void *) line);
     }
-    if (w->n_each >= MANY || j->spec->head_dim % KV_COLS) widen_block(w, b);
+    if (many) widen_block(w, b);
 }
 
 /* The positions of a tree row's own path that lie in the block, inside the row's window. */
@@ -185,6 +200,7 @@ static void path_block(const Work *w, Block *b, int32_t kv, int32_t row, int32_t
     const float *from = (keys ? w->tree_k : w->tree_v) + (size_t) kv * (size_t) w->job->slice->n * (size_t) w->pad;
     b->t = T_F32;
     b->there = 0;
+    b->ahead = 0;
     if (pos0 > own || pos0 + LANES <= base) return;
     for (int32_t i = 0; i < LANES; i++) {
         int32_t pos = pos0 + i;
@@ -208,13 +224,13 @@ INLINE void scores_as(float *s, const float *q, const Block *b, Type t, int32_t 
     for (int32_t j = 0; j < LANES; j += each) {
         V acc[SUMS];
         float sum[SUMS];
-        for (int i = 0; i < SUMS; i++) acc[i] = v_set(0);
+        UNROLLED for (int i = 0; i < SUMS; i++) acc[i] = v_set(0);
         for (int32_t c = 0; c < pad; c += KV_COLS)
-            for (int p = 0; p < each; p++) {
+            UNROLLED for (int p = 0; p < each; p++) {
                 V k[2];
-                kv_load(k, t, b->at[j + p], c);
-                for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c), k[0], acc[i * each + p]);
-                for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c + LANES), k[1], acc[i * each + p]);
+                load_ahead(k, b, j + p, t, c);
+                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c), k[0], acc[i * each + p]);
+                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c + LANES), k[1], acc[i * each + p]);
             }
         v_sums(sum, acc);
         for (int i = 0; i < nq; i++) memcpy(s + i * TILE + j, sum + i * each, sizeof(float) * (size_t) each);
@@ -339,19 +355,19 @@ static void tile_weights(Work *w, int32_t i, int32_t b0, int32_t b1)
 INLINE void mix_columns(float *o, const float *p, const Block *b, Type t, int32_t pad, uint32_t bits, int32_t c, int nq, int vecs)
 {
     V acc[SUMS];
-    for (int i = 0; i < nq; i++)
-        for (int k = 0; k < vecs; k++) acc[i * vecs + k] = v_load(o + i * pad + c + k * LANES);
+    UNROLLED for (int i = 0; i < nq; i++)
+        UNROLLED for (int k = 0; k < vecs; k++) acc[i * vecs + k] = v_load(o + i * pad + c + k * LANES);
     for (uint32_t rest = bits; rest; rest &= rest - 1) {
         int32_t j = __builtin_ctz(rest);
         V v[SUMS];
-        for (int k = 0; k < vecs; k += 2) kv_load(v + k, t, b->at[j], c + k * LANES);
-        for (int i = 0; i < nq; i++) {
+        UNROLLED for (int k = 0; k < vecs; k += 2) load_ahead(v + k, b, j, t, c + k * LANES);
+        UNROLLED for (int i = 0; i < nq; i++) {
             V pj = v_set(p[i * TILE + j]);
-            for (int k = 0; k < vecs; k++) acc[i * vecs + k] = v_fma(pj, v[k], acc[i * vecs + k]);
+            UNROLLED for (int k = 0; k < vecs; k++) acc[i * vecs + k] = v_fma(pj, v[k], acc[i * vecs + k]);
         }
     }
-    for (int i = 0; i < nq; i++)
-        for (int k = 0; k < vecs; k++) v_store(o + i * pad + c + k * LANES, acc[i * vecs + k]);
+    UNROLLED for (int i = 0; i < nq; i++)
+        UNROLLED for (int k = 0; k < vecs; k++) v_store(o + i * pad + c + k * LANES, acc[i * vecs + k]);
 }
 
 INLINE void mix_as(float *o, const float *p, const Block *b, Type t, int32_t pad, uint32_t bits, int nq)
