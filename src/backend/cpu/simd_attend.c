@@ -179,7 +179,7 @@ static void shared_block(Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
     b->t = keys ? j->spec->k_type : j->spec->v_type;
     b->there = 0;
     b->ahead = LANES * row;
-    bool many = w->n_each >= MANY || j->spec->head_dim % KV_COLS;
+    bool many = !KV_IN_REGISTERS || w->n_each >= MANY || j->spec->head_dim % KV_COLS;
     uintptr_t bytes = type_row_bytes(b->t, j->spec->head_dim);
     for (int32_t i = 0; i < LANES; i++) {
         int32_t slot = slot_of(w, pos0 + i);
@@ -240,7 +240,7 @@ INLINE void scores_as(float *s, const float *q, const Block *b, Type t, int32_t 
 static void scores(float *s, const float *q, const Block *b, int32_t pad, int32_t nq)
 {
 #define CALL(type) if (nq == QUERIES) scores_as(s, q, b, type, pad, QUERIES); else if (nq == 2) scores_as(s, q, b, type, pad, 2); else scores_as(s, q, b, type, pad, 1)
-    WITH_TYPE(b->t, CALL)
+    WITH_TYPE(KV_IN_REGISTERS ? b->t : T_F32, CALL)
 #undef CALL
 }
 
@@ -381,7 +381,7 @@ INLINE void mix_as(float *o, const float *p, const Block *b, Type t, int32_t pad
 static void mix(float *o, const float *p, const Block *b, int32_t pad, uint32_t bits, int32_t nq)
 {
 #define CALL(type) if (nq == QUERIES) mix_as(o, p, b, type, pad, bits, QUERIES); else if (nq == 2) mix_as(o, p, b, type, pad, bits, 2); else mix_as(o, p, b, type, pad, bits, 1)
-    WITH_TYPE(b->t, CALL)
+    WITH_TYPE(KV_IN_REGISTERS ? b->t : T_F32, CALL)
 #undef CALL
 }
 
