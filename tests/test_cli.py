@@ -215,7 +215,7 @@ class Run(Cli):
         self.assertNotEqual(plain.stdout, narrow.stdout)
         self.assertIn("attention looks back 3 positions only", narrow.stderr.decode())
         self.assertNotIn("looks back", plain.stderr.decode())
-        self.says("plan", "-q", "-m", path("qwen3.gguf"), "-d", "none", "--cache-type-v", "tq3_0", names=["qwen3.gguf", "values", "TQ3_0", "multiple of 128"])
+        self.says("plan", "-q", "-m", path("small-qwen3.gguf"), "-d", "none", "--cache-type-v", "tq3_0", names=["small-qwen3.gguf", "values", "TQ3_0", "multiple of 128"])
 
     def test_neighbourhood(self):
         folder = path("pair")

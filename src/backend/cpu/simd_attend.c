@@ -225,13 +225,16 @@ INLINE void scores_as(float *s, const float *q, const Block *b, Type t, int32_t 
         V acc[SUMS];
         float sum[SUMS];
         UNROLLED for (int i = 0; i < SUMS; i++) acc[i] = v_set(0);
-        for (int32_t c = 0; c < pad; c += KV_COLS)
+        for (int32_t c = 0; c < pad; c += KV_COLS) {
+            V left[QUERIES], right[QUERIES];
+            UNROLLED for (int i = 0; i < nq; i++) left[i] = v_load(q + i * pad + c), right[i] = v_load(q + i * pad + c + LANES);
             UNROLLED for (int p = 0; p < each; p++) {
                 V k[2];
                 load_ahead(k, b, j + p, t, c);
-                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c), k[0], acc[i * each + p]);
-                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(v_load(q + i * pad + c + LANES), k[1], acc[i * each + p]);
+                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(left[i], k[0], acc[i * each + p]);
+                UNROLLED for (int i = 0; i < nq; i++) acc[i * each + p] = v_fma(right[i], k[1], acc[i * each + p]);
             }
+        }
         v_sums(sum, acc);
         for (int i = 0; i < nq; i++) memcpy(s + i * TILE + j, sum + i * each, sizeof(float) * (size_t) each);
     }
