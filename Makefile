@@ -1,6 +1,6 @@
 # make          builds ./ratoon and the library
 # make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
-# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones)
+# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
 # make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
 # make install  PREFIX=/usr/local DESTDIR=; make uninstall; make clean; make setup installs packages only
@@ -86,7 +86,8 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-bench/lab_grammar: $(BUILD)/bench/lab_grammar.o $(BUILD)/libratoon.a
+# Laboratories of the kernels: make bench/lab_matmul, make bench/lab_attend, make bench/lab_grammar.
+bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -119,7 +120,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
 
 clean:
-	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_grammar
+	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_attend bench/lab_grammar
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

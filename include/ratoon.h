@@ -33,14 +33,16 @@ typedef struct {
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
  * "mtp": the target's own MTP layer, "auto": that where the file has one.
- * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, neon or i8mm. kv_k, kv_v: type of stored
- * keys and values, "f32", "f16"
- * or "bf16" (default f16; f32 for a model file that is f32 throughout). draft_type: "keep", or "q8_0": drafters above 8 bits are
- * quantised at load. no_repack: weights are read where the file is mapped and not copied, for machines short of memory: slower, the same
- * text; the file must not change while the engine is open. taps: layers whose output rt_rows returns, for an engine without a drafter. */
+ * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, neon or i8mm. kv_k, kv_v: types of the
+ * target's stored keys and values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32
+ * for a model file that is f32 throughout); a drafter's own stay f16. fa_window: positions that each row of the target looks back on, its
+ * own included, where the model has no window of its own (0: all); it changes the text, with or without speculation alike. draft_type:
+ * "keep", or "q8_0": drafters above 8 bits are quantised at load. no_repack: weights are read where the file is mapped and not copied, for
+ * machines short of memory: slower, the same text; the file must not change while the engine is open. taps: layers whose output rt_rows
+ * returns, for an engine without a drafter. */
 typedef struct {
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
-    int32_t threads, n_taps;
+    int32_t threads, n_taps, fa_window;
     const int32_t *taps;
     bool no_repack;
     rt_hooks hooks;

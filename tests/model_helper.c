@@ -61,7 +61,7 @@ static void open_models(Rig *r)
 {
     Error err = { 0 };
     char path[128];
-    ModelOptions mo = { .k_type = r->o.kv, .v_type = r->o.kv };
+    ModelOptions mo = { .k_type = r->o.kv, .v_type = r->o.kv_v ? r->o.kv_v : r->o.kv };
     snprintf(path, sizeof path, "%s/m.gguf", r->dir);
     assert_ok(tiny_model_write(&r->o.tm, path, &err), &err);
     assert_ok(gguf_open(&r->file, path, &err), &err);
@@ -143,7 +143,7 @@ void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks)
     Error err = { 0 };
     public_files(p, o);
     rt_options ro = { .model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep", .threads = o->threads ? o->threads : 1, .kv_k = type_info(o->kv)->name,
-                      .kv_v = type_info(o->kv)->name };
+                      .kv_v = type_info(o->kv_v ? o->kv_v : o->kv)->name };
     if (hooks) ro.hooks = *hooks;
     assert_ok(engine_backend(&p->be, &ro, &err), &err);
     if (o->device) assert_ok(device_backend_open(&p->be, p->be, &err), &err);

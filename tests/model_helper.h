@@ -33,7 +33,7 @@ typedef struct {
     int32_t    threads;                            /* 0: 1 */
     const char *level;
     bool       in_place;                           /* weights stay where the file is mapped */
-    Type       kv;                                 /* of stored keys and values; T_F32 is the file's own */
+    Type       kv, kv_v;                           /* of stored keys and values; kv T_F32 is the file's own; kv_v T_F32: as kv */
 } RigOptions;
 
 typedef struct {

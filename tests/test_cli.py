@@ -310,7 +310,14 @@ class Run(Cli):
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", path("dflash-llama-llama.gguf"), "-p", "x", names=["dflash-llama-llama.gguf"])
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", path("small-dflash-luce.gguf"), "-p", "x", names=["small-dflash-luce.gguf"])
         self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "--backend", "abacus", names=["abacus"])
-        self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "-ctk", "q4_0", names=["q4_0"])
+        self.says("run", "-q", "-m", path("qwen3.gguf"), "-d", "none", "-p", "x", "-ctk", "q4_k", names=["kv_k", "q4_k", "tq3_0"])
+        window = lambda *more: self.ratoon("run", "-m", path("qwen3.gguf"), "-d", "none", "-p", "a longer prompt than the window", "-n", "24", *more)
+        plain, wide, narrow = window(), window("--fa-window", "4000"), window("--fa-window", "3")
+        self.assertEqual(plain.stdout, wide.stdout)
+        self.assertNotEqual(plain.stdout, narrow.stdout)
+        self.assertIn("attention looks back 3 positions only", narrow.stderr.decode())
+        self.assertNotIn("looks back", plain.stderr.decode())
+        self.says("plan", "-q", "-m", path("small-qwen3.gguf"), "-d", "none", "--cache-type-v", "tq3_0", names=["small-qwen3.gguf", "values", "TQ3_0", "multiple of 128"])
 
     def test_neighbourhood(self):
         folder = path("pair")

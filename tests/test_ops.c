@@ -357,6 +357,8 @@ static const LayerSpec attention[] = {
     { .kind = LAYER_ATTENTION, .heads = 6, .kv_heads = 1, .head_dim = 40, .scale = 0.2f, .softcap = 5, .k_type = T_F32, .v_type = T_BF16 },
     { .kind = LAYER_ATTENTION, .heads = 3, .kv_heads = 3, .head_dim = 16, .scale = 0.5f, .window = 50, .k_type = T_BF16, .v_type = T_F32 },
     { .kind = LAYER_ATTENTION, .heads = 40, .kv_heads = 1, .head_dim = 8, .scale = 0.3f, .window = 5, .k_type = T_F32, .v_type = T_F32 },
+    { .kind = LAYER_ATTENTION, .heads = 6, .kv_heads = 2, .head_dim = 128, .scale = 0.1f, .k_type = T_TQ3_0, .v_type = T_TQ3_0 },
+    { .kind = LAYER_ATTENTION, .heads = 4, .kv_heads = 2, .head_dim = 96, .scale = 0.1f, .window = 60, .k_type = T_Q8_0, .v_type = T_Q4_1 },
 };
 enum { N_ATTENTION = sizeof attention / sizeof *attention };
 
@@ -390,7 +392,14 @@ static void grow(Backend *b, Sess *s, int32_t n, int32_t chunk, uint64_t *seed)
     free(p);
 }
 
-static float stored(const Type t, float x) { return t == T_F16 ? half_to_float(half_from_float(x)) : t == T_BF16 ? bf16_to_float(bf16_from_float(x)) : x; }
+/* x as attention is to see it: what the type keeps of it. */
+static void as_stored(float *x, Type t, int32_t n)
+{
+    uint8_t row[4096];
+    assert_true(type_row_bytes(t, n) <= sizeof row);
+    quant_encode(row, t, x, n);
+    quant_decode(x, t, row, n);
+}
 
 /* Attention of the row whose path from position 0 is text[n], in double. */
 static void attend_plainly(double *y, const LayerSpec *s, const int32_t *text, int32_t n)
@@ -402,6 +411,8 @@ static void attend_plainly(double *y, const LayerSpec *s, const int32_t *text, i
         uint64_t key = (uint64_t) text[i] << 40 ^ (uint64_t) i << 8;
         h_fill(k + i * kc, kc, key ^ IN_K, 1);
         h_fill(v + i * kc, kc, key ^ IN_V, 1);
+        as_stored(k + i * kc, s->k_type, kc);
+        as_stored(v + i * kc, s->v_type, kc);
         if (i == n - 1) h_fill(q, qc, key ^ IN_Q, 3);
     }
     for (int32_t h = 0; h < s->heads; h++) {
@@ -409,7 +420,7 @@ static void attend_plainly(double *y, const LayerSpec *s, const int32_t *text, i
         double top = -INFINITY, sum = 0;
         for (int32_t i = first; i < n; i++) {
             p[i] = 0;
-            for (int32_t c = 0; c < s->head_dim; c++) p[i] += (double) q[h * s->head_dim + c] * stored(s->k_type, k[i * kc + at + c]);
+            for (int32_t c = 0; c < s->head_dim; c++) p[i] += (double) q[h * s->head_dim + c] * (double) k[i * kc + at + c];
             p[i] *= s->scale;
             if (s->softcap > 0) p[i] = s->softcap * tanh(p[i] / s->softcap);
             top = fmax(top, p[i]);
@@ -417,7 +428,7 @@ static void attend_plainly(double *y, const LayerSpec *s, const int32_t *text, i
         for (int32_t i = first; i < n; i++) sum += p[i] = exp(p[i] - top);
         for (int32_t c = 0; c < s->head_dim; c++) {
             double o = 0;
-            for (int32_t i = first; i < n; i++) o += p[i] * stored(s->v_type, v[i * kc + at + c]);
+            for (int32_t i = first; i < n; i++) o += p[i] * (double) v[i * kc + at + c];
             y[h * s->head_dim + c] = o / sum;
         }
     }
@@ -431,7 +442,7 @@ static void attention_is_right(void **state)
     uint64_t seed = 11;
     for (int k = 0; k < N_ATTENTION; k++) {
         const LayerSpec *spec = &attention[k];
-        double want[512];
+        double want[1024];
         for (size_t j = 0; j < sizeof length / sizeof *length; j++) {
             Sess *s = sess_open(spec, H_TEXT, 0);
             if (length[j] > 300 && k > 1) {
@@ -453,6 +464,101 @@ static void attention_is_right(void **state)
             sess_close(s);
         }
     }
+}
+
+static const Type kv_types[] = { T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
+enum { N_KV = sizeof kv_types / sizeof *kv_types };
+
+/* One slice on every backend, bit by bit; the first result stays. */
+static float *same_everywhere(Sess *s, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent, const char *what)
+{
+    float *first = NULL;
+    for (int b = 0; b < N_BACKENDS; b++) {
+        float *y = sess_run(backend[b], s, kind, n, token, parent);
+        synced(backend[b]);
+        if (b == 0) {
+            first = y;
+            continue;
+        }
+        same(what, y, first, n * pass_cols(&s->spec));
+        free(y);
+    }
+    return first;
+}
+
+/* All 64 pairs, over the border of a tile: a tree on a path that is still to be moved, its rows against the chains of their paths, and
+ * against attention in double over what the types keep. Widths and groups of heads take turns, so that all ways of sharing are met. */
+static void pairs_are_right(void **state)
+{
+    (void) state;
+    static const struct { int32_t heads, kv_heads; } shapes[] = { { 4, 2 }, { 3, 1 }, { 7, 1 }, { 2, 2 }, { 12, 1 }, { 6, 1 }, { 1, 1 } };
+    uint64_t seed = 21;
+    for (int kt = 0; kt < N_KV; kt++)
+        for (int vt = 0; vt < N_KV; vt++) {
+            int turn = kt * 3 + vt;
+            bool wide = kv_types[kt] == T_TQ3_0 || kv_types[vt] == T_TQ3_0;
+            LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = shapes[turn % 7].heads, .kv_heads = shapes[turn % 7].kv_heads, .scale = 0.1f,
+                               .head_dim = wide ? 128 + 128 * (turn & 1) : 32 * (1 + turn % 5), .k_type = kv_types[kt], .v_type = kv_types[vt],
+                               .window = turn % 4 == 3 ? 40 : 0, .softcap = turn % 5 == 4 ? 8 : 0 };
+            int32_t n = 24, cols = pass_cols(&spec), token[64], parent[64], path[64], all[400], m;
+            char what[64];
+            double want[12 * 256];
+            snprintf(what, sizeof what, "%s/%s", type_info(spec.k_type)->name, type_info(spec.v_type)->name);
+            Sess *s = sess_open(&spec, 400, 0);
+            grow(backend[turn % N_BACKENDS], s, 225 + h_pick(&seed, 20), 50, &seed);
+            random_tokens(token, 20, &seed);
+            h_tree(parent, 20, &seed);
+            free(same_everywhere(s, SLICE_TREE, 20, token, parent, what));
+            sess_keep(s, path, h_path(path, parent, 10 + h_pick(&seed, 10)));
+            random_tokens(token, n, &seed);
+            h_tree(parent, n, &seed);
+            float *tree = same_everywhere(s, SLICE_TREE, n, token, parent, what);
+            for (int32_t row = n - 1; row >= 0; row -= 11) {
+                m = h_path(path, parent, row);
+                memcpy(all, s->text, sizeof(int32_t) * (size_t) s->P);
+                for (int32_t t = 0; t < m; t++) all[s->P + t] = token[path[t]];
+                float *y = same_everywhere(s, SLICE_CHAIN, m, all + s->P, NULL, what);
+                same(what, tree + row * cols, y + (m - 1) * cols, cols);
+                attend_plainly(want, &spec, all, s->P + m);
+                close_to(what, tree + row * cols, want, cols, 1e-5);
+                free(y);
+            }
+            free(tree);
+            sess_close(s);
+        }
+}
+
+/* Texts of several splits: one row alone, which is cut by splits, and the same row among others, which is not. */
+static void splits_are_right(void **state)
+{
+    (void) state;
+    static const int32_t length[] = { 4095, 4096, 8191, 11900 };
+    uint64_t seed = 31;
+    for (size_t i = 0; i < sizeof length / sizeof *length; i++)
+        for (int way = 0; way < 4; way++) {
+            Type kt = kv_types[(2 * i + (size_t) way) % N_KV], vt = kv_types[(i + 3 * (size_t) way) % N_KV];
+            LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = 4, .kv_heads = way == 1 ? 4 : 2, .head_dim = 128, .scale = 0.1f, .k_type = kt, .v_type = vt,
+                               .window = way == 3 ? 5000 : 0 };
+            int32_t cols = pass_cols(&spec), token[12], zero = 0, root = -1;
+            Sess *s = sess_open(&spec, H_TEXT, 0);
+            grow(backend[1], s, length[i], 500, &seed);
+            random_tokens(token, 12, &seed);
+            float *chain = same_everywhere(s, SLICE_CHAIN, 12, token, NULL, "chain over splits");
+            float *tree = same_everywhere(s, SLICE_TREE, 12, token, NULL, "tree over splits");
+            same("tree over splits", tree, chain, 12 * cols);
+            for (int32_t row = 0; row < 6; row++) {
+                float *one = same_everywhere(s, SLICE_TREE, 1, token + row, &root, "row over splits");
+                same("row over splits", one, chain + row * cols, cols);
+                free(one);
+                sess_keep(s, &zero, 1);
+            }
+            double want[512];
+            s->text[s->P] = token[6];
+            attend_plainly(want, &spec, s->text, s->P + 1);
+            close_to("row over splits", chain + 6 * cols, want, cols, 1e-5);
+            free(chain), free(tree);
+            sess_close(s);
+        }
 }
 
 /* A drafter's ring: contexts of any length in pieces of any size, holes, blocks that see each other or only back. */
@@ -500,8 +606,9 @@ static void rings_are_right(void **state)
                     int32_t t = at < s->P ? s->text[at] : token[at - s->P];
                     h_fill(k, kc, (uint64_t) t << 40 ^ (uint64_t) at << 8 ^ IN_K, 1);
                     h_fill(v, kc, (uint64_t) t << 40 ^ (uint64_t) at << 8 ^ IN_V, 1);
+                    as_stored(k, T_F16, kc);
                     double dot = 0;
-                    for (int c = 0; c < 24; c++) dot += (double) q[h * 24 + c] * stored(T_F16, k[h / 2 * 24 + c]);
+                    for (int c = 0; c < 24; c++) dot += (double) q[h * 24 + c] * (double) k[h / 2 * 24 + c];
                     double p = exp(dot * spec.scale);
                     sum += p;
                     for (int c = 0; c < 24; c++) o[c] += p * v[h / 2 * 24 + c];
@@ -558,9 +665,9 @@ static void same_state(const char *what, const Sess *a, const Sess *b)
 {
     assert_int_equal(a->P, b->P);
     if (a->spec.kind == LAYER_ATTENTION) {
-        size_t width = (size_t) a->spec.kv_heads * (size_t) a->spec.head_dim * (size_t) a->P;
-        assert_memory_equal(a->l[0].k, b->l[0].k, width * (size_t) type_row_bytes(a->spec.k_type, 1));
-        assert_memory_equal(a->l[0].v, b->l[0].v, width * (size_t) type_row_bytes(a->spec.v_type, 1));
+        int64_t width = (int64_t) a->spec.kv_heads * a->spec.head_dim * a->P;
+        assert_memory_equal(a->l[0].k, b->l[0].k, type_row_bytes(a->spec.k_type, width));
+        assert_memory_equal(a->l[0].v, b->l[0].v, type_row_bytes(a->spec.v_type, width));
         return;
     }
     size_t m = sess_matrix(&a->spec), w = sess_window(&a->spec);
@@ -975,7 +1082,10 @@ static void failures_stick(void **state)
     assert_int_equal(b->sync(b, &err), ST_MEMORY);
     b->release(b, tt.data, bytes);
     assert_int_equal(b->weight_bytes(b, T_I32, 4, 32), 0);
-    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 64), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 48), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_Q8_0, 64), 68);
+    assert_int_equal(b->kv_row_bytes(b, T_Q4_K, 256), 0);
+    assert_int_equal(b->kv_row_bytes(b, T_TQ3_0, 256), 112);
     assert_int_equal(b->kv_row_bytes(b, T_F16, 64), 128);
     Backend *none;
     assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { .threads = 1, .level = "mmx" }, &err), ST_ARG);
@@ -1019,7 +1129,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_right), cmocka_unit_test(norms_are_one), cmocka_unit_test(rows_move), cmocka_unit_test(rope_turns),
-        cmocka_unit_test(products_share_their_input), cmocka_unit_test(attention_is_right), cmocka_unit_test(rings_are_right),
+        cmocka_unit_test(products_share_their_input), cmocka_unit_test(attention_is_right), cmocka_unit_test(pairs_are_right),
+        cmocka_unit_test(splits_are_right), cmocka_unit_test(rings_are_right),
         cmocka_unit_test(blocks_on_text), cmocka_unit_test(tree_rows_are_chains), cmocka_unit_test(chain_is_single_rows),
         cmocka_unit_test(keep_is_fresh), cmocka_unit_test(marks_are_separate), cmocka_unit_test(neighbours_do_not_matter),
         cmocka_unit_test(delta_is_right), cmocka_unit_test(block_conv_is_right), cmocka_unit_test(pair_scores_are_right),

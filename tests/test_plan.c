@@ -26,7 +26,7 @@ static size_t planned(const Parts *p, const char *name)
 
 static rt_options options_of(const PublicRig *p, const RigOptions *o)
 {
-    return (rt_options) { .model = p->model, .draft = o->draft ? p->draft : NULL, .kv_k = type_info(o->kv)->name, .threads = 1 };
+    return (rt_options) { .model = p->model, .draft = o->draft ? p->draft : NULL, .kv_k = type_info(o->kv)->name, .kv_v = o->kv_v ? type_info(o->kv_v)->name : NULL, .threads = 1 };
 }
 
 /* A text of any budget: as many rows as there can be, then plain. */
@@ -99,6 +99,7 @@ static void plan_is_what_is_allocated(void **state)
             RigOptions o = rig_kind(kind, false);
             if (draft) o = rig_with_draft(o, draft == 2);
             if (kind == 2) o.kv = T_F16, o.tm.type = o.tm.type_head = T_Q8_0;
+            if (kind == 1 && draft) o.tm.head_dim = 128, o.kv = draft == 1 ? T_TQ3_0 : T_Q5_1, o.kv_v = draft == 1 ? T_Q4_0 : T_BF16;
             check_plan(&o, &sessions[(kind + draft) % 3], &steps[(kind * 3 + draft) % 4]);
         }
 }
@@ -124,6 +125,48 @@ static void plan_without_repacking(void **state)
             assert_int_equal(planned(&mapped, packed.part[i].name), packed.part[i].bytes);
     p.g = NULL;
     public_close(&p);
+}
+
+static size_t kv_part(const PublicRig *p, const char *k, const char *v, int32_t ctx)
+{
+    Parts plan = { 0 };
+    rt_error e;
+    rt_options ro = { .model = p->model, .kv_k = k, .kv_v = v, .threads = 1 };
+    if (rt_plan(&ro, &(rt_session_options) { .ctx = ctx }, NULL, note, &plan, &e) != RT_OK) fail_msg("%s/%s: %s", k, v, e.text);
+    return planned(&plan, "keys/values");
+}
+
+/* Bytes per position of every pair, and of 262,144 positions. Types that do not divide the heads are refused by name. */
+static void keys_and_values_as_told(void **state)
+{
+    (void) state;
+    static const struct { const char *name; int32_t per_128; } kinds[] = {
+        { "f16", 256 }, { "bf16", 256 }, { "q8_0", 136 }, { "q5_1", 96 }, { "q5_0", 88 }, { "q4_1", 80 }, { "q4_0", 72 }, { "tq3_0", 56 } };
+    PublicRig p;
+    RigOptions o = rig_options(TINY_QWEN3, 1, false);
+    o.tm.head_dim = 128;
+    o.tm.context = 262144;
+    public_files(&p, &o);
+    size_t heads = (size_t) (o.tm.n_layer * o.tm.n_head_kv);
+    for (int32_t k = 0; k < 8; k++)
+        for (int32_t v = 0; v < 8; v++)
+            for (int32_t ctx = 200; ctx <= 262144; ctx += 262144 - 200)
+                assert_int_equal(kv_part(&p, kinds[k].name, kinds[v].name, ctx), heads * (size_t) (kinds[k].per_128 + kinds[v].per_128) * ((size_t) ctx + ROWS_DECODE));
+    public_close(&p);
+    static const struct { const char *k, *v; int32_t width; const char *says; } bad[] = {
+        { "q4_0", "tq3_0", 64, "the heads of layer 0 are 64 wide, expected a multiple of 128 for values of type TQ3_0" },
+        { "q4_0", "f16", 16, "the heads of layer 0 are 16 wide, expected a multiple of 32 for keys of type Q4_0" },
+        { "q4_k", "f16", 64, "kv_k: 'q4_k', expected f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0" },
+        { "f16", "i32", 64, "kv_v: 'i32', expected f32" } };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Parts plan = { 0 };
+        rt_error e;
+        o.tm.head_dim = bad[i].width;
+        public_files(&p, &o);
+        assert_int_equal(rt_plan(&(rt_options) { .model = p.model, .kv_k = bad[i].k, .kv_v = bad[i].v, .threads = 1 }, NULL, NULL, note, &plan, &e), RT_EUNSUPPORTED);
+        if (!strstr(e.text, bad[i].says)) fail_msg("'%s', expected '%s'", e.text, bad[i].says);
+        public_close(&p);
+    }
 }
 
 /* The scratch that was planned is enough for the widest passes: all sessions with trees and a chunk beside them. */
@@ -224,7 +267,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(plan_without_repacking), cmocka_unit_test(planned_scratch_is_enough), cmocka_unit_test(failed_allocations),
+        cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(plan_without_repacking), cmocka_unit_test(keys_and_values_as_told),
+        cmocka_unit_test(planned_scratch_is_enough), cmocka_unit_test(failed_allocations),
         cmocka_unit_test(failed_loads),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

@@ -84,18 +84,20 @@ static void types_are_named_and_numbered(void **state)
     static const struct { const char *name; uint32_t ggml; int32_t block, bytes; } expected[] = {
         {"F32", 0, 1, 4}, {"F16", 1, 1, 2}, {"BF16", 30, 1, 2}, {"I32", 26, 1, 4}, {"Q8_0", 8, 32, 34}, {"Q4_0", 2, 32, 18}, {"Q4_1", 3, 32, 20},
         {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110}, {"Q4_K", 12, 256, 144},
-        {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136},
+        {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136}, {"TQ3_0", UINT32_MAX, 128, 56},
     };
     assert_int_equal(sizeof expected / sizeof *expected, T_COUNT);
     for (int i = 0; i < T_COUNT; i++) {
         Type a, b;
         assert_true(type_from_name(&a, expected[i].name));
-        assert_true(type_from_ggml(&b, expected[i].ggml));
-        assert_int_equal(a, b);
+        if (a != T_TQ3_0) {                        /* in no file */
+            assert_true(type_from_ggml(&b, expected[i].ggml));
+            assert_int_equal(a, b);
+        }
         assert_string_equal(type_info(a)->name, expected[i].name);
         assert_int_equal(type_info(a)->block, expected[i].block);
         assert_int_equal(type_info(a)->bytes, expected[i].bytes);
-        assert_int_equal(type_info(a)->weight, a != T_I32);
+        assert_int_equal(type_info(a)->weight, a != T_I32 && a != T_TQ3_0);
         assert_int_equal(type_row_bytes(a, 512), (size_t) (512 / expected[i].block * expected[i].bytes));
     }
     Type t = T_F32;
@@ -251,7 +253,7 @@ static void encoders_equal_gguf(void **state)
  * 0.0177 on such values. */
 static const struct { Type type; double limit; } encoders[] = {
     {T_F32, 0}, {T_F16, 0.0003}, {T_BF16, 0.002}, {T_Q8_0, 0.0056}, {T_Q4_0, 0.088}, {T_Q4_1, 0.081}, {T_Q5_0, 0.044}, {T_Q5_1, 0.039},
-    {T_Q4_K, 0.0714}, {T_Q5_K, 0.0361}, {T_Q6_K, 0.0177},
+    {T_Q4_K, 0.0714}, {T_Q5_K, 0.0361}, {T_Q6_K, 0.0177}, {T_TQ3_0, 0.19},
 };
 enum { N_ENCODERS = sizeof encoders / sizeof *encoders, ROW = 256 * 64 };
 
@@ -334,12 +336,77 @@ static void odd_blocks_stay_finite(void **state)
             for (int i = 0; i < 256; i++) {
                 if (!isfinite(y[i])) fail_msg("%s, case %d: value %d is %g from %g", type_info(t)->name, kind, i, (double) y[i], (double) x[i]);
                 if (kind <= 1) assert_true(y[i] == 0);
+                if (t == T_TQ3_0) continue;        /* its errors are those of the whole group */
                 if (kind == 2 || kind == 3) assert_true(fabsf(y[i] - x[i]) < 0.002f);
                 if (kind == 4 && i != 77) assert_true(fabsf(y[i]) < 0.01f);
             }
-            if (kind == 4) assert_true(fabsf(y[77] - 65504) < 2200);
+            if (kind == 4 && t != T_TQ3_0) assert_true(fabsf(y[77] - 65504) < 2200);
         }
     }
+}
+
+/* TQ3_0 from its description alone, in double: rotation by a matrix of signs and parities, the nearest level, bits by their places. */
+static void three_bits_as_described(void **state)
+{
+    (void) state;
+    static const uint32_t s1[4] = {0xE46A0359, 0x42F85949, 0xA4C63BBB, 0x49F250A9}, s2[4] = {0x16ACEE90, 0x3F628FDC, 0xB7A5357A, 0xBEA56562};
+    static const double level[8] = {-0.190685, -0.117832, -0.065717, -0.021460, 0.021460, 0.065717, 0.117832, 0.190685};
+    static const double point[7] = {-0.154259, -0.091775, -0.043589, 0, 0.043589, 0.091775, 0.154259};
+    enum { N = 128, ROUNDS = 400 };
+    uint64_t seed = 5;
+    double error = 0, power = 0, cosine = 0;
+    int negative[2] = {0};
+    for (int i = 0; i < N; i++) negative[0] += s1[i / 32] >> i % 32 & 1, negative[1] += s2[i / 32] >> i % 32 & 1;
+    assert_int_equal(negative[0], 60);
+    assert_int_equal(negative[1], 70);
+    for (int round = 0; round < ROUNDS; round++) {
+        float x[N], y[N], turned[N], back[N];
+        uint8_t b[56];
+        double norm = 0, want[N], codes = 0;
+        for (int i = 0; i < N; i++) {
+            x[i] = gaussian(&seed);
+            if (round % 3 == 0 && i == round % N) x[i] = 0.2f;     /* an outlier of ten deviations */
+            norm += (double) x[i] * (double) x[i];
+        }
+        norm = sqrt(norm);
+        for (int r = 0; r < N; r++) {
+            want[r] = 0;
+            for (int c = 0; c < N; c++) {
+                double sign = (__builtin_popcount((unsigned) (r & c)) & 1 ? -1 : 1) * (s1[c / 32] >> c % 32 & 1 ? -1 : 1);
+                want[r] += sign * (double) x[c] / norm;
+            }
+            want[r] *= (s2[r / 32] >> r % 32 & 1 ? -1 : 1) / sqrt(N);
+        }
+        memcpy(turned, x, sizeof x);
+        quant_rotate(turned, N);
+        memcpy(back, turned, sizeof x);
+        quant_unrotate(back, N);
+        quant_encode_tq3(b, x);
+        quant_decode(y, T_TQ3_0, b, N);
+        double yy = 0, xy = 0;
+        int code[N];
+        for (int i = 0; i < N; i++) {
+            if (fabs((double) turned[i] - want[i] * norm) > 1e-6 * norm || fabsf(back[i] - x[i]) > 1e-6f * (float) norm) fail_msg("value %d is turned wrongly", i);
+            code[i] = 0;
+            while (code[i] < 7 && want[i] >= point[code[i]]) code[i]++;
+            codes += level[code[i]] * level[code[i]];
+            error += pow((double) y[i] - (double) x[i], 2), power += pow((double) x[i], 2);
+            yy += (double) y[i] * (double) y[i], xy += (double) x[i] * (double) y[i];
+        }
+        cosine += xy / sqrt(yy) / norm;
+        for (int i = 0; i < N; i++) {
+            const uint8_t *block = b + 14 * (i / 32);
+            int j = i % 32, stored = (block[2 + j / 4] >> 2 * (j % 4) & 3) | (block[10 + j / 8] >> j % 8 & 1) << 2;
+            bool edge = false;                     /* within rounding of a decision point */
+            for (int k = 0; k < 7; k++) edge |= fabs(want[i] - point[k]) < 1e-6;
+            if (stored != code[i] && !edge) fail_msg("value %d has code %d, expected %d", i, stored, code[i]);
+            assert_memory_equal(block, b, 2);
+        }
+        double scale = (double) half_to_float((uint16_t) (b[0] | b[1] << 8));
+        if (fabs(scale / (norm / sqrt(codes)) - 1) > 1e-3) fail_msg("norm %g, expected %g", scale, norm / sqrt(codes));
+    }
+    double rms = sqrt(error / power);
+    if (rms < 0.175 || rms > 0.19 || cosine / ROUNDS < 0.982) fail_msg("relative error %g, cosine %g, expected 0.18 to 0.19 and 0.983", rms, cosine / ROUNDS);
 }
 
 static void scale_pairs_of_k_types(void **state)
@@ -419,6 +486,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(encoders_keep_the_values),
         cmocka_unit_test(missing_encoders_say_so),
         cmocka_unit_test(odd_blocks_stay_finite),
+        cmocka_unit_test(three_bits_as_described),
         cmocka_unit_test(scale_pairs_of_k_types),
         cmocka_unit_test(recipes_choose_as_llama_cpp),
     };

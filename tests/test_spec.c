@@ -85,6 +85,43 @@ static void across_a_tile(void **state)
     }
 }
 
+/* All 64 pairs of types of keys and values, a tree over the border of a tile: text and state. */
+static void any_keys_and_values(void **state)
+{
+    (void) state;
+    static const Type kinds[] = { T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
+    enum { N = 8, LONG = 240 };
+    for (int32_t pair = 0; pair < N * N; pair++) {
+        Rig r;
+        RigOptions o = rig_with_draft(rig_options(pair % 3 ? TINY_QWEN3 : TINY_QWEN35, 1, pair % 5 == 4), false);
+        o.tm.n_layer = pair % 3 ? 3 : 4;
+        o.tm.head_dim = 128;
+        o.td = tiny_draft(&o.tm);
+        o.kv = kinds[pair / N];
+        o.kv_v = kinds[pair % N];
+        rig_open(&r, &o);
+        int32_t text[LONG + TEXT + AHEAD];
+        Dice d = { tiny_key((uint64_t) pair, "pair"), 0 };
+        Sampling p = sampling_mode(pair % MODES);
+        random_tokens(&d, LONG, r.m->vocab, text);
+        plain_text(&r, &p, text, LONG, text + LONG, TEXT + AHEAD, 400);
+        FakeDrafter fake;
+        fake_drafter(&fake, FAKE_MIXED, (uint64_t) pair, text, LONG + TEXT + AHEAD);
+        Loop l;
+        loop_open(&l, &r, pair & 1 ? &fake.drafter : NULL, &(LoopOptions) { .budget = 24, .chunk = 33, .ctx = 400 });
+        Session *s = loop_session(&l);
+        int32_t got[TEXT];
+        assert_ok(session_prompt(s, text, LONG, &l.err), &l.err);
+        s->sampling = p;
+        assert_int_equal(loop_run(&l, s, TEXT, got), TEXT);
+        assert_same(got, text + LONG, sizeof got, "text, %s/%s", type_info(o.kv)->name, type_info(o.kv_v)->name);
+        assert_fresh(&l, s, "%s/%s", type_info(o.kv)->name, type_info(o.kv_v)->name);
+        loop_free(s);
+        loop_close(&l);
+        rig_close(&r);
+    }
+}
+
 /* Chunks of 1, 3, 7 and everything: text, state, and with the drafter the very same passes. */
 static void chunking(void **state)
 {
@@ -578,7 +615,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_drafter_any_budget), cmocka_unit_test(across_a_tile), cmocka_unit_test(chunking), cmocka_unit_test(layouts_are_one_drafter),
+        cmocka_unit_test(any_drafter_any_budget), cmocka_unit_test(across_a_tile), cmocka_unit_test(any_keys_and_values), cmocka_unit_test(chunking),
+        cmocka_unit_test(layouts_are_one_drafter),
         cmocka_unit_test(drafts_do_not_depend_on_history), cmocka_unit_test(block_keeps_nothing),
         cmocka_unit_test(drafter_draws_the_same_token), cmocka_unit_test(pick_is_sampler_and_fused_is_composed),
         cmocka_unit_test(masks_and_biases), cmocka_unit_test(sessions_together), cmocka_unit_test(context_end), cmocka_unit_test(nan_hits_one),

@@ -2,12 +2,15 @@
 #   make check          the C tests, in seconds to a minute
 #   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair, the ARM code under qemu
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
+#   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
 
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_NAME := $(TEST_SRC:tests/%.c=%)
 TEST_BIN  := $(TEST_NAME:%=$(BUILD)/tests/%)
-HELP_SRC  := $(filter-out $(TEST_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
+LONG_SRC  := $(wildcard tests/long_*.c)
+LONG_NAME := $(LONG_SRC:tests/%.c=%)
+HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
 FUZZ      := gguf safetensors template tokenizer grammar schema
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
@@ -18,6 +21,9 @@ $(BUILD)/tests/libhelp.a: $(HELP_OBJ)
 	$(call SAY,AR)
 	$(Q)ar rcs $@ $^
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+$(BUILD)/tests/long_%: $(BUILD)/tests/long_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer $(BUILD)/tests/peer_template: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
@@ -48,6 +54,9 @@ test: check
 	python3 tests/test_demo.py
 	@$(MAKE) --no-print-directory test-arm
 
+test-long: test
+	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+
 # Without these packages it is skipped, so failing to get them fails nothing.
 test-arm: ratoon
 	@[ $(ARCH) = aarch64 ] || $(MAKE) --no-print-directory setup PACKAGES="$(ARM_PACKAGES)" || true
@@ -57,4 +66,4 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-arm tests-built run-all oracle
+.PHONY: check test test-arm test-long tests-built run-all oracle

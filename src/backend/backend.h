@@ -86,7 +86,7 @@ struct Backend {
     bool        in_place;                          /* weights keep the file's layout: data of one that is in the file may point there, where it stays */
     /* sizes: pure; null asks them of the backend it stands for. weight_bytes 0: this type cannot be the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
-    size_t (*kv_row_bytes)(Backend *b, Type t, int32_t cols);                     /* 0: not a key/value type here */
+    size_t (*kv_row_bytes)(Backend *b, Type t, int32_t cols);                     /* 0: not a key/value type here, or cols are no whole blocks */
     size_t (*own_bytes)(Backend *b);                                              /* threads' workspace, staging, logs */
     /* memory and order. alloc gives zeroed memory aligned to 64 bytes, or NULL and the failure sticks */
     void  *(*alloc)(Backend *b, size_t bytes, const char *part);

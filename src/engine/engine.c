@@ -25,18 +25,23 @@ Status engine_backend(Backend **out, const rt_options *o, Error *err)
 
 /* ---- files ---- */
 
+/* By its name; the model asks the backend whether it fits. */
 static Status kv_type(Type *out, const char *name, const char *field, Error *err)
 {
+    static const Type kinds[] = { T_F32, T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
+    Type t;
     *out = T_COUNT;
     if (!name) return ST_OK;
-    if (!type_from_name(out, name) || (*out != T_F32 && *out != T_F16 && *out != T_BF16))
-        return fail(err, ST_UNSUPPORTED, "%s: '%s', expected f32, f16 or bf16", field, name);
-    return ST_OK;
+    for (size_t i = 0; type_from_name(&t, name) && i < sizeof kinds / sizeof *kinds; i++)
+        if (t == kinds[i]) *out = t;
+    if (*out != T_COUNT) return ST_OK;
+    return fail(err, ST_UNSUPPORTED, "%s: '%s', expected f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0", field, name);
 }
 
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 {
-    ModelOptions mo = { .progress = o->hooks.progress, .ud = o->hooks.ud };
+    ModelOptions mo = { .window = o->fa_window, .progress = o->hooks.progress, .ud = o->hooks.ud };
+    if (o->fa_window < 0) return fail(err, ST_ARG, "fa_window: %d, expected a number of positions (0: all)", o->fa_window);
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));
     TRY(kv_type(&mo.v_type, o->kv_v, "kv_v", err));
     TRY(gguf_open(&g->model_file, o->model, err));
@@ -87,12 +92,16 @@ static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
     return model_set_taps(g->model, g->draft->tap, g->draft->n_taps, err);
 }
 
-static void log_engine(const rt_engine *g)
+static void log_engine(const rt_engine *g, int32_t window)
 {
     char line[1024];
     const Model *m = g->model, *d = g->draft;
     snprintf(line, sizeof line, "model %s: %s, %d layers, width %d, vocabulary %d, %.2f GB", m->file, m->arch, m->n_layers, m->dim, m->vocab, (double) m->weight_bytes / 1e9);
     say(&g->hooks, 2, line);
+    if (window) {
+        snprintf(line, sizeof line, "attention looks back %d positions only (fa-window): the text is not that of the whole model", window);
+        say(&g->hooks, 1, line);
+    }
     if (!d) {
         say(&g->hooks, 2, "drafter: none");
         return;
@@ -127,7 +136,7 @@ Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options
         rt_close(g);
         return st;
     }
-    log_engine(g);
+    log_engine(g, o->fa_window);
     *out = g;
     return ST_OK;
 }

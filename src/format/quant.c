@@ -20,6 +20,7 @@ static const TypeInfo types[T_COUNT] = {
     [T_Q5_K]   = {"Q5_K",   13, 256, 176, true},
     [T_Q6_K]   = {"Q6_K",   14, 256, 210, true},
     [T_IQ4_XS] = {"IQ4_XS", 23, 256, 136, true},
+    [T_TQ3_0]  = {"TQ3_0",  -1, 128, 56,  false},
 };
 
 const int8_t quant_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -281,7 +282,7 @@ void quant_decode(float *y, Type t, const void *row, int64_t n)
     static void (*const decode[T_COUNT])(float *, const uint8_t *) = {
         [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0, [T_Q5_1] = decode_q5_1,
         [T_IQ4_NL] = decode_iq4_nl, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k, [T_Q5_K] = decode_q5_k,
-        [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs,
+        [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs, [T_TQ3_0] = quant_decode_tq3,
     };
     const uint8_t *b = row;
     switch (t) {

@@ -13,6 +13,7 @@ typedef enum {
     T_F32, T_F16, T_BF16, T_I32,
     T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,          /* blocks of 32 */
     T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
+    T_TQ3_0,                                                   /* blocks of 128, of keys and values only: in no file */
     T_COUNT
 } Type;
 
@@ -36,11 +37,20 @@ uint16_t bf16_from_float(float f);
 
 /* One row of n values (a multiple of the block). T_I32 is not accepted. */
 void quant_decode(float *y, Type t, const void *row, int64_t n);
-/* F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K (and Q4_1, Q5_0, Q5_1 for what falls back); false: no encoder for t. Deterministic. */
+/* F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ3_0; false: no encoder for t. Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 
 /* Codebook of IQ4_NL and IQ4_XS, and the 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
 extern const int8_t quant_iq4[16];
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
+
+/* TQ3_0, quant_tq3.c: its levels; the rotation of groups of 128 values and its inverse, in place, n a multiple of 128; one group to its
+ * 56 bytes and back; and a block of 32 values left in the rotated space, where attention reads them. */
+extern const float quant_tq3[8];
+void quant_rotate(float *x, int64_t n);
+void quant_unrotate(float *x, int64_t n);
+void quant_encode_tq3(uint8_t *b, const float *x);
+void quant_decode_tq3(float *y, const uint8_t *b);
+void quant_decode_tq3_turned(float *y, const uint8_t *b);
 
 #endif

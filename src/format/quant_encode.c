@@ -412,6 +412,7 @@ bool quant_encode(void *row, Type t, const float *x, int64_t n)
     static void (*const encode[T_COUNT])(uint8_t *, const float *) = {
         [T_Q8_0] = encode_q8_0, [T_Q4_0] = encode_q4_0, [T_Q4_1] = encode_q4_1, [T_Q5_0] = encode_q5_0, [T_Q5_1] = encode_q5_1,
         [T_Q4_K] = encode_q4_k, [T_Q5_K] = encode_q5_k, [T_Q6_K] = encode_q6_k,
+        [T_TQ3_0] = quant_encode_tq3,
     };
     uint8_t *b = row;
     switch (t) {

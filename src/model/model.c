@@ -290,6 +290,20 @@ static Status upload_all(Loader *l)
 
 /* ---- opening ---- */
 
+/* A head is a whole number of its type's blocks. */
+static Status check_kv(const Model *m, Type t, const char *what, Error *err)
+{
+    for (int32_t il = 0; il < m->n_layers; il++) {
+        const LayerSpec *p = &m->spec[il];
+        if (p->kind != LAYER_ATTENTION || m->be->kv_row_bytes(m->be, t, p->head_dim)) continue;
+        const TypeInfo *info = type_info(t);
+        if (p->head_dim % info->block == 0) return fail(err, ST_UNSUPPORTED, "%s: %s of type %s do not run on the backend %s", m->file, what, info->name, m->be->name);
+        return fail(err, ST_UNSUPPORTED, "%s: the heads of layer %d are %d wide, expected a multiple of %d for %s of type %s", m->file, il, p->head_dim,
+                    info->block, what, info->name);
+    }
+    return ST_OK;
+}
+
 static bool all_f32(const Weights *w)
 {
     for (int32_t i = 0; i < weights_n(w); i++) {
@@ -311,7 +325,13 @@ static Status load(Loader *l)
     m->spec = calloc((size_t) m->n_layers, sizeof *m->spec);
     m->layers = calloc((size_t) m->n_layers, m->family->layer_bytes);
     if (!m->spec || !m->layers) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
-    for (int32_t il = 0; il < m->n_layers; il++) m->family->spec(m, il, &m->spec[il]);
+    for (int32_t il = 0; il < m->n_layers; il++) {
+        LayerSpec *p = &m->spec[il];
+        m->family->spec(m, il, p);
+        if (!m->target && p->kind == LAYER_ATTENTION && p->window == 0) p->window = l->o->window;
+    }
+    TRY(check_kv(m, m->k_type, "keys", l->err));
+    TRY(check_kv(m, m->v_type, "values", l->err));
     TRY(bind_all(l));
     TRY(refuse_unknown(l));
     TRY(upload_all(l));

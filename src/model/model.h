@@ -77,7 +77,8 @@ struct Model {
 };
 
 typedef struct {
-    Type  k_type, v_type;                          /* T_COUNT: by the rule of model_kv_default */
+    Type  k_type, v_type;                          /* of a target; T_COUNT: F16, and F32 for a file that is F32 throughout */
+    int32_t window;                                /* of a target: layers that see everything see this many positions only; 0: everything */
     bool  keep_types;                              /* drafters: do not requantise matrices above 8 bits to Q8_0 */
     bool  mtp;                                     /* drafters: the target's own layer behind its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */

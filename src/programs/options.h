@@ -19,7 +19,7 @@ typedef struct {
     const char *word[WORDS_MAX]; int32_t n_words;
     /* what is loaded */
     const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
-    int32_t     threads, ctx, draft_ctx, chunk;
+    int32_t     threads, ctx, draft_ctx, chunk, fa_window;
     bool        no_repack;
     /* what is asked */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;

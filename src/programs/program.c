@@ -117,7 +117,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
     const Options *o = p->o;
     return (rt_options) {
         .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
-        .draft_type = o->draft_type, .no_repack = o->no_repack, .threads = o->threads, .taps = taps, .n_taps = n_taps,
+        .draft_type = o->draft_type, .no_repack = o->no_repack, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = { .ud = p, .log = on_log, .progress = on_progress },
     };
 }

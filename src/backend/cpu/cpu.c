@@ -19,7 +19,9 @@ static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols)
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
 {
     (void) b;
-    return t == T_F32 || t == T_F16 || t == T_BF16 ? type_row_bytes(t, cols) : 0;
+    static const bool keeps[T_COUNT] = { [T_F32] = true, [T_F16] = true, [T_BF16] = true, [T_Q8_0] = true, [T_Q5_1] = true, [T_Q5_0] = true,
+                                         [T_Q4_1] = true, [T_Q4_0] = true, [T_TQ3_0] = true };
+    return t >= 0 && t < T_COUNT && keeps[t] && cols % type_info(t)->block == 0 ? type_row_bytes(t, cols) : 0;
 }
 
 static size_t own_bytes(Backend *b)

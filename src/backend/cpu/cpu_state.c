@@ -28,6 +28,13 @@ static void move_path(const Slice *s, StateLayer *l, const LayerSpec *spec)
 
 typedef struct { Cpu *c; const Tensor *k, *v; const Rows *r; int32_t il; const LayerSpec *spec; } PutJob;
 
+/* A row as attention will read it. Encoders are the format's own, at every level. */
+static void put_row(const Cpu *c, void *slot, Type t, const float *x, int32_t n)
+{
+    if (type_info(t)->block == 1) c->rows->store(slot, t, x, n);
+    else quant_encode(slot, t, x, n);
+}
+
 static void put_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
@@ -42,8 +49,8 @@ static void put_task(void *arg, int32_t i, int32_t thread)
     } else if (l->ring) {
         slot = l->ring + row;
     }
-    j->c->rows->store((uint8_t *) l->k + k_row(j->spec) * (size_t) slot, j->spec->k_type, (const float *) j->k->data + (size_t) i * (size_t) cols, cols);
-    j->c->rows->store((uint8_t *) l->v + v_row(j->spec) * (size_t) slot, j->spec->v_type, (const float *) j->v->data + (size_t) i * (size_t) cols, cols);
+    put_row(j->c, (uint8_t *) l->k + k_row(j->spec) * (size_t) slot, j->spec->k_type, (const float *) j->k->data + (size_t) i * (size_t) cols, cols);
+    put_row(j->c, (uint8_t *) l->v + v_row(j->spec) * (size_t) slot, j->spec->v_type, (const float *) j->v->data + (size_t) i * (size_t) cols, cols);
 }
 
 static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, int32_t il, const LayerSpec *s)
@@ -57,20 +64,35 @@ static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, 
 
 /* ---- attention ---- */
 
-/* Jobs of a slice: kv heads x parts of the heads that read one x parts of the rows. */
-typedef struct { int32_t heads, rows, head_parts, row_parts, jobs; } AttendShape;
-typedef struct { Cpu *c; Tensor *y; const Tensor *q; const Rows *r; int32_t il, queries; const LayerSpec *spec; } AttendAll;
+/* How a slice is cut into jobs: key/value heads per job, query heads of each, rows; by_split: each job once more by positions. */
+typedef struct { int32_t kv, heads, rows, kv_parts, head_parts, row_parts, split0, splits, jobs; bool by_split; } AttendShape;
+typedef struct { Cpu *c; Tensor *y; const Tensor *q; const Rows *r; int32_t il, queries; const LayerSpec *spec; AttendShape whole; } AttendAll;
+
+/* The lower part of a thread's scratch is its job's, the upper parts together hold what jobs by splits bring. */
+enum { JOB_BYTES = SCRATCH_BYTES / 2, SPLITS_MAX = 1024, STREAM_QUERIES = 16 };
 
 static AttendShape attend_shape(const AttendAll *a, const Slice *s)
 {
     int32_t group = a->spec->heads / a->spec->kv_heads;
-    AttendShape p;
+    AttendShape p = { .kv = 1, .kv_parts = a->spec->kv_heads };
     p.heads = group < a->queries ? group : a->queries;
     p.rows = a->queries / p.heads;
     p.head_parts = (group + p.heads - 1) / p.heads;
     p.row_parts = (s->n + p.rows - 1) / p.rows;
-    p.jobs = a->spec->kv_heads * p.head_parts * p.row_parts;
+    p.jobs = p.kv_parts * p.head_parts * p.row_parts;
     return p;
+}
+
+/* Job i of a slice. */
+static AttendJob attend_job(const AttendAll *a, const Slice *s, const AttendShape *p, int32_t i)
+{
+    int32_t group = a->spec->heads / a->spec->kv_heads, head = i % p->head_parts * p->heads, kv = i / p->head_parts % p->kv_parts * p->kv;
+    /* The last rows of a chunk see most: they start first, so that no thread is left with a long job at the end. */
+    int32_t row = (p->row_parts - 1 - i / p->head_parts / p->kv_parts) * p->rows;
+    return (AttendJob) {
+        .y = a->y->data, .q = a->q->data, .slice = s, .layer = &s->layer[a->il], .spec = a->spec, .parent = a->r->parent + s->row0,
+        .k_row = k_row(a->spec), .v_row = v_row(a->spec), .kv0 = kv, .n_kv = p->kv, .head0 = head, .n_heads = group - head < p->heads ? group - head : p->heads,
+        .row0 = row, .n_rows = s->n - row < p->rows ? s->n - row : p->rows };
 }
 
 static void attend_task(void *arg, int32_t i, int32_t thread)
@@ -82,33 +104,95 @@ static void attend_task(void *arg, int32_t i, int32_t thread)
         i -= p.jobs;
         p = attend_shape(a, ++s);
     }
-    int32_t group = a->spec->heads / a->spec->kv_heads, head = i % p.head_parts * p.heads;
-    i /= p.head_parts;
-    int32_t kv_head = i % a->spec->kv_heads;
-    /* The last rows of a chunk see most: they start first, so that no thread is left with a long job at the end. */
-    int32_t row = (p.row_parts - 1 - i / a->spec->kv_heads) * p.rows;
-    AttendJob job = {
-        .y = a->y->data, .q = a->q->data, .slice = s, .layer = &s->layer[a->il], .spec = a->spec, .parent = a->r->parent + s->row0,
-        .k_row = k_row(a->spec), .v_row = v_row(a->spec), .kv_head = kv_head, .head0 = kv_head * group + head,
-        .n_heads = group - head < p.heads ? group - head : p.heads, .row0 = row, .n_rows = s->n - row < p.rows ? s->n - row : p.rows
-    };
+    AttendJob job = attend_job(a, s, &p, i);
     a->c->att->attend(&job, cpu_scratch(a->c, thread));
+}
+
+/* What job i of a slice's splits brings lies here; all take the room of the largest, the first. */
+static size_t part_room(const AttendAll *a)
+{
+    AttendJob job = attend_job(a, a->r->slices, &a->whole, 0);
+    job.n_heads = a->whole.heads;
+    job.n_rows = a->whole.rows;
+    return (a->c->att->part_bytes(&job) + 63) & ~(size_t) 63;
+}
+
+static float *part_at(const AttendAll *a, int32_t i)
+{
+    size_t room = part_room(a);
+    int32_t each = (int32_t) (JOB_BYTES / room);
+    return (float *) (void *) ((uint8_t *) cpu_scratch(a->c, i / each) + JOB_BYTES + room * (size_t) (i % each));
+}
+
+static void part_task(void *arg, int32_t i, int32_t thread)
+{
+    const AttendAll *a = arg;
+    AttendJob job = attend_job(a, a->r->slices, &a->whole, i / a->whole.splits);
+    a->c->att->part(&job, a->whole.split0 + i % a->whole.splits, part_at(a, i), cpu_scratch(a->c, thread));
+}
+
+static void merge_task(void *arg, int32_t i, int32_t thread)
+{
+    const AttendAll *a = arg;
+    float *part[SPLITS_MAX];
+    AttendJob job = attend_job(a, a->r->slices, &a->whole, i);
+    for (int32_t k = 0; k < a->whole.splits; k++) part[k] = part_at(a, i * a->whole.splits + k);
+    a->c->att->merge(&job, part, a->whole.splits, cpu_scratch(a->c, thread));
+}
+
+static bool job_fits(const AttendAll *a, const Slice *s, const AttendShape *p)
+{
+    AttendJob job = attend_job(a, s, p, 0);
+    job.n_heads = p->heads;
+    job.n_rows = p->rows;
+    return a->c->att->scratch(&job) <= JOB_BYTES;
+}
+
+/* One session with a long text: cut by positions. Where few queries read each key, memory is what limits, and it is fastest in one
+ * stream: all heads of a slot together. False: there are too few splits for the threads, or too little room for what they bring. */
+static bool cut_by_splits(AttendAll *a)
+{
+    const Slice *s = a->r->slices;
+    const StateLayer *l = &s->layer[a->il];
+    int32_t group = a->spec->heads / a->spec->kv_heads, lo = a->spec->window && s->base > a->spec->window ? s->base - a->spec->window : 0;
+    if (l->ring || a->r->n_slices != 1 || s->n < 1) return false;
+    int32_t splits = (s->base + s->n + SPLIT - 1) / SPLIT - lo / SPLIT;
+    AttendShape p = attend_shape(a, s);
+    if (group * s->n < STREAM_QUERIES && splits >= 2 * a->c->threads) {
+        p = (AttendShape) { .kv = a->spec->kv_heads, .heads = group, .rows = s->n, .kv_parts = 1, .head_parts = 1, .row_parts = 1, .jobs = 1 };
+    } else if (p.jobs >= 2 * a->c->threads || splits < 2) {
+        return false;
+    }
+    p.split0 = lo / SPLIT;
+    p.splits = splits;
+    a->whole = p;
+    if (splits > SPLITS_MAX || !job_fits(a, s, &p)) return false;
+    size_t room = part_room(a);
+    return room <= JOB_BYTES && (int64_t) p.jobs * splits <= (int64_t) (JOB_BYTES / room) * a->c->threads;
 }
 
 static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_t il, const LayerSpec *s)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    AttendAll a = { c, y, q, r, il, 32, s };
-    while (a.queries > 1 && c->att->scratch(s, a.queries) > SCRATCH_BYTES) a.queries /= 2;
-    if (c->att->scratch(s, a.queries) > SCRATCH_BYTES) {
-        fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values are too wide", s->head_dim);
-        return;
-    }
+    AttendAll a = { c, y, q, r, il, 32, s, { 0 } };
     int64_t seen = 0;
     for (int32_t i = 0; i < r->n_slices; i++) {
         int64_t last = (int64_t) r->slices[i].base + r->slices[i].n;
         seen += r->slices[i].n * (s->window && s->window < last ? s->window : last);
+        for (AttendShape p = attend_shape(&a, &r->slices[i]); !job_fits(&a, &r->slices[i], &p); p = attend_shape(&a, &r->slices[i])) {
+            if (a.queries == 1) {
+                fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values are too wide", s->head_dim);
+                return;
+            }
+            a.queries /= 2;
+        }
+    }
+    int64_t work = 4 * seen * s->heads * s->head_dim;
+    if (cut_by_splits(&a)) {
+        cpu_run(c, part_task, &a, a.whole.jobs * a.whole.splits, work);
+        cpu_run(c, merge_task, &a, a.whole.jobs, work);
+        return;
     }
     /* Queries of one job share each widened key; with too few jobs for the threads they share less. */
     int32_t jobs;
@@ -118,7 +202,7 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         if (jobs >= 2 * c->threads || a.queries <= 4) break;
         a.queries /= 2;
     }
-    cpu_run(c, attend_task, &a, jobs, 4 * seen * s->heads * s->head_dim);
+    cpu_run(c, attend_task, &a, jobs, work);
 }
 
 /* ---- delta net ---- */

@@ -27,11 +27,12 @@ typedef struct {
 } RowKernels;
 enum { MATH_EXP, MATH_SIGMOID, MATH_SILU, MATH_TANH, MATH_LOG1P, MATH_SOFTPLUS, MATH_COUNT };
 
-/* Attention of some rows and heads of one slice that read the same key/value head.
+/* Attention of some rows of one slice: for each of n_kv key/value heads the same part of the query heads that read it.
  * Positions go in tiles of TILE and splits of SPLIT, counted from 0. Per tile that a row sees any of: s = scale * q.k (16 accumulators,
  * soft cap), m' = max(m, max s), c = exp(m - m'), p = exp(s - m'), l = fmaf(l, c, sum of p), sum with lane = position mod 16; o = o * c,
  * then o = fmaf(p, v, o) with ascending position. A position that the row does not see, or whose score is -infinity, takes no part.
- * Splits are merged in ascending order: m' = max(M, m), O = fmaf(O, exp(M - m'), o * exp(m - m')), L alike. y = O / L. */
+ * Splits are merged in ascending order: m' = max(M, m), O = fmaf(O, exp(M - m'), o * exp(m - m')), L alike. y = O / L.
+ * k and v are the stored values, decoded; TQ3_0 keys meet a rotated q, and y of TQ3_0 values is turned back. */
 typedef struct {
     float            *y;                           /* [rows of the pass, heads * head_dim], as q */
     const float      *q;
@@ -40,12 +41,17 @@ typedef struct {
     const LayerSpec  *spec;
     const int32_t    *parent;                      /* [slice->n] of this slice */
     size_t            k_row, v_row;                /* bytes per slot */
-    int32_t           kv_head, head0, n_heads;     /* query heads [head0, head0 + n_heads) all read kv_head */
+    int32_t           kv0, n_kv, head0, n_heads;   /* query heads kv * group + [head0, head0 + n_heads), kv in [kv0, kv0 + n_kv) */
     int32_t           row0, n_rows;                /* within the slice */
 } AttendJob;
 typedef struct {
-    size_t (*scratch)(const LayerSpec *spec, int32_t queries);                                     /* bytes; queries = n_heads * n_rows */
-    void (*attend)(const AttendJob *job, void *scratch);
+    size_t (*scratch)(const AttendJob *job);       /* bytes, for any of these: */
+    void   (*attend)(const AttendJob *job, void *scratch);
+    /* The same in parts, which may run at the same time: positions [split * SPLIT, (split + 1) * SPLIT), of which the job sees some, into
+     * part (part_bytes long); then all parts in ascending order. */
+    size_t (*part_bytes)(const AttendJob *job);
+    void   (*part)(const AttendJob *job, int32_t split, float *part, void *scratch);
+    void   (*merge)(const AttendJob *job, float *const *part, int32_t n, void *scratch);
 } AttendKernels;
 
 /* y = silu(sum over taps of w * input, ascending from the oldest). One job is the whole operation; a call does channels [c0, c1). */
