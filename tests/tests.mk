@@ -45,7 +45,7 @@ check: setup
 	@$(MAKE) --no-print-directory run-all
 run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
 
-SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT=-O1 BUILD=build-sanitize
+SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" BUILD=build-sanitize
 test: check
 	$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	$(MAKE) --no-print-directory $(SANITIZE) run-all
