@@ -32,7 +32,7 @@ def speed(r):
 
 for kind in ("code", "prose", "arithmetic"):
     prompt = first_prompt(kind)
-    pairs = [(run(prompt, "-d", "none"), run(prompt)) for _ in range(PAIRS)]      # interleaved: neighbours disturb both alike
+    pairs = [(run(prompt, "-d", "none", "--ngram", "off"), run(prompt)) for _ in range(PAIRS)]      # interleaved: neighbours disturb both alike
     plain, spec = pairs[0]
     if any(p["tokens"] != s["tokens"] for p, s in pairs):
         sys.exit(f"demo: {kind}: the text with the drafter is another one than without; please report this")
