@@ -469,6 +469,13 @@ static void attention_is_right(void **state)
 static const Type kv_types[] = { T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
 enum { N_KV = sizeof kv_types / sizeof *kv_types };
 
+/* Sanitizers make a row dozens of times dearer; what they look for shows in a part of the cases. */
+#ifdef __SANITIZE_ADDRESS__
+enum { EVERY = 4 };
+#else
+enum { EVERY = 1 };
+#endif
+
 /* One slice on every backend, bit by bit; the first result stays. */
 static float *same_everywhere(Sess *s, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent, const char *what)
 {
@@ -495,6 +502,7 @@ static void pairs_are_right(void **state)
     uint64_t seed = 21;
     for (int kt = 0; kt < N_KV; kt++)
         for (int vt = 0; vt < N_KV; vt++) {
+            if ((kt * (N_KV + 1) + vt) % EVERY) continue;
             int turn = kt * 3 + vt;
             bool wide = kv_types[kt] == T_TQ3_0 || kv_types[vt] == T_TQ3_0;
             LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = shapes[turn % 7].heads, .kv_heads = shapes[turn % 7].kv_heads, .scale = 0.1f,
@@ -534,7 +542,7 @@ static void splits_are_right(void **state)
     (void) state;
     static const int32_t length[] = { 4095, 4096, 8191, 11900 };
     uint64_t seed = 31;
-    for (size_t i = 0; i < sizeof length / sizeof *length; i++)
+    for (size_t i = 0; i < sizeof length / sizeof *length / EVERY; i++)
         for (int way = 0; way < 4; way++) {
             Type kt = kv_types[(2 * i + (size_t) way) % N_KV], vt = kv_types[(i + 3 * (size_t) way) % N_KV];
             LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = 4, .kv_heads = way == 1 ? 4 : 2, .head_dim = 128, .scale = 0.1f, .k_type = kt, .v_type = vt,
