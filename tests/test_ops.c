@@ -469,8 +469,8 @@ static void attention_is_right(void **state)
 static const Type kv_types[] = { T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
 enum { N_KV = sizeof kv_types / sizeof *kv_types };
 
-/* Sanitizers make a row dozens of times dearer; what they look for shows in a part of the cases. */
-#ifdef __SANITIZE_ADDRESS__
+/* Sanitizers, and the emulator that runs the ARM tests, make a row dozens of times dearer; what they look for shows in a part of the cases. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__aarch64__)
 enum { EVERY = 4 };
 #else
 enum { EVERY = 1 };
