@@ -135,6 +135,7 @@ typedef struct {
     json_t *items;                                 /* the whole input as items, those of the previous response first; else NULL */
     const char *previous_response;                 /* NULL: none */
     json_t *body;                                  /* the request itself, for what an answer echoes; holds the texts */
+    json_t *owned;                                 /* texts that are not the body's */
 } Request;
 
 /* body: any JSON value (its reference stays the caller's). True: *out is the caller's (request_free). False: *e says why, *out is NULL. */
