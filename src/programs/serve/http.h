@@ -57,7 +57,7 @@ void http_close(Http *h);                          /* ends what is still open; a
 
 /* ---- an exchange ---- */
 
-/* Of the request; strings live as long as the exchange, headers and query arguments only inside answer(). */
+/* Of the request; strings live as long as the exchange, headers and query arguments until it is answered. */
 uint32_t    exchange_method(const Exchange *x);
 const Route *exchange_route(const Exchange *x);
 const char *exchange_path(const Exchange *x);

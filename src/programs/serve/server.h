@@ -23,6 +23,7 @@ typedef struct Server Server;
 typedef struct Queue Queue;
 typedef struct Forms Forms;
 typedef struct Store Store;
+typedef struct Replay Replay;
 typedef struct Engine Engine;
 
 struct Server {
@@ -44,6 +45,7 @@ struct Server {
     Forms      *forms;
     Cache      *cache;                             /* NULL: off */
     Store      *store;
+    Replay     *replay;
     Engine     *engine;
     char       *identity;
     int32_t     vocab, ctx;
