@@ -12,13 +12,15 @@ DESTDIR ?=
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes
 SAN     ?=
 COMMON   = -std=gnu11 -D_GNU_SOURCE -DRATOON_VERSION='"$(VERSION)"' $(CFLAGS) $(SAN) $(WARN) -ffp-contract=off -fPIC -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+# The server's own library: the program links it, libratoon does not.
+HTTP     = $(shell pkg-config --libs libmicrohttpd 2>/dev/null || echo -lmicrohttpd)
 LIBS     = $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lxxhash) -lm -lpthread
 
 # One short line per file; make V=1 shows the commands.
@@ -43,7 +45,7 @@ FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
-PROG_SRC := $(wildcard src/programs/*.c)
+PROG_SRC := $(wildcard src/programs/*.c src/programs/serve/*.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
@@ -51,7 +53,7 @@ all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
 
 ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 
 $(BUILD)/libratoon.a: $(LIB_OBJ)
 	@rm -f $@

@@ -22,13 +22,13 @@ $(BUILD)/tests/libhelp.a: $(HELP_OBJ)
 	$(Q)ar rcs $@ $^
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(HTTP) $(LIBS)
 $(BUILD)/tests/long_%: $(BUILD)/tests/long_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(HTTP) $(LIBS)
 $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer $(BUILD)/tests/peer_template: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)

@@ -30,18 +30,17 @@ static char *property_text(const rt_engine *g, const char *key)
 
 static bool has_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)) >= 0; }
 
-static bool open_prompt(ChatPrompt **out, const Program *p)
+Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
 {
     static const char *const KEYS[] = { "chat_template", "model.arch", "bos_token", "eos_token", "pad_token", "unk_token" };
     char *s[6];
-    TemplateError err;
     for (size_t i = 0; i < 6; i++) s[i] = property_text(p->engine, KEYS[i]);
     ChatOptions co = { .source = s[0], .n = s[0] ? strlen(s[0]) : 0, .name = base_name(p->files.model), .arch = s[1] ? s[1] : "", .bos = s[2], .eos = s[3],
                        .pad = s[4], .unk = s[5], .has_token = has_token, .ud = p->engine, .lax = p->o->template_lax };
-    bool good = chat_prompt_open(out, &co, &err) == ST_OK || template_complain(p->o, &err);
+    Status st = chat_prompt_open(out, &co, err);
     for (size_t i = 0; i < 6; i++) free(s[i]);
-    if (good && *chat_prompt_warning(*out)) note(p->o, "%s", chat_prompt_warning(*out));
-    return good;
+    if (st == ST_OK && *chat_prompt_warning(*out)) note(p->o, "%s", chat_prompt_warning(*out));
+    return st;
 }
 
 static bool tokens_of(const Program *p, int32_t **out, int32_t *n, const TemplateText *t)
@@ -69,7 +68,7 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     TemplateError err;
     *out = NULL;
     if (memchr(text, 0, len)) return complain(o, "--chat: the text holds a zero byte") == 0;
-    if (!open_prompt(&c, p)) return false;
+    if (chat_open(&c, p, &err) != ST_OK) return template_complain(o, &err);
     json_t *messages = json_array(), *kwargs = json_pack("{s:b}", "enable_thinking", o->think);
     if (o->system) json_array_append_new(messages, json_pack("{s:s s:o}", "role", "system", "content", json_text(o->system, strlen(o->system))));
     json_array_append_new(messages, json_pack("{s:s s:o}", "role", "user", "content", json_text(text, len)));

@@ -317,7 +317,7 @@ static void admit(Engine *e)
     }
     for (Job *j = e->line; j; j = next) {
         next = j->next;
-        if (e->server->stop && !j->cancel) j->cancel = CANCEL_SHUTDOWN;
+        if ((e->server->stop || (e->server->state == SERVER_DRAINING && j->n_started == 0)) && !j->cancel) j->cancel = CANCEL_SHUTDOWN;
         if (j->cancel) {
             job_cancelled(e, j);
             continue;

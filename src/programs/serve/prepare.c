@@ -101,7 +101,8 @@ static bool rendered(TemplateText *text, int32_t **t, int32_t *n, Server *s, con
     return render(text, s, q, messages, generation, e) && tokens_of(t, n, s, text, e);
 }
 
-static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, HttpError *e)
+/* replay false: as the template has it, for those who want to see that. */
+static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, bool replay, HttpError *e)
 {
     if (!s->chat) return http_fail(e, 400, NULL, NULL, "%s", s->chat_trouble);
     TemplateText t = { 0 };
@@ -112,8 +113,10 @@ static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, HttpError *e)
         json_array_remove(earlier, json_array_size(earlier) - 1);
         good = render(&t, s, q, earlier, true, e) && append_last(&t, q->messages, e) && tokens_of(&p->t, &p->n, s, &t, e);
         json_decref(earlier);
-    } else {
+    } else if (replay) {
         good = rendered(&t, &p->t, &p->n, s, q, q->messages, true, e);
+    } else {
+        good = render(&t, s, q, q->messages, true, e) && tokens_of(&p->t, &p->n, s, &t, e);
     }
     p->text = t.text;
     p->n_text = t.n;
@@ -242,7 +245,7 @@ static bool prompts(Job *j, HttpError *e)
     if (!j->prompt) return http_fail(e, 500, NULL, NULL, "out of memory");
     for (int32_t i = 0; i < j->n_prompt; i++) {
         JobPrompt *p = &j->prompt[i];
-        if (q->dialect == DIALECT_COMPLETIONS ? !raw_prompt(p, j->server, q, &q->prompt[i], e) : !chat_prompt(p, j->server, q, e)) return false;
+        if (q->dialect == DIALECT_COMPLETIONS ? !raw_prompt(p, j->server, q, &q->prompt[i], e) : !chat_prompt(p, j->server, q, true, e)) return false;
     }
     return fits(j, e);
 }
@@ -342,7 +345,7 @@ static bool read_request(Job *j, json_t *body, HttpError *e)
     if (!biases(j, e) || !prompts(j, e) || !form_of(&j->form, s->forms, j->q, e)) return false;
     bool calls = j->q->tools && json_array_size(j->q->tools) > 0 && j->q->call_choice == CALL_AUTO;
     j->call_marker = calls ? call_opener(s) : -1;
-    replay_handle(j->handle, s, j->q);
+    replay_handle(j->handle, j->q);
     return choices(j, e) && make_answer(j, e);
 }
 
@@ -380,7 +383,7 @@ void prepare_job(Server *s, Exchange *x)
 
 /* ---- counting ---- */
 
-static bool count_of(Server *s, Exchange *x, JobPrompt *p, Request **q)
+static bool count_of(Server *s, Exchange *x, JobPrompt *p, Request **q, bool replay)
 {
     json_t *body = NULL;
     HttpError e = { 0 };
@@ -388,7 +391,7 @@ static bool count_of(Server *s, Exchange *x, JobPrompt *p, Request **q)
     *p = (JobPrompt) { 0 };
     *q = NULL;
     if (!prepare_json(&body, x)) return false;
-    bool good = request_read(q, exchange_route(x)->dialect, body, &h, &s->defaults, &e) && chat_prompt(p, s, *q, &e);
+    bool good = request_read(q, exchange_route(x)->dialect, body, &h, &s->defaults, &e) && chat_prompt(p, s, *q, replay, &e);
     json_decref(body);
     if (!good) exchange_refuse(x, &e);
     return good;
@@ -405,7 +408,7 @@ void prepare_count(Server *s, Exchange *x)
 {
     JobPrompt p;
     Request *q;
-    if (count_of(s, x, &p, &q)) {
+    if (count_of(s, x, &p, &q, true)) {
         if (q->dialect == DIALECT_MESSAGES) reply_json(x, json_pack("{s:i}", "input_tokens", (int) p.n));
         else reply_json(x, json_pack("{s:s s:i}", "object", "response.input_tokens", "input_tokens", (int) p.n));
     }
@@ -418,7 +421,7 @@ void prepare_template(Server *s, Exchange *x)
 {
     JobPrompt p;
     Request *q;
-    if (count_of(s, x, &p, &q)) {
+    if (count_of(s, x, &p, &q, false)) {
         ReplyOptions o = { .style = s->style, .prompt = p.text, .n_prompt = p.n_text, .think_max = -1, .token = token_of, .ud = s->p.engine };
         Reply *r = NULL;
         bool thinks = reply_open(&r, &o, NULL) == ST_OK && reply_mode(r) == REPLY_IN_REASON;

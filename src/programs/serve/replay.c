@@ -1,6 +1,7 @@
 #include "programs/serve/replay.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ struct Replay {
     Turn   *turn[TURNS_MAX]; int32_t n_turns;
     size_t  bytes;
     uint64_t clock;
+    char    secret[32];                            /* of the placeholders: nobody can have written it */
 };
 
 typedef struct { Turn *turn; char mark[64]; } Spliced;
@@ -31,7 +33,11 @@ struct ReplayPlan { Replay *replay; json_t *messages; Spliced *at; int32_t n; };
 Replay *replay_new(void)
 {
     Replay *r = calloc(1, sizeof *r);
-    if (r) pthread_mutex_init(&r->lock, NULL);
+    unsigned char bytes[12];
+    if (!r) return NULL;
+    pthread_mutex_init(&r->lock, NULL);
+    server_random(NULL, bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) sprintf(r->secret + 2 * i, "%02x", bytes[i]);
     return r;
 }
 
@@ -244,11 +250,7 @@ ReplayPlan *replay_plan(Server *s, const Request *q, const json_t *messages)
         Turn *t = p->at && p->messages && role && strcmp(role, "assistant") == 0 ? find(r, handle, m) : NULL;
         if (!t) continue;
         Spliced *x = &p->at[p->n];
-        unsigned char bytes[12];                   /* nobody can have written it */
-        server_random(NULL, bytes, sizeof bytes);
-        strcpy(x->mark, "@@");
-        for (size_t k = 0; k < sizeof bytes; k++) sprintf(x->mark + 2 + 2 * k, "%02x", bytes[k]);
-        strcat(x->mark, "@@");
+        snprintf(x->mark, sizeof x->mark, "@@%s.%zu@@", r->secret, i);
         json_t *stand_in = json_pack("{s:s s:s}", "role", "assistant", "content", x->mark);
         if (!stand_in || json_array_set_new(p->messages, i, stand_in) != 0) continue;
         x->turn = t;
