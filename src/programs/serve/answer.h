@@ -41,6 +41,7 @@ typedef struct {
     const char *stop;                              /* of FINISH_STOP_SEQUENCE: the stop string; else NULL */
     bool    reason_open;                           /* the text ended inside the reasoning */
     bool    forced_close;                          /* the reasoning was ended by its budget */
+    bool    call_cut;                              /* the last call was closed for it (ReplySummary) */
     int64_t tokens, reason_tokens;                 /* of this choice */
 } AnswerEnd;
 
@@ -61,7 +62,7 @@ void answer_open(Answer *a);
 /* Choices are numbered 0 .. n * prompts - 1. Several may run at once in Completions and Chat; Responses and Messages have one. */
 void answer_echo(Answer *a, int32_t choice, const char *bytes, size_t n);      /* of `echo`: the prompt's text; it owns the tokens given so far */
 /* Every generated token, before the event that it leads to; needed only if logprobs or return_tokens are asked for. Copied. Which of them
- * belong to the text is seen from ReplyEvent.tokens. */
+ * belong to the text is seen from ReplyEvent.from and .tokens. */
 void answer_token(Answer *a, int32_t choice, const AnswerToken *t);
 void answer_event(Answer *a, int32_t choice, const ReplyEvent *e);
 void answer_end(Answer *a, int32_t choice, const AnswerEnd *e);

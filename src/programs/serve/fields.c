@@ -14,7 +14,7 @@ enum { KEYS_MAX = 1000 };                          /* in an object that the tabl
 #define ALL (C | H | R | M)
 #define TALK (H | R | M)
 
-#define HONOUR(path, dialects, types, ...) { path, dialects, types, FIELD_HONOURED, __VA_ARGS__ }
+#define HONOUR(name, in, type, ...) { .path = name, .dialects = in, .types = type, .role = FIELD_HONOURED, __VA_ARGS__ }
 #define READ_BOOL(path, dialects, field)   HONOUR(path, dialects, TYPE_BOOL, .put = PUT_BOOL, .at = offsetof(Request, field))
 #define READ_REAL(path, dialects, types, low, high, field) \
     HONOUR(path, dialects, TYPE_NUMBER | (types), .lo = low, .hi = high, .put = PUT_FLOAT, .at = offsetof(Request, field))
@@ -25,8 +25,8 @@ enum { KEYS_MAX = 1000 };                          /* in an object that the tabl
 #define READ_TEXT(path, dialects, most, field) \
     HONOUR(path, dialects, TYPE_TEXT, .lo = 0, .hi = most, .put = PUT_TEXT, .at = offsetof(Request, field))
 #define CHOOSE(path, dialects, choices)    HONOUR(path, dialects, TYPE_TEXT, .values = choices)
-#define REFUSE(path, dialects, neutral)    { path, dialects, TYPE_ANY, FIELD_REFUSED, .values = neutral }
-#define IGNORE(path, dialects)             { path, dialects, TYPE_ANY, FIELD_IGNORED }
+#define REFUSE(name, in, neutral)          { .path = name, .dialects = in, .types = TYPE_ANY, .role = FIELD_REFUSED, .values = neutral }
+#define IGNORE(name, in)                   { .path = name, .dialects = in, .types = TYPE_ANY, .role = FIELD_IGNORED }
 
 /* In the order of spec 5; what is read with more care than a type and a range is in request*.c. */
 static const Field TABLE[] = {
@@ -131,7 +131,7 @@ static const Field TABLE[] = {
     HONOUR("thinking_budget_tokens", TALK, TYPE_INT, .lo = 0, .hi = 1e18),
     HONOUR("think", TALK, TYPE_BOOL | TYPE_TEXT, .hi = 64),
     HONOUR("enable_thinking", TALK, TYPE_BOOL),
-    REFUSE("reasoning_format", TALK, "\"deepseek\"|\"auto\""),
+    CHOOSE("reasoning_format", TALK, "none|deepseek|auto"),
 
     READ_BOOL("return_tokens", C | H, return_tokens),
     READ_BOOL("timings_per_token", C | H, timings_per_token),

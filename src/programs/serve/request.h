@@ -121,6 +121,7 @@ typedef struct {
     int64_t reply_budget;                          /* with a bound: reasoning also ends when only so many tokens are left */
     const char *effort;                            /* as given, NULL: none */
     int  show_reasoning;                           /* SHOW_... */
+    bool think_inline;                             /* reasoning with its markers is part of the text */
     bool reason_handle;                            /* Responses: encrypted_content is asked for */
     bool beta_context_window;                      /* Messages: model_context_window_exceeded may be said */
 

@@ -52,7 +52,6 @@ json_t *content_text(Reader *r, const json_t *content);
 bool    add_call(Reader *r, json_t *message, const char *id, const char *name, json_t *arguments, const char *path);
 /* A tool's result; call_id may be NULL, name is looked up by it if NULL. content is given up. */
 void    add_result(Reader *r, const char *call_id, const char *name, json_t *content);
-void    add_reasoning(Reader *r, json_t *message, const char *text);
 void    set_handle(Reader *r, const json_t *message, const char *handle);       /* the message is the last one */
 /* A system text without the line that changes with every request; NULL: nothing is left, or no memory. */
 json_t *system_text(Reader *r, const char *text);
