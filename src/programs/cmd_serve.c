@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "programs/chat.h"
-#include "programs/serve/engine.h"
+#include "programs/serve/runner.h"
 #include "programs/serve/forms.h"
 #include "programs/serve/job.h"
 #include "programs/serve/plain.h"
@@ -200,7 +200,7 @@ static bool on_load(void *ud, int64_t done, int64_t total)
         if (total > 0) s->loaded = (int) (done * 1000 / total);
         return !s->stop;
     }
-    return !s->engine || engine_progress(s->engine);
+    return !s->runner || runner_progress(s->runner);
 }
 
 static void add_part(void *ud, const char *name, size_t bytes)
@@ -339,7 +339,7 @@ static bool load(Serve *v)
     s->replay = replay_new();
     if (!set_style(s) || !s->store || !s->replay || !(s->forms = forms_new(g, s->style))) return complain(&s->o, "out of memory") == EXIT_FINE;
     set_request_defaults(s);
-    return open_cache(v) && engine_open(&s->engine, s);
+    return open_cache(v) && runner_open(&s->runner, s);
 }
 
 static void say_ready(const Serve *v)
@@ -360,7 +360,7 @@ static void *engine_thread(void *ud)
         int loading = SERVER_LOADING;
         say_ready(v);
         atomic_compare_exchange_strong(&s->state, &loading, (int) SERVER_READY);
-        engine_run(s->engine);
+        runner_run(s->runner);
     } else {
         v->failed = true;
         unsigned char byte = 0;
@@ -389,8 +389,8 @@ static bool start_threads(Serve *v)
 
 static void say_status(const Server *s)
 {
-    EngineNow e = { 0 };
-    if (s->state != SERVER_LOADING) engine_now(s->engine, &e);
+    RunnerNow e = { 0 };
+    if (s->state != SERVER_LOADING) runner_now(s->runner, &e);
     fprintf(stderr, "status: %s, %d running, %d waiting, %d connections, %d tokens held\n", s->state == SERVER_LOADING ? "loading" : s->state == SERVER_READY ? "ready" : "draining",
             e.running, queue_waiting(s->queue), http_connections(s->http), e.used);
 }
@@ -409,9 +409,9 @@ static bool wait_second(Serve *v, int ms)
 
 static bool idle(const Serve *v)
 {
-    EngineNow e = { 0 };
+    RunnerNow e = { 0 };
     const Server *s = &v->s;
-    if (s->engine) engine_now(s->engine, &e);
+    if (s->runner) runner_now(s->runner, &e);
     return e.jobs == 0 && queue_waiting(s->queue) == 0;
 }
 
@@ -439,7 +439,7 @@ static void close_all(Serve *v)
 {
     Server *s = &v->s;
     http_close(s->http);
-    engine_close(s->engine);
+    runner_close(s->runner);
     cache_close(s->cache, CACHE_DRAIN_MS);
     forms_free(s->forms);
     replay_free(s->replay);

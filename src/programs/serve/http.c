@@ -562,7 +562,7 @@ bool http_open(Http **out, const HttpOptions *o, char text[512])
                                      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t) (HEADERS_MAX + STREAM_BLOCK + (8 << 10)),
                                      MHD_OPTION_CONNECTION_LIMIT, (unsigned) (o->max_connections + SPARE_CONNECTIONS), MHD_OPTION_CONNECTION_TIMEOUT, 0u,
                                      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
-    if (good && !h->daemon) snprintf(text, 512, "%s: the HTTP server did not start%s", h->url, o->tls_cert ? " (are --tls-cert and --tls-key a PEM certificate and its key?)" : "");
+    if (good && !h->daemon) snprintf(text, 512, "%.400s: the HTTP server did not start%s", h->url, o->tls_cert ? " (are --tls-cert and --tls-key a PEM certificate and its key?)" : "");
     if (!h->daemon) {
         if (h->listener >= 0) close(h->listener);
         pthread_mutex_destroy(&h->lock);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "programs/serve/engine.h"
+#include "programs/serve/runner.h"
 #include "programs/serve/job.h"
 #include "programs/serve/store.h"
 #include "text/utf8.h"
@@ -45,8 +45,8 @@ static void health(void *ud, Exchange *x)
         reply_text(x, 200, "{\"status\":\"ok\"}");
         return;
     }
-    EngineNow now = { 0 };
-    if (s->engine) engine_now(s->engine, &now);
+    RunnerNow now = { 0 };
+    if (s->runner) runner_now(s->runner, &now);
     reply_json(x, 200, json_pack("{s:s s:s s:i s:i s:i s:i}", "status", "ok", "state", s->state == SERVER_READY ? "ready" : "draining", "waiting", queue_waiting(s->queue),
                                  "running", now.running, "connections", http_connections(s->http), "sessions", s->o.parallel));
 }
@@ -98,9 +98,9 @@ static void metrics(void *ud, Exchange *x)
 {
     Server *s = ud;
     if (!server_ready(s, x)) return;
-    EngineNow e;
+    RunnerNow e;
     size_t n;
-    engine_now(s->engine, &e);
+    runner_now(s->runner, &e);
     MetricsNow now = { queue_waiting(s->queue), e.running, http_connections(s->http), s->ctx, e.used, s->o.parallel };
     char *text = metrics_text(s->metrics, &now, s->cache, &n);
     exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);

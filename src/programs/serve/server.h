@@ -2,7 +2,7 @@
  * by all threads afterwards.
  *
  *     HTTP thread ── routes ──▶ tasks ── workers (2) ──▶ jobs ── engine thread ──▶ exchanges
- *       plain.c                  queue.c  prepare.c        queue.c  engine.c, run.c        http.c
+ *       plain.c                  queue.c  prepare.c        queue.c  runner.c, run.c        http.c
  */
 #ifndef RATOON_SERVE_SERVER_H
 #define RATOON_SERVE_SERVER_H
@@ -24,7 +24,7 @@ typedef struct Queue Queue;
 typedef struct Forms Forms;
 typedef struct Store Store;
 typedef struct Replay Replay;
-typedef struct Engine Engine;
+typedef struct Runner Runner;
 
 struct Server {
     Options     o;                                 /* with every default filled in */
@@ -46,7 +46,7 @@ struct Server {
     Cache      *cache;                             /* NULL: off */
     Store      *store;
     Replay     *replay;
-    Engine     *engine;
+    Engine     *runner;
     char       *identity;
     int32_t     vocab, ctx;
     int64_t     model_time;                        /* the file's, seconds since 1970 */

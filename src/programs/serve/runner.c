@@ -1,4 +1,4 @@
-#include "programs/serve/engine.h"
+#include "programs/serve/runner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static const double QUEUED_QUIETLY = 10, EVENT_EVERY = 60, LOOK_EVERY = 0.02;
 
 typedef struct { rt_session *s; Choice *choice; uint64_t used, read; } Slot;       /* used, read: when, as counts */
 
-struct Engine {
+struct Runner {
     Server  *server;
     Bench    bench;
     Slot     slot[SLOTS_MAX];
@@ -28,7 +28,7 @@ struct Engine {
 
 /* ---- ends ---- */
 
-static void free_slot(Engine *e, Choice *c)
+static void free_slot(Runner *e, Choice *c)
 {
     if (c->slot < 0) return;
     Slot *slot = &e->slot[c->slot];
@@ -80,7 +80,7 @@ static void whole_body(Job *j, int status)
 }
 
 /* Out of the line, and away. */
-static void job_over(Engine *e, Job *j, const char *how)
+static void job_over(Runner *e, Job *j, const char *how)
 {
     Server *s = e->server;
     for (Job **p = &e->line; *p; p = &(*p)->next) {
@@ -97,7 +97,7 @@ static void job_over(Engine *e, Job *j, const char *how)
     job_free(j);
 }
 
-static void job_done(Engine *e, Job *j)
+static void job_done(Runner *e, Job *j)
 {
     answer_usage(j->answer, &j->usage);
     answer_close(j->answer, (int64_t) time(NULL));
@@ -111,7 +111,7 @@ static void job_done(Engine *e, Job *j)
     job_over(e, j, "done");
 }
 
-static void job_failed(Engine *e, Job *j, const HttpError *err)
+static void job_failed(Runner *e, Job *j, const HttpError *err)
 {
     for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
     if (j->streaming) {
@@ -126,7 +126,7 @@ static void job_failed(Engine *e, Job *j, const HttpError *err)
     job_over(e, j, how);
 }
 
-static void job_gone(Engine *e, Job *j, const char *how)
+static void job_gone(Runner *e, Job *j, const char *how)
 {
     for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
     exchange_drop(j->x);
@@ -141,7 +141,7 @@ static Phase phase_of(const Job *j)
 }
 
 /* The client asked for the end, and gets what there is. */
-static void job_asked(Engine *e, Job *j)
+static void job_asked(Runner *e, Job *j)
 {
     HttpError err = { 0 };
     if (!j->opened) {
@@ -158,7 +158,7 @@ static void job_asked(Engine *e, Job *j)
     job_done(e, j);
 }
 
-static void job_cancelled(Engine *e, Job *j)
+static void job_cancelled(Runner *e, Job *j)
 {
     HttpError err = { 0 };
     metrics_cancelled(e->server->metrics, phase_of(j));
@@ -182,7 +182,7 @@ static void job_cancelled(Engine *e, Job *j)
 
 /* ---- looking around: between passes, and after the layers of one ---- */
 
-static void keep_alive(Engine *e, Job *j, double t)
+static void keep_alive(Runner *e, Job *j, double t)
 {
     const Choice *c = &j->choice[0];
     if (!j->q->stream) return;
@@ -197,7 +197,7 @@ static void keep_alive(Engine *e, Job *j, double t)
     send(j);
 }
 
-static void look(Engine *e)
+static void look(Runner *e)
 {
     double t = seconds_now();
     if (t - e->looked < LOOK_EVERY) return;
@@ -211,7 +211,7 @@ static void look(Engine *e)
     }
 }
 
-bool engine_progress(Engine *e)
+bool runner_progress(Runner *e)
 {
     look(e);
     if (e->server->stop) return false;
@@ -225,7 +225,7 @@ bool engine_progress(Engine *e)
 /* ---- joining ---- */
 
 /* The free session that can go on from most of the prompt; if none can from anything worth it, the one that was used longest ago. */
-static Slot *pick_slot(Engine *e, const JobPrompt *p)
+static Slot *pick_slot(Runner *e, const JobPrompt *p)
 {
     Slot *best = NULL, *oldest = NULL;
     int32_t most = 0;
@@ -268,7 +268,7 @@ static void open_answer(Job *j)
 }
 
 /* False: the job is over. */
-static bool start_choice(Engine *e, Job *j, Choice *c, Slot *slot)
+static bool start_choice(Runner *e, Job *j, Choice *c, Slot *slot)
 {
     HttpError err = { 0 };
     Server *s = e->server;
@@ -300,14 +300,14 @@ static bool start_choice(Engine *e, Job *j, Choice *c, Slot *slot)
     return false;
 }
 
-static int32_t free_slots(const Engine *e)
+static int32_t free_slots(const Runner *e)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_slots; i++) n += !e->slot[i].choice;
     return n;
 }
 
-static void admit(Engine *e)
+static void admit(Runner *e)
 {
     Job *next;
     for (Job *j; (j = queue_get(e->server->queue));) {
@@ -332,7 +332,7 @@ static void admit(Engine *e)
 static bool paused(const Choice *c) { return c->job->streaming && exchange_unread(c->job->x) > UNREAD_MAX; }
 
 /* The texts that are being written, and the prompt whose turn it is: first, as the step reads a chunk of the first only. */
-static int32_t gather(Engine *e)
+static int32_t gather(Runner *e)
 {
     e->n_in_pass = 0;
     e->reader = NULL;
@@ -349,7 +349,7 @@ static int32_t gather(Engine *e)
 }
 
 /* After a chunk: is the prompt read, and is one of the places reached where it is to be remembered? */
-static void read_on(Engine *e, Slot *x)
+static void read_on(Runner *e, Slot *x)
 {
     Choice *c = x->choice;
     const Server *s = e->server;
@@ -368,7 +368,7 @@ static void read_on(Engine *e, Slot *x)
     if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cache_scope != CACHE_OFF) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
 }
 
-static bool choice_ended(Engine *e, Choice *c, RunState st, const HttpError *err)
+static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err)
 {
     Job *j = c->job;
     if (st == RUN_FAILED) {
@@ -383,7 +383,7 @@ static bool choice_ended(Engine *e, Choice *c, RunState st, const HttpError *err
     return true;
 }
 
-static void pass_failed(Engine *e, const Slot *const *in, int32_t n)
+static void pass_failed(Runner *e, const Slot *const *in, int32_t n)
 {
     HttpError err = { 0 };
     http_fail(&err, 500, NULL, NULL, "%s", rt_step_error(e->bench.step));
@@ -391,7 +391,7 @@ static void pass_failed(Engine *e, const Slot *const *in, int32_t n)
         if (in[i]->choice) job_failed(e, in[i]->choice->job, &err);
 }
 
-static void pass(Engine *e)
+static void pass(Runner *e)
 {
     rt_session *s[SLOTS_MAX];
     rt_block out[SLOTS_MAX];
@@ -425,7 +425,7 @@ static void pass(Engine *e)
     choice_ended(e, c, RUN_OVER, NULL);
 }
 
-static void count(Engine *e)
+static void count(Runner *e)
 {
     int32_t running = 0, used = 0;
     const int32_t *text;
@@ -437,7 +437,7 @@ static void count(Engine *e)
     e->used = used;
 }
 
-void engine_run(Engine *e)
+void runner_run(Runner *e)
 {
     Server *s = e->server;
     for (;;) {
@@ -451,13 +451,13 @@ void engine_run(Engine *e)
     for (int32_t i = 0; i < e->n_slots; i++) run_leave(&e->bench, e->slot[i].s, NULL, 0);
 }
 
-void engine_now(const Engine *e, EngineNow *out) { *out = (EngineNow) { e->running, e->used, e->jobs }; }
+void runner_now(const Runner *e, RunnerNow *out) { *out = (RunnerNow) { e->running, e->used, e->jobs }; }
 
 /* ---- opening ---- */
 
-bool engine_open(Engine **out, Server *s)
+bool runner_open(Runner **out, Server *s)
 {
-    Engine *e = calloc(1, sizeof *e);
+    Runner *e = calloc(1, sizeof *e);
     rt_error err = { 0 };
     rt_session_options so = program_session_options(&s->o);
     rt_step_options st = program_step_options(&s->o);
@@ -474,7 +474,7 @@ bool engine_open(Engine **out, Server *s)
     return good || complain(&s->o, "%s", err.text) == EXIT_FINE;
 }
 
-void engine_close(Engine *e)
+void runner_close(Runner *e)
 {
     if (!e) return;
     for (int32_t i = 0; i < e->n_slots; i++) rt_session_free(e->slot[i].s);
