@@ -46,7 +46,7 @@ struct Server {
     Cache      *cache;                             /* NULL: off */
     Store      *store;
     Replay     *replay;
-    Engine     *runner;
+    Runner     *runner;
     char       *identity;
     int32_t     vocab, ctx;
     int64_t     model_time;                        /* the file's, seconds since 1970 */
