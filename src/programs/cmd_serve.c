@@ -329,6 +329,11 @@ static bool load(Serve *v)
     if (!choose_ctx(v)) return false;
     s->vocab = (int32_t) property(g, "model.vocab");
     s->ctx = s->o.ctx;
+    for (int32_t id = 0; id < s->vocab; id++) {
+        size_t n;
+        rt_token_bytes(g, id, &n);
+        if (n > s->longest) s->longest = n;
+    }
     s->model_time = stat(s->p.files.model, &st) == 0 ? (int64_t) st.st_mtime : 0;
     set_names(s);
     if (chat_open(&s->chat, &s->p, &err) != ST_OK) {

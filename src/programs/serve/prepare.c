@@ -41,8 +41,16 @@ static bool render(TemplateText *out, const Server *s, const Request *q, const j
     return chat_prompt_render(out, s->chat, &r, &err) == ST_OK || template_refused(e, &err);
 }
 
-static bool tokens_of(int32_t **out, int32_t *n, const Server *s, const TemplateText *t, HttpError *e)
+/* A text that cannot fit whatever its tokens are is not worth finding them. */
+static bool too_long(const Server *s, Dialect d, size_t bytes, HttpError *e)
 {
+    size_t least = s->longest ? bytes / s->longest : 0;
+    return least > (size_t) s->ctx && !http_fail_context(e, d, (int64_t) least, s->ctx);
+}
+
+static bool tokens_of(int32_t **out, int32_t *n, const Server *s, Dialect d, const TemplateText *t, HttpError *e)
+{
+    if (too_long(s, d, t->n, e)) return false;
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
     int32_t *ids = NULL;
     size_t cap = t->n / 2 + 64, count = 0;
@@ -98,7 +106,7 @@ static bool rendered(TemplateText *text, int32_t **t, int32_t *n, Server *s, con
         template_text_free(text);
         *text = (TemplateText) { 0 };
     }
-    return render(text, s, q, messages, generation, e) && tokens_of(t, n, s, text, e);
+    return render(text, s, q, messages, generation, e) && tokens_of(t, n, s, q->dialect, text, e);
 }
 
 /* replay false: as the template has it, for those who want to see that. */
@@ -111,12 +119,12 @@ static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, bool replay, 
         json_t *earlier = json_copy(q->messages);
         if (!earlier) return http_fail(e, 500, NULL, NULL, "out of memory");
         json_array_remove(earlier, json_array_size(earlier) - 1);
-        good = render(&t, s, q, earlier, true, e) && append_last(&t, q->messages, e) && tokens_of(&p->t, &p->n, s, &t, e);
+        good = render(&t, s, q, earlier, true, e) && append_last(&t, q->messages, e) && tokens_of(&p->t, &p->n, s, q->dialect, &t, e);
         json_decref(earlier);
     } else if (replay) {
         good = rendered(&t, &p->t, &p->n, s, q, q->messages, true, e);
     } else {
-        good = render(&t, s, q, q->messages, true, e) && tokens_of(&p->t, &p->n, s, &t, e);
+        good = render(&t, s, q, q->messages, true, e) && tokens_of(&p->t, &p->n, s, q->dialect, &t, e);
     }
     p->text = t.text;
     p->n_text = t.n;
@@ -214,6 +222,7 @@ static bool raw_prompt(JobPrompt *p, const Server *s, const Request *q, const Re
     rt_engine *g = s->p.engine;
     bool bos = from->text && rt_adds_bos(g) && rt_token_bos(g) >= 0;
     size_t cap = (from->text ? from->n : from->n_ids) + 2, n = 0;
+    if (from->text && too_long(s, q->dialect, from->n, e)) return false;
     p->t = malloc(cap * sizeof *p->t);
     if (!p->t) return http_fail(e, 500, NULL, NULL, "out of memory for the prompt's tokens");
     if (!from->text) {

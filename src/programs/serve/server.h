@@ -49,6 +49,7 @@ struct Server {
     Runner     *runner;
     char       *identity;
     int32_t     vocab, ctx;
+    size_t      longest;                           /* bytes of a token at most */
     int64_t     model_time;                        /* the file's, seconds since 1970 */
 };
 
