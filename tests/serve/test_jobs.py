@@ -149,7 +149,7 @@ class Queue(Base):
         server = self.serve("--chunk", "16")
         talk = Stream(server, chat("talk", **LONG))
         talk.read_until(b"content")
-        long = Stream(server, chat("word " * 900, max_tokens=5))
+        long = Stream(server, chat("return " * 900, max_tokens=5))
         short, out = in_thread(server.post, CHAT, chat("short", max_tokens=2))
         short.join()
         self.assertEqual(out[0][0], 200)
@@ -179,7 +179,7 @@ class Cancel(Base):
         for stream in (True, False):
             before = self.cancelled(server, "prefill")
             s = server.connect()
-            s.sendall(request(CHAT, chat("read %s " % stream + "word " * 1500, stream=stream)))
+            s.sendall(request(CHAT, chat("read %s " % stream + "return " * 1500, stream=stream)))
             self.assertTrue(server.wait_for(lambda: not server.idle()))
             s.close()                              # while the prompt is read
             self.assertTrue(server.wait_for(lambda: self.cancelled(server, "prefill") == before + 1, 2), stream)
@@ -270,11 +270,11 @@ class KeepAlive(Base):
         server = self.serve("--keepalive", "1", "--chunk", "1", "--parallel", "2", "--threads", "1")
         noise = Stream(server, chat("noise", **LONG))
         noise.read_until(b"content")
-        long = {**chat("word " * 1900), "max_tokens": 2}
+        long = {**chat("return " * 1900), "max_tokens": 2}
         s = Stream(server, long)
         s.rest()
         self.assertRegex(s.text.decode(), r": prefill \d+/\d+")
-        m = Stream(server, {**chat("other " * 1000), "max_tokens": 2}, "/v1/messages")
+        m = Stream(server, {**chat("self " * 1000), "max_tokens": 2}, "/v1/messages")
         m.rest()
         self.assertIn(b"event: ping", m.text)
         self.ends(server)
