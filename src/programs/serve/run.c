@@ -265,10 +265,12 @@ static bool goes_round(const Choice *c)
 
 /* ---- blocks ---- */
 
+/* Of a short answer half is kept for the text, whatever the reserve. */
 static bool budget_over(const Choice *c)
 {
     const Request *q = c->job->q;
-    return q->think_budget >= 0 && c->limit - c->fed <= q->reply_budget;
+    int64_t reserve = q->reply_budget < c->limit / 2 ? q->reply_budget : c->limit / 2;
+    return q->think_budget >= 0 && c->limit - c->fed <= reserve;
 }
 
 RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *block, HttpError *e)
@@ -348,6 +350,8 @@ static void score_row(void *ud, int32_t i, const float *logits, const float *tap
     tell_token(x->c, p->t[i + 1], &lp, 0);
 }
 
+static bool scores_prompt(const Request *q) { return q->echo && q->logprobs; }
+
 static RunState echo(Choice *c, const Bench *b, rt_session *s, HttpError *e)
 {
     const JobPrompt *p = c->prompt;
@@ -356,7 +360,7 @@ static RunState echo(Choice *c, const Bench *b, rt_session *s, HttpError *e)
     if (!q->echo) return RUN_GOES_ON;
     if (q->logprobs || q->return_tokens) tell_token(c, p->t[0], NULL, NAN);
     for (int32_t i = 1; q->return_tokens && !q->logprobs && i < p->n; i++) tell_token(c, p->t[i], NULL, NAN);
-    if (q->logprobs && p->n > 1) {
+    if (scores_prompt(q) && p->n > 1) {
         rt_status st = rt_rows(b->step, s, NULL, 0, p->t, NULL, p->n - 1, score_row, &x);
         if (st == RT_ECANCEL) return RUN_CANCELLED;
         if (st != RT_OK) {
@@ -391,27 +395,31 @@ static RunState first_tokens(Choice *c, rt_session *s, HttpError *e)
     return st == RUN_GOES_ON && !begin_form(c, e) ? RUN_FAILED : st;
 }
 
-RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e)
+void run_ready(Choice *c, const Bench *b, rt_session *s)
 {
-    const Job *j = c->job;
     const Server *server = b->server;
     const JobPrompt *p = c->prompt;
-    rt_stats stats;
+    const Request *q = c->job->q;
     run_leave(b, s, p->t, (size_t) p->n);
+    bool cached = server->cache && q->cache_scope != CACHE_OFF && !scores_prompt(q);
+    if (cached) cache_resume(server->cache, server->identity, s, p->t, (size_t) p->n, false, NULL, NULL);
+    c->past = (rt_stats) { .resumed = scores_prompt(q) ? 0 : rt_resumable(s, p->t, (size_t) p->n) };
+}
+
+RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e)
+{
+    const Request *q = c->job->q;
+    rt_stats stats;
     RunState st = echo(c, b, s, e);
     if (st != RUN_GOES_ON) return st;
-    if (server->cache && j->q->cache_scope != CACHE_OFF) cache_resume(server->cache, server->identity, s, p->t, (size_t) p->n, false, NULL, NULL);
-    c->past = (rt_stats) { 0 };
-    rt_logprobs_set(s, j->q->logprobs ? j->q->top_logprobs : -1);
-    rt_allow(s, j->form ? mask : NULL, c);
+    rt_logprobs_set(s, q->logprobs ? q->top_logprobs : -1);
+    rt_allow(s, c->job->form ? mask : NULL, c);
     st = first_tokens(c, s, e);
     if (st != RUN_GOES_ON) return st;
     rt_stats_get(s, &stats);
-    c->past.resumed = stats.resumed < p->n ? stats.resumed : p->n;
     c->state = CHOICE_RUNNING;
     c->reads = stats.resumed < stats.prompt_tokens - 1;
     if (!set_sampling(c, s)) return session_failed(s, e);
     mark_places(c, s, (int32_t) stats.resumed);
-    if (c->limit == 0 && !c->reads) return over(c, s, FINISH_LENGTH);
-    return RUN_GOES_ON;
+    return c->limit == 0 && !c->reads ? over(c, s, FINISH_LENGTH) : RUN_GOES_ON;
 }

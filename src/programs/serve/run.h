@@ -11,7 +11,10 @@ typedef struct { Server *server; rt_step *step; } Bench;
 
 typedef enum { RUN_GOES_ON, RUN_OVER, RUN_CANCELLED, RUN_FAILED } RunState;
 
-/* Notes the choice's prompt in the session, from what the session or the cache can go on. FAILED: *e. */
+/* The session will be this choice's: it gets what the cache has of the prompt. Afterwards c->past.resumed says how much need not be computed;
+ * nothing has been told yet. */
+void run_ready(Choice *c, const Bench *b, rt_session *s);
+/* Notes the prompt; what the answer begins with (an echo, forced tokens) is told. FAILED: *e. */
 RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e);
 /* After a step: takes what it brought. */
 RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *block, HttpError *e);

@@ -7,6 +7,7 @@
 
 #include "programs/serve/replay.h"
 #include "programs/serve/run.h"
+#include "programs/serve/store.h"
 
 enum { SLOTS_MAX = 64, UNREAD_MAX = 1 << 20 };
 static const double QUEUED_QUIETLY = 10, EVENT_EVERY = 60, LOOK_EVERY = 0.02;
@@ -102,6 +103,9 @@ static void job_done(Runner *e, Job *j)
     answer_usage(j->answer, &j->usage);
     answer_close(j->answer, (int64_t) time(NULL));
     replay_job(e->server, j);
+    size_t n;
+    const char *response = j->q->store ? answer_response(j->answer, &n) : NULL;
+    if (response) store_add(e->server->store, answer_id(j->answer), response, n, j->q->items);
     if (j->streaming) {
         send(j);
         exchange_end(j->x, true);
@@ -280,6 +284,9 @@ static bool start_choice(Runner *e, Job *j, Choice *c, Slot *slot)
     slot->choice = c;
     slot->used = ++e->clock;
     c->slot = (int32_t) (slot - e->slot);
+    run_ready(c, &e->bench, slot->s);
+    if (c->index % j->q->n == 0) j->usage.cached += c->past.resumed;
+    open_answer(j);
     e->in_pass[0] = e->reader = slot;              /* while an `echo` is scored it can be broken off */
     e->n_in_pass = 1;
     RunState st = run_start(c, &e->bench, slot->s, &err);
@@ -292,8 +299,7 @@ static bool start_choice(Runner *e, Job *j, Choice *c, Slot *slot)
         free_slot(e, c);
         return true;
     }
-    if (c->index % j->q->n == 0) j->usage.cached += c->past.resumed;
-    open_answer(j);
+    send(j);
     if (st == RUN_OVER) free_slot(e, c);
     if (j->n_done < j->n_choice) return true;
     job_done(e, j);
