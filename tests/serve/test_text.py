@@ -250,15 +250,16 @@ class Calls(unittest.TestCase):
 class Reasoning(unittest.TestCase):
     def opened(self, **more):
         """The demo's template knows no reasoning, but an answer that is gone on with may be in the middle of it."""
-        return S.json(CHAT, {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\nFirst"}], "continue_final_message": True,
+        return S.json(CHAT, {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\n"}], "continue_final_message": True,
                              "max_tokens": 60, "ignore_eos": True, **more})
 
     def test_budget(self):
         j = self.opened(reasoning={"max_tokens": 12})
-        u = j["usage"]["completion_tokens_details"]["reasoning_tokens"]
-        self.assertTrue(12 <= u <= 20, u)
-        self.assertTrue(j["choices"][0]["message"]["reasoning_content"])
-        self.assertTrue(j["choices"][0]["message"]["content"])
+        c = j["choices"][0]
+        # The small model may begin to reason again, which is ended at once: so the text counts, not the figure.
+        self.assertTrue(10 <= S.json("/tokenize", {"content": c["message"]["reasoning_content"]})["count"] <= 16)
+        self.assertTrue(c["message"]["content"])
+        self.assertEqual(c["finish_details"]["close_kind"], "hard")
         free = self.opened()
         self.assertEqual(free["usage"]["completion_tokens_details"]["reasoning_tokens"], 60)
 
@@ -272,7 +273,7 @@ class Reasoning(unittest.TestCase):
         try:
             for more in (dict(reasoning={"max_tokens": 12}), dict(reasoning={"max_tokens": 9}, max_tokens=200, ignore_eos=False, grammar='root ::= "yes" | "no"'),
                          dict(reasoning={"max_tokens": 10}, temperature=1, seed=3)):
-                body = {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\nFirst"}], "continue_final_message": True,
+                body = {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\n"}], "continue_final_message": True,
                         "max_tokens": 60, "ignore_eos": True, **more}
                 self.assertEqual(S.json(CHAT, body)["choices"], plain.json(CHAT, body)["choices"])
         finally:
