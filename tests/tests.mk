@@ -1,6 +1,7 @@
 # Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair, the ARM code under qemu
+#   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
 #   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
@@ -52,7 +53,14 @@ test: check
 	python3 tests/deps.py
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
+	@$(MAKE) --no-print-directory test-serve
 	@$(MAKE) --no-print-directory test-arm
+
+test-serve: ratoon
+	python3 tests/serve/test_http.py
+	python3 tests/serve/test_jobs.py
+	python3 tests/serve/test_text.py
+	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
@@ -66,4 +74,4 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-arm test-long tests-built run-all oracle
+.PHONY: check test test-serve test-arm test-long tests-built run-all oracle

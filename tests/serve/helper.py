@@ -14,6 +14,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
+DEMO = os.path.join(ROOT, "models", "demo", "ratoon-demo-q8_0.gguf")
 SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may take: sanitized builds
 
 
@@ -21,7 +22,7 @@ class Server:
     """`ratoon serve` on a free port. log: what it said on standard error so far."""
 
     def __init__(self, *options, wait=True, env=None):
-        self.p = subprocess.Popen([RATOON, "serve", "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
+        self.p = subprocess.Popen([RATOON, "serve", "-m", DEMO, "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
                                   env={**os.environ, **(env or {})})
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -343,6 +344,23 @@ class GoingOn(unittest.TestCase):
         self.assertEqual(S.ask("DELETE", "/v1/responses/" + r["id"])[0], 200)
         self.assertEqual(S.get("/v1/responses/" + r["id"])[0], 404)
         self.assertEqual(S.ask("DELETE", "/v1/responses/" + r["id"])[0], 404)
+
+
+class Documents(unittest.TestCase):
+    def test_curl_lines(self):
+        """Every curl line of README and doc/serving.md, against this server."""
+        if not shutil.which("curl"):
+            self.skipTest("no curl")
+        lines = []
+        for name in ("README.md", "doc/serving.md"):
+            with open(os.path.join(ROOT, name)) as f:
+                lines += [l.strip() for l in f if l.startswith("curl ")]
+        self.assertGreater(len(lines), 5)
+        for line in lines:
+            p = subprocess.run(line.replace("http://127.0.0.1:8080", S.url).replace("curl ", "curl -sS --fail-with-body ", 1), shell=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+            self.assertEqual(p.returncode, 0, (line, p.stdout, p.stderr))
+            self.assertRegex(p.stdout, r"choices|content|output")
 
 
 if __name__ == "__main__":
