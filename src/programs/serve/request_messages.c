@@ -251,8 +251,7 @@ bool read_messages(Reader *r)
         if (!read_message(r, json_array_get(all, i), p.s)) return false;
     }
     const json_t *last = json_array_get(q->messages, json_array_size(q->messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-    q->continue_final = role && strcmp(role, "assistant") == 0 && !json_object_get(last, "tool_calls");    /* so the dialect means it */
+    q->continue_final = role_is(last, "assistant") && !json_object_get(last, "tool_calls");    /* so the dialect means it */
     q->beta_context_window = wants_context_window(r);
     return read_tools_messages(r) && read_choice(r);
 }
