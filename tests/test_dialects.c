@@ -385,8 +385,8 @@ static void documented(void **state)
 static void unknown_fields(void **state)
 {
     (void) state;
-    Request *q = read_good(DIALECT_CHAT, "{'messages':[{'role':'user','content':'x','odd':1}],'nonsense':1,'absent':null,'thinking':{'odd':2},'tools':[{'type':'web_search'}]}");
-    json_t *want = json_of("['nonsense','thinking.odd','messages[0].odd','tools[0]']");
+    Request *q = read_good(DIALECT_CHAT, "{'messages':[{'role':'user','content':'x','odd':1}],'nonsense':1,'absent':null,'thinking':{'odd':2},'tools':[{'type':'web_search'},{'type':'function','function':{'name':'f','odd':1}}]}");
+    json_t *want = json_of("['nonsense','thinking.odd','messages[0].odd','tools[0]','tools[1].function.odd']");
     if (!json_equal(q->ignored, want)) print_error("%s\n", json_dumps(q->ignored, 0));
     assert_true(json_equal(q->ignored, want));
     json_decref(want);
@@ -770,6 +770,91 @@ static void golden(void **state)
     assert_true(n >= 40);
 }
 
+/* ---- answers come back ---- */
+
+static json_t *user_says(const char *text) { return json_pack("{s:s s:s}", "role", "user", "content", text); }
+
+/* The request that a client would send next: the first question, the answer as it was, results of its calls, another question. */
+static json_t *next_request(const Golden *g, const json_t *answer)
+{
+    json_t *next = json_loads(g->request, 0, NULL), *list = json_array(), *one, *results;
+    size_t i;
+    json_array_append_new(list, user_says("Hi"));
+    if (g->dialect == DIALECT_CHAT) {
+        json_t *message = json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message");
+        json_array_append(list, message);
+        json_array_foreach(json_object_get(message, "tool_calls"), i, one)
+            json_array_append_new(list, json_pack("{s:s s:O s:s}", "role", "tool", "tool_call_id", json_object_get(one, "id"), "content", "R"));
+    } else if (g->dialect == DIALECT_RESPONSES) {
+        json_array_extend(list, json_object_get(answer, "output"));
+        json_array_foreach(json_object_get(answer, "output"), i, one) {
+            char type[64];
+            snprintf(type, sizeof type, "%s_output", json_string_value(json_object_get(one, "type")));
+            if (json_object_get(one, "call_id")) json_array_append_new(list, json_pack("{s:s s:O s:s}", "type", type, "call_id", json_object_get(one, "call_id"), "output", "R"));
+        }
+        json_object_del(next, "previous_response_id");
+    } else {
+        json_array_append_new(list, json_pack("{s:s s:O}", "role", "assistant", "content", json_object_get(answer, "content")));
+        results = json_array();
+        json_array_foreach(json_object_get(answer, "content"), i, one)
+            if (json_object_get(one, "id")) json_array_append_new(results, json_pack("{s:s s:O s:s}", "type", "tool_result", "tool_use_id", json_object_get(one, "id"), "content", "R"));
+        json_array_append_new(list, json_pack("{s:s s:o}", "role", "user", "content", results));
+    }
+    json_array_append_new(list, user_says("And?"));
+    json_object_set_new(next, g->dialect == DIALECT_RESPONSES ? "input" : "messages", list);
+    return next;
+}
+
+/* What the model said, as the client's next request brings it back: text, reasoning and calls are all there, and nothing is ignored. */
+static void answers_come_back(void **state)
+{
+    (void) state;
+    char path[512];
+    int n = 0;
+    DIR *d = opendir(GOLDEN_FOLDER);
+    for (struct dirent *e; d && (e = readdir(d)); ) {
+        Golden g;
+        HttpError err;
+        Request *before, *after;
+        if (!strstr(e->d_name, ".txt") || strstr(e->d_name, "error") || strncmp(e->d_name, "completions", 11) == 0) continue;
+        snprintf(path, sizeof path, GOLDEN_FOLDER "/%s", e->d_name);
+        open_golden(&g, path, e->d_name);
+        char *body = section(g.text, "body");
+        json_t *answer = json_loads(body, 0, NULL), *first = json_loads(g.request, 0, NULL), *next = next_request(&g, answer);
+        assert_true(request_read(&before, g.dialect, first, NULL, &DEFAULTS, &err));
+        if (!request_read(&after, g.dialect, next, NULL, &DEFAULTS, &err)) fail_msg("%s: %s: %s", e->d_name, err.param, err.message);
+        if (!json_equal(before->ignored, after->ignored)) fail_msg("%s: ignored %s", e->d_name, json_dumps(after->ignored, 0));
+        size_t calls = 0, results = 0, i;
+        bool text = false, reasoning = false;
+        json_t *m;
+        json_array_foreach(after->messages, i, m) {
+            const char *role = json_string_value(json_object_get(m, "role"));
+            if (strcmp(role, "tool") == 0) results++;
+            if (strcmp(role, "tool") == 0) assert_non_null(json_object_get(m, "name"));
+            if (strcmp(role, "assistant") != 0) continue;
+            calls += json_array_size(json_object_get(m, "tool_calls"));
+            text |= json_string_length(json_object_get(m, "content")) > 0;
+            reasoning |= json_object_get(m, "reasoning_content") != NULL;
+        }
+        bool once = strcmp(e->d_name, "chat_functions.txt") == 0;      /* results of that form have no id */
+        if (!once) assert_int_equal(calls, results);
+        assert_int_equal(calls > 0, strstr(g.script, "\"call\"") != NULL);
+        assert_int_equal(text, strstr(g.script, "\"text\"") != NULL);
+        bool hidden = strstr(e->d_name, "hidden") || strstr(e->d_name, "omitted") || strstr(e->d_name, "handle");
+        assert_int_equal(reasoning, strstr(g.script, "\"reason\"") != NULL && !hidden);
+        request_free(before);
+        request_free(after);
+        json_decref(answer);
+        json_decref(first);
+        json_decref(next);
+        free(body);
+        close_golden(&g);
+        n++;
+    }
+    closedir(d);
+    assert_true(n >= 40);
+}
+
 /* ---- the encoder's own promises ---- */
 
 /* Bytes that come in halves of characters leave as characters, and what never becomes one as U+FFFD. */
@@ -929,6 +1014,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table),         cmocka_unit_test(documented), cmocka_unit_test(unknown_fields), cmocka_unit_test(conversations), cmocka_unit_test(refusals),
         cmocka_unit_test(meanings),      cmocka_unit_test(handles_and_headers), cmocka_unit_test(tools_and_back), cmocka_unit_test(limits), cmocka_unit_test(golden),
+        cmocka_unit_test(answers_come_back),
         cmocka_unit_test(characters),    cmocka_unit_test(errors),     cmocka_unit_test(no_memory), cmocka_unit_test(stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

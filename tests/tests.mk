@@ -52,6 +52,7 @@ test: check
 	python3 tests/deps.py
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
+	python3 tests/serve/sdk_replay.py
 	@$(MAKE) --no-print-directory test-arm
 
 test-long: test

@@ -128,6 +128,7 @@ static const struct { Dialect dialect; const char *body, *says; } MEANINGS[] = {
     { DIALECT_MESSAGES, "{" USER ",'tools':[{'name':'f','input_schema':{}}],'tool_choice':{'type':'tool','name':'f'}}", "choice 3 f 1 " },
     { DIALECT_MESSAGES, "{'messages':[{'role':'user','content':'x'},{'role':'assistant','content':'pre'}]}", "choice 0  1 1" },
     { DIALECT_MESSAGES, "{" USER ",'tools':[{'type':'bash_20250124','name':'bash'},{'type':'text_editor_20250728','name':'ed'},{'type':'web_search_20250305','name':'w'}]}", "'name': 'ed'" },
-    { DIALECT_CHAT, "{" USER ",'tools':[{'type':'function','function':{'name':'f'}}],'functions':[{'name':'g'}],'function_call':{'name':'g'}}", "choice 3 g" },
+    { DIALECT_CHAT, "{" USER ",'tools':[{'type':'function','function':{'name':'f'}}],'functions':[{'name':'g'}],'function_call':{'name':'g'}}", "choice 3 g 1 " },
+    { DIALECT_CHAT, "{" USER ",'functions':[{'name':'g'}],'function_call':{'name':'g'}}", "choice 3 g 0 " },
     { DIALECT_COMPLETIONS, "{'prompt':[[5,6],'x']}", "prompt  2 5\nprompt x 0 -1\n" }, { DIALECT_COMPLETIONS, "{'prompt':[5,6]}", "prompt  2 5\n" }, { DIALECT_COMPLETIONS, "{'prompt':''}", "prompt  0 -1\n" },
 };

@@ -11,6 +11,7 @@ static bool read_tool_calls(Reader *r, json_t *m, const json_t *calls, const cha
         Path p = path_of("%s.tool_calls[%zu]", path, i);
         if (!json_is_object(call)) return refuse(r, p.s, "%s is not an object", p.s);
         bool custom = strcmp(type_field(call), "custom") == 0;
+        name_others(r, call, p.s, "id|type|index|function|custom");
         const char *key = custom ? "custom" : "function", *id, *name;
         const json_t *f = json_object_get(call, key), *arguments = json_object_get(f, custom ? "input" : "arguments");
         if (!text_field(r, &id, call, p.s, "id")) return false;
