@@ -8,7 +8,6 @@
 
 #include "programs/serve/answer.h"
 #include "programs/serve/fields.h"
-#include "programs/serve/store.h"
 #include "base/json.h"
 
 #include <cmocka.h>
@@ -950,64 +949,6 @@ static void no_memory(void **state)
     }
 }
 
-/* A conversation of three responses: each goes on from the one before, and the oldest leaves when the store is full. */
-static void stored(void **state)
-{
-    (void) state;
-    ResponseStore *s = store_new(2, 1 << 16);
-    RequestDefaults d = DEFAULTS;
-    unsigned char counter = 0;
-    char last[64] = "", first[64] = "", item[64] = "";
-    HttpError e;
-    d.lookup = (RequestLookup) { s, store_response, store_item };
-    for (int turn = 0; turn < 3; turn++) {
-        json_t *body = json_of("{'input':'q','instructions':'s'}");
-        Request *q;
-        size_t n;
-        if (*last) json_object_set_new(body, "previous_response_id", json_string(last));
-        assert_true(request_read(&q, DIALECT_RESPONSES, body, NULL, &d, &e));
-        assert_int_equal(json_array_size(q->messages), 2 + 2 * (size_t) turn);         /* the instructions are not carried on */
-        Answer *a = answer_new(&(AnswerOptions) { .request = q, .version = "1", .random = count_up, .ud = &counter });
-        answer_open(a);
-        answer_event(a, 0, &(ReplyEvent) { .kind = REPLY_TEXT, .bytes = "a", .n = 1 });
-        answer_end(a, 0, &(AnswerEnd) { .reason = FINISH_STOP });
-        assert_null(answer_response(a, &n));
-        answer_close(a, 0);
-        const char *object = answer_response(a, &n);
-        assert_true(store_put(s, q, answer_id(a), object, n));
-        snprintf(last, sizeof last, "%s", answer_id(a));
-        if (turn == 0) snprintf(first, sizeof first, "%s", last);
-        size_t len;
-        char *copy = store_get(s, last, &len);
-        assert_int_equal(len, n);
-        assert_memory_equal(copy, object, n);
-        json_t *v = json_loads(copy, 0, NULL);
-        snprintf(item, sizeof item, "%s", json_string_value(json_object_get(json_array_get(json_object_get(v, "output"), 0), "id")));
-        json_decref(v);
-        free(copy);
-        answer_free(a);
-        request_free(q);
-        json_decref(body);
-    }
-    json_t *v = store_response(s, first);
-    assert_null(v);
-    v = store_item(s, item);
-    assert_string_equal(json_string_value(json_object_get(v, "type")), "message");
-    json_decref(v);
-    assert_null(store_item(s, "msg_nothing"));
-    assert_true(store_delete(s, last));
-    assert_false(store_delete(s, last));
-    store_free(s);
-    s = store_new(4, 100);                         /* too small for any */
-    Request *q = read_good(DIALECT_RESPONSES, "{'input':'q'}");
-    char object[200] = "{\"output\":[]}";
-    memset(object + strlen(object), ' ', sizeof object - strlen(object) - 1);
-    assert_false(store_put(s, q, "resp_x", object, strlen(object)));
-    assert_false(store_put(s, q, "resp_x", "nonsense", 8));
-    request_free(q);
-    store_free(s);
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -1015,7 +956,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(table),         cmocka_unit_test(documented), cmocka_unit_test(unknown_fields), cmocka_unit_test(conversations), cmocka_unit_test(refusals),
         cmocka_unit_test(meanings),      cmocka_unit_test(handles_and_headers), cmocka_unit_test(tools_and_back), cmocka_unit_test(limits), cmocka_unit_test(golden),
         cmocka_unit_test(answers_come_back),
-        cmocka_unit_test(characters),    cmocka_unit_test(errors),     cmocka_unit_test(no_memory), cmocka_unit_test(stored),
+        cmocka_unit_test(characters),    cmocka_unit_test(errors),     cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
