@@ -13,7 +13,7 @@ LONG_SRC  := $(wildcard tests/long_*.c)
 LONG_NAME := $(LONG_SRC:tests/%.c=%)
 HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema image record reply
+FUZZ      := gguf safetensors template tokenizer grammar schema image record reply request
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 $(BUILD)/tests/%.o: COMMON += -Itests
@@ -57,6 +57,7 @@ test: check
 	@$(MAKE) --no-print-directory test-arm
 
 test-serve: ratoon
+	python3 tests/serve/sdk_replay.py
 	python3 tests/serve/test_http.py
 	python3 tests/serve/test_jobs.py
 	python3 tests/serve/test_text.py

@@ -99,7 +99,7 @@ static void put_number(Out *o, double x, char how)
     if (isnan(x)) out_text(o, "null");
     else if (isinf(x)) out_text(o, x < 0 ? "-9999.0" : "9999.0");
     else {
-        snprintf(text, sizeof text, how == 'f' ? "%.3f" : "%.9g", x);
+        snprintf(text, sizeof text, how == 'f' ? "%.3f" : "%.7g", x);
         out_text(o, text);
     }
 }

@@ -16,7 +16,7 @@ void out_string(Out *o, const char *s, size_t n);  /* with quotes and escapes */
 void out_value(Out *o, const json_t *v);           /* NULL: null */
 
 /* A piece of JSON: ' stands for the double quote, %s is a string (NULL: null), %d and %lld whole numbers, %i true or false, %f a number with
- * three digits behind the point, %g one with nine in all (infinite: -9999, none: null). */
+ * three digits behind the point, %g one with seven in all (infinite: -9999, none: null). */
 void out_json(Out *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Bytes of s that are no beginning of a character whose end is still to come. */

@@ -416,7 +416,7 @@ bool request_read(Request **out, Dialect d, json_t *body, const RequestHeaders *
         good = !r.no_memory && read_all(&r);
     }
     json_decref(r.call_names);
-    if ((!q || r.no_memory) && (good || e->status == 0)) good = http_fail(e, 500, NULL, NULL, "out of memory for the request");
+    if (!q || r.no_memory) good = http_fail(e, 500, NULL, NULL, "out of memory for the request");
     if (good) *out = q;
     else request_free(q);
     return good;

@@ -35,7 +35,7 @@ bool http_fail_context(HttpError *e, Dialect d, int64_t n_prompt, int64_t n_ctx)
 enum { THINK_OFF, THINK_ON, THINK_AUTO };          /* auto: the template decides (enable_thinking is not passed) */
 typedef enum { EFFORT_LOW, EFFORT_MEDIUM, EFFORT_HIGH, EFFORT_XHIGH, EFFORT_MAX, EFFORTS } Effort;
 
-/* How the stored items of an earlier response are found (store.h); both return a new reference or NULL. */
+/* How the stored items of an earlier response are found; both return a new reference or NULL. */
 typedef struct {
     void *ud;
     json_t *(*response)(void *ud, const char *id); /* all items of a response's input and output, in order */

@@ -11,6 +11,7 @@ static bool read_tool_calls(Reader *r, json_t *m, const json_t *calls, const cha
         Path p = path_of("%s.tool_calls[%zu]", path, i);
         if (!json_is_object(call)) return refuse(r, p.s, "%s is not an object", p.s);
         bool custom = strcmp(type_field(call), "custom") == 0;
+        name_others(r, call, p.s, "id|type|index|function|custom");
         const char *key = custom ? "custom" : "function", *id, *name;
         const json_t *f = json_object_get(call, key), *arguments = json_object_get(f, custom ? "input" : "arguments");
         if (!text_field(r, &id, call, p.s, "id")) return false;
@@ -120,10 +121,10 @@ bool read_chat(Reader *r)
     if (json_array_size(q->messages) == 0) return refuse(r, "messages", "messages holds nothing but a header without a text");
     n = json_array_size(q->messages);
     last = json_array_get(q->messages, n - 1);
-    bool open = strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0 && !json_object_get(last, "tool_calls");
+    bool open = role_is(last, "assistant") && !json_object_get(last, "tool_calls");
     if (q->continue_final && !open) return refuse(r, "continue_final_message", "continue_final_message: the last message is no text of the assistant");
     q->continue_final |= open && r->d->prefill_assistant;
-    if (q->continue_final && n > 1 && strcmp(json_string_value(json_object_get(json_array_get(q->messages, n - 2), "role")), "assistant") == 0)
+    if (q->continue_final && n > 1 && role_is(json_array_get(q->messages, n - 2), "assistant"))
         return refuse(r, "messages", "the last two messages are both the assistant's, so none of them can be continued");
     return read_tools_chat(r) && read_choice(r);
 }

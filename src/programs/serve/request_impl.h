@@ -40,6 +40,7 @@ bool  is_among(const char *bars, const char *s, size_t n);
 
 /* A new message of that role at the end of the conversation; content NULL: left out. */
 json_t *add_message(Reader *r, const char *role, json_t *content);
+bool    role_is(const json_t *message, const char *role);
 /* One more text in a list of parts. */
 void    add_part(Reader *r, json_t *parts, const char *text, size_t n);
 /* Parts as a message's content: none "", one a string, more a list. Gives parts up. */

@@ -140,6 +140,7 @@ static bool add_tool_use(Reader *r, json_t *m, const json_t *block, const char *
     const json_t *input = json_object_get(block, "input");
     if (!text_field(r, &id, block, path, "id") || !text_field(r, &name, block, path, "name")) return false;
     if (!name || !*name) return refuse(r, p.s, "%s is missing", p.s);
+    name_others(r, block, path, "type|id|name|input|cache_control");
     if (input && !json_is_null(input) && !json_is_object(input)) return refuse(r, at.s, "%s is not an object", at.s);
     return add_call(r, m, id, name, json_is_object(input) ? json_deep_copy(input) : json_object(), path);
 }
@@ -148,6 +149,7 @@ static bool add_thinking(Reader *r, json_t *m, json_t *reasoning, const json_t *
 {
     const char *text, *signature;
     if (!text_field(r, &text, block, path, "thinking") || !text_field(r, &signature, block, path, "signature")) return false;
+    name_others(r, block, path, "type|thinking|signature");
     if (text && *text) {
         if (json_array_size(reasoning) > 0) add_part(r, reasoning, "\n", 1);
         add_part(r, reasoning, text, strlen(text));
@@ -251,8 +253,7 @@ bool read_messages(Reader *r)
         if (!read_message(r, json_array_get(all, i), p.s)) return false;
     }
     const json_t *last = json_array_get(q->messages, json_array_size(q->messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-    q->continue_final = role && strcmp(role, "assistant") == 0 && !json_object_get(last, "tool_calls");    /* so the dialect means it */
+    q->continue_final = role_is(last, "assistant") && !json_object_get(last, "tool_calls");    /* so the dialect means it */
     q->beta_context_window = wants_context_window(r);
     return read_tools_messages(r) && read_choice(r);
 }

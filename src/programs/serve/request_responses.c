@@ -76,6 +76,7 @@ static bool read_reasoning_item(Turn *t, const json_t *item, const char *path)
 {
     const char *handle;
     if (!text_field(t->r, &handle, item, path, "encrypted_content")) return false;
+    name_others(t->r, item, path, "type|id|status|summary|content|encrypted_content");
     json_t *m = open_turn(t);
     const json_t *content = json_object_get(item, "content");
     add_lines(t->r, t->reasoning, json_array_size(content) > 0 ? content : json_object_get(item, "summary"));
@@ -100,6 +101,7 @@ static bool read_call_item(Turn *t, const json_t *item, const char *type, const 
         !text_field(r, &text, item, path, custom ? "input" : "arguments"))
         return false;
     Path p = path_of("%s.name", path);
+    name_others(r, item, path, custom ? "type|id|status|call_id|name|namespace|input" : shell ? "type|id|status|call_id|action" : "type|id|status|call_id|name|namespace|arguments");
     if (shell) name = "local_shell";
     if (!name || !*name) return refuse(r, p.s, "%s is missing", p.s);
     json_t *model_name = joined_name(r, space, name), *arguments;
@@ -121,6 +123,7 @@ static bool read_output_item(Turn *t, const json_t *item, const char *path)
     if (!call_id_of(r, &id, item, path)) return false;
     Path p = path_of("%s.call_id", path), at = path_of("%s.output", path);
     if (!json_object_get(r->call_names, id)) return refuse(r, p.s, "%s is \"%.100s\", and no call with that id comes before it: send the whole history", p.s, id);
+    name_others(r, item, path, "type|id|status|call_id|output");
     const json_t *output = json_object_get(item, "output");
     json_t *content;
     if (json_is_object(output)) {

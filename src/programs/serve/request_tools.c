@@ -54,6 +54,7 @@ static bool add_function(Reader *r, const json_t *given, const char *parameters_
     const json_t *parameters = json_object_get(given, parameters_key);
     if (parameters && !json_is_null(parameters) && !json_is_object(parameters)) return refuse(r, at.s, "%s is not an object", at.s);
     if (json_is_true(json_object_get(given, "strict"))) fields_ignore(r->q, "%s.strict", path);
+    name_others(r, given, path, strcmp(parameters_key, "parameters") == 0 ? "type|name|description|strict|cache_control|parameters" : "type|name|description|strict|cache_control|input_schema");
     json_t *f = keep(r, json_object());
     keep_in(r, f, "name", joined_name(r, namespace_, name));
     if (description) keep_in(r, f, "description", json_string(description));
@@ -70,6 +71,7 @@ static bool add_custom(Reader *r, const json_t *given, const char *namespace_, c
     if (!name) return refuse(r, p.s, "%s is missing", p.s);
     const json_t *format = json_object_get(given, "format");
     if (json_is_object(format) && strcmp(type_field(format), "text") != 0) fields_ignore(r->q, "%s.format", path);
+    name_others(r, given, path, "type|name|description|format|cache_control");
     json_t *f = keep(r, json_pack("{s:o s:s s:{s:s s:{s:{s:s}} s:[s]}}", "name", joined_name(r, namespace_, name), "description", description ? description : "", "parameters",
                                   "type", "object", "properties", "input", "type", "string", "required", "input"));
     return add_tool(r, (RequestTool) { .kind = TOOL_CUSTOM, .wire_name = name, .wire_namespace = namespace_ }, f, path);
@@ -96,8 +98,10 @@ bool read_tools_chat(Reader *r)
         Path at = path_of("%s.%s", p.s, custom ? "custom" : "function");
         const json_t *f = json_object_get(t, custom ? "custom" : "function");
         if (!json_is_object(f)) return refuse(r, at.s, "%s is not an object", at.s);
+        name_others(r, t, p.s, "type|function|custom|cache_control");
         if (!(custom ? add_custom(r, f, NULL, at.s) : add_function(r, f, "parameters", NULL, at.s))) return false;
     }
+    if (json_array_size(functions) > 0 && !json_is_array(tools)) r->q->parallel_calls = false;      /* the old form has room for one call */
     for (size_t i = 0; i < json_array_size(functions); i++) {
         Path p = path_of("functions[%zu]", i);
         if (!json_is_object(json_array_get(functions, i))) return refuse(r, p.s, "%s is not an object", p.s);
