@@ -119,7 +119,7 @@ static char *dump(const Request *q)
     fprintf(f, "n %d max %lld log %d %d form %d %s %s\n", (int) q->n, (long long) q->max_tokens, q->logprobs, (int) q->top_logprobs, (int) q->constraint, q->grammar ? q->grammar : "",
             q->constraint_field ? q->constraint_field : "");
     fprintf(f, "think %d %lld %lld %s show %d %d %d\n", q->thinking, (long long) q->think_budget, (long long) q->reply_budget, q->effort ? q->effort : "", q->show_reasoning, q->think_inline, q->reason_handle);
-    fprintf(f, "cache %d %d %d session %s spec %d %d store %d %s\n", (int) q->cache_scope, (int) q->cache_window, (int) q->cache_keep, q->session ? q->session : "", (int) q->speculative,
+    fprintf(f, "cache %d %d %d session %s spec %d store %d %s\n", (int) q->cache_scope, (int) q->cache_window, (int) q->cache_keep, q->session ? q->session : "",
             (int) q->spec_budget, q->store, q->previous_response ? q->previous_response : "");
     fclose(f);
     return s;
@@ -152,7 +152,7 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "thinking.reply_budget", "9", NULL, false }, { "thinking.display", "'omitted'", NULL, false }, { "thinking_budget_tokens", "9", NULL, false }, { "think", "true", NULL, false }, { "enable_thinking", "true", NULL, false }, { "reasoning_format", "'none'", NULL, false },
     { "return_tokens", "true", NULL, false }, { "timings_per_token", "true", NULL, false }, { "return_progress", "true", NULL, false }, { "cache_prompt", "false", NULL, false }, { "prefix_cache", "{'scope':'off'}", NULL, false }, { "prefix_cache.scope", "'full'", NULL, false },
     { "prefix_cache.window", "5", NULL, false }, { "prompt_cache_key", "'s'", NULL, false }, { "extra_body", "{'session_id':'s'}", NULL, false }, { "extra_body.session_id", "'s'", NULL, false }, { "session_id", "'s'", NULL, false },
-    { "speculative", "{'budget':3}", NULL, false }, { "speculative.mode", "'off'", NULL, false }, { "speculative.verify_width", "5", NULL, false }, { "speculative.budget", "5", NULL, false }, { "store", "false", NULL, false },
+    { "speculative", "{'budget':0}", NULL, false }, { "speculative.mode", "'off'", NULL, false }, { "speculative.verify_width", "1", NULL, false }, { "speculative.budget", "0", NULL, false }, { "store", "false", NULL, false },
     { "include", "['reasoning.encrypted_content']", NULL, false },
 };
 

@@ -239,7 +239,7 @@ static bool choose_ctx(Serve *v)
         st.sessions = o->parallel;
         if (given || room == 0) return true;
         if (rt_plan(&ro, &so, &st, add_part, sum, &e) != RT_OK) return complain(o, "%s", e.text) == EXIT_FINE;
-        if ((sum[0] + sum[1] / 8) * (size_t) o->parallel <= room || o->ctx / 2 < CTX_LEAST) return true;
+        if (sum[0] * (size_t) o->parallel + sum[1] <= room || o->ctx / 2 < CTX_LEAST) return true;
         o->ctx /= 2;
     }
 }
@@ -344,7 +344,10 @@ static bool load(Serve *v)
     s->replay = replay_new();
     if (!set_style(s) || !s->store || !s->replay || !(s->forms = forms_new(g, s->style))) return complain(&s->o, "out of memory") == EXIT_FINE;
     set_request_defaults(s);
-    return open_cache(v) && runner_open(&s->runner, s);
+    Runner *runner = NULL;
+    bool good = open_cache(v) && runner_open(&runner, s);
+    s->runner = runner;
+    return good;
 }
 
 static void say_ready(const Serve *v)

@@ -132,13 +132,14 @@ class Queue(Base):
 
     def test_first_come_first_served(self):
         server = self.serve("--parallel", "1")
-        first = Stream(server, chat("first", max_tokens=600, ignore_eos=True))
+        first = Stream(server, chat("first", **LONG))
         first.read_until(b"content")
         done, threads = [], []
         for i in range(6):
             n = server.json("/health?verbose=1")["waiting"]
-            threads.append(in_thread(lambda i=i: (server.post(CHAT, chat("x", max_tokens=3)), done.append(i))))
+            threads.append(in_thread(lambda i=i: (server.post(CHAT, chat("x", max_tokens=60, ignore_eos=True)), done.append(i))))
             self.assertTrue(server.wait_for(lambda: server.json("/health?verbose=1")["waiting"] > n or done))
+            time.sleep(0.03 * SLOW)                # until a worker has read it
         first.rest()
         for t, _ in threads:
             t.join()

@@ -131,6 +131,35 @@ class Sampling(unittest.TestCase):
             self.assertEqual(S.post("/v1/completions", {"prompt": [bad]})[0], 400)
 
 
+class Honest(unittest.TestCase):
+    """What a request may ask for beside the text."""
+
+    def test_speculation_off(self):
+        usual, plain = ask(max_tokens=60), ask(max_tokens=60, speculative={"mode": "off"})
+        self.assertEqual(plain["choices"], usual["choices"])
+        self.assertEqual(plain["timings"]["draft_n"], 0)
+        self.assertGreater(usual["timings"]["draft_n"], 0)
+        self.assertNotIn("ignored", plain)
+        self.assertEqual(ask(max_tokens=5, speculative={"budget": 9, "mode": "chain"})["ignored"], ["speculative.budget", "speculative.mode"])
+
+    def test_special_tokens_are_shown(self):
+        bos = S.json("/tokenize", {"content": "<|im_start|>"})["tokens"][0]
+        body = {"prompt": "a", "max_tokens": 3, "ignore_eos": True, "logit_bias": {str(bos): 100}}
+        self.assertEqual(S.json("/v1/completions", body)["choices"][0]["text"], "")
+        self.assertEqual(S.json("/v1/completions", {**body, "special": True})["choices"][0]["text"], "<|im_start|>" * 3)
+
+    def test_progress(self):
+        parts = streamed(chat("return " * 900, max_tokens=2, return_progress=True, prefix_cache={"scope": "off"}))
+        seen = [p["prompt_progress"] for p in parts[:-1] if "prompt_progress" in p]
+        self.assertGreater(len(seen), 2)
+        self.assertEqual(sorted(x["processed"] for x in seen), [x["processed"] for x in seen])
+
+    def test_tokens_returned(self):
+        j = S.json("/v1/completions", {"prompt": "def f", "max_tokens": 9, "ignore_eos": True, "return_tokens": True})
+        ids = j["choices"][0].get("tokens") or j.get("tokens")
+        self.assertEqual(S.json("/detokenize", {"tokens": ids})["content"], j["choices"][0]["text"])
+
+
 class Logprobs(unittest.TestCase):
     def test_chat(self):
         j = ask(logprobs=True, top_logprobs=5)

@@ -223,7 +223,6 @@ void exchange_stream(Exchange *x, const char *type)
     }
     MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache, no-store");
     MHD_add_response_header(r, "X-Accel-Buffering", "no");
-    x->streams = true;
     answer_with(x, 200, type, r);
 }
 
@@ -232,7 +231,7 @@ bool exchange_write(Exchange *x, const char *bytes, size_t n)
     pthread_mutex_lock(&x->lock);
     bool good = !x->gone && !x->ended;
     if (good && x->n_out + n > x->cap_out) {
-        memmove(x->out, x->out + x->at, x->n_out - x->at);
+        if (x->at > 0) memmove(x->out, x->out + x->at, x->n_out - x->at);
         x->n_out -= x->at;
         x->at = 0;
         size_t cap = x->cap_out ? x->cap_out : 4096;

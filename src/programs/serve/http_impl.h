@@ -49,7 +49,7 @@ struct Exchange {
     HttpError   refusal;                           /* status 0: none; said when the body has been read */
     char       *body; size_t n_body, cap_body, dropped;
     /* answer */
-    bool        answered, queued, streams, asleep, ended, whole, gone;
+    bool        answered, queued, asleep, ended, whole, gone;
     struct MHD_Response *response;
     int         status;
     char       *out; size_t at, n_out, cap_out;    /* of a stream: [at, n_out) is unread */

@@ -226,7 +226,7 @@ static bool raw_prompt(JobPrompt *p, const Server *s, const Request *q, const Re
     p->t = malloc(cap * sizeof *p->t);
     if (!p->t) return http_fail(e, 500, NULL, NULL, "out of memory for the prompt's tokens");
     if (!from->text) {
-        memcpy(p->t, from->ids, from->n_ids * sizeof *p->t);
+        if (from->n_ids) memcpy(p->t, from->ids, from->n_ids * sizeof *p->t);
         n = from->n_ids;
     } else if (q->parse_special) {
         n = rt_tokenize(g, from->text, from->n, true, p->t, cap);
@@ -296,7 +296,7 @@ static bool open_reply(Choice *c, HttpError *e)
                        .one_call = !q->parallel_calls || q->call_choice == CALL_NAMED, .bare_off = q->constraint != CONSTRAINT_NONE, .promote = s->style.calls == CALLS_QWEN35,
                        .prompt = raw ? NULL : c->prompt->text, .n_prompt = raw ? 0 : c->prompt->n_text,
                        .think_max = q->think_budget < 0 ? -1 : q->think_budget > INT32_MAX ? INT32_MAX : (int32_t) q->think_budget, .think_message = s->o.reasoning_message,
-                       .stop = q->stop, .n_stop = q->n_stop, .stop_in_reasoning = true, .token = token_of, .ud = s->p.engine };
+                       .stop = q->stop, .n_stop = q->n_stop, .stop_in_reasoning = true, .think_inline = q->think_inline, .token = token_of, .ud = s->p.engine };
     Error err = { 0 };
     if (!raw && s->style.calls == CALLS_NONE && forced) o.style.calls = CALLS_JSON;
     if (reply_open(&c->reply, &o, &err) == ST_OK) return true;

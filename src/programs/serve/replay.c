@@ -278,7 +278,7 @@ static bool append_ids(Ids *to, const int32_t *t, size_t n)
         to->t = more;
         to->cap = cap;
     }
-    memcpy(to->t + to->n, t, n * sizeof *t);
+    if (n > 0) memcpy(to->t + to->n, t, n * sizeof *t);
     to->n += n;
     return true;
 }

@@ -321,9 +321,10 @@ static void read_speculative(Reader *r)
     const json_t *o = json_object_get(r->body, "speculative"), *width = json_object_get(o, "verify_width");
     const char *mode = json_string_value(json_object_get(o, "mode"));
     if (json_is_integer(width) && !json_is_integer(json_object_get(o, "budget"))) q->spec_budget = (int32_t) json_integer_value(width) - 1;
-    if (!mode) return;
-    q->speculative = strcmp(mode, "off") == 0 ? SPEC_OFF : strcmp(mode, "chain") == 0 ? SPEC_CHAIN : strcmp(mode, "tree") == 0 ? SPEC_TREE : SPEC_AUTO;
-    if (q->speculative == SPEC_OFF) q->spec_budget = 0;
+    if (mode && strcmp(mode, "off") == 0) q->spec_budget = 0;
+    /* The trees of all requests of a pass grow from one heap, so one alone has no shape or size of its own: off is the choice it has. */
+    if (q->spec_budget > 0) fields_ignore(q, json_is_integer(json_object_get(o, "budget")) ? "speculative.budget" : "speculative.verify_width");
+    if (mode && (strcmp(mode, "chain") == 0 || strcmp(mode, "tree") == 0)) fields_ignore(q, "speculative.mode");
 }
 
 static bool read_session(Reader *r)

@@ -84,7 +84,6 @@ typedef enum { CONSTRAINT_NONE, CONSTRAINT_SCHEMA, CONSTRAINT_GRAMMAR } Constrai
  * HANDLE (display "omitted") or RAW. */
 enum { SHOW_HIDDEN, SHOW_HANDLE, SHOW_SUMMARY, SHOW_RAW };
 typedef enum { CACHE_DEFAULT, CACHE_OFF, CACHE_FULL, CACHE_AUTO } CacheScope;
-typedef enum { SPEC_AUTO, SPEC_OFF, SPEC_CHAIN, SPEC_TREE } SpecMode;
 
 /* Never changed after request_read; may be read from several threads. Texts live as long as it does. */
 typedef struct {
@@ -127,7 +126,7 @@ typedef struct {
 
     CacheScope cache_scope; int32_t cache_window, cache_keep;      /* prefix_cache; 0: the server's */
     const char *session;                           /* NULL: none */
-    SpecMode speculative; int32_t spec_budget;     /* nodes without the root; -1: automatic, 0: plain */
+    int32_t spec_budget;                           /* 0: plain decoding; anything else: as the server does it */
 
     json_t *ignored;                               /* names of fields that had no effect; an empty list: none */
 

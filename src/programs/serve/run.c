@@ -38,7 +38,7 @@ static void tell_token(Choice *c, int32_t id, const rt_logprob *lp, double logpr
 static bool feed(Choice *c, int32_t id, const rt_logprob *lp)
 {
     size_t n;
-    const char *bytes = rt_token_bytes(engine_of(c), id, &n);
+    const char *bytes = (c->job->q->show_special ? rt_token_text : rt_token_bytes)(engine_of(c), id, &n);
     if (c->fed == c->cap_token) {
         int32_t cap = c->cap_token ? 2 * c->cap_token : 256;
         int32_t *more = realloc(c->token, sizeof *more * (size_t) cap);
@@ -412,6 +412,7 @@ RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e)
     rt_stats stats;
     RunState st = echo(c, b, s, e);
     if (st != RUN_GOES_ON) return st;
+    rt_speculate(s, q->spec_budget != 0);
     rt_logprobs_set(s, q->logprobs ? q->top_logprobs : -1);
     rt_allow(s, c->job->form ? mask : NULL, c);
     st = first_tokens(c, s, e);

@@ -35,6 +35,7 @@ static void free_slot(Runner *e, Choice *c)
     Slot *slot = &e->slot[c->slot];
     rt_allow(slot->s, NULL, NULL);
     rt_logprobs_set(slot->s, -1);
+    rt_speculate(slot->s, true);
     slot->choice = NULL;
     c->slot = -1;
 }
@@ -365,6 +366,10 @@ static void read_on(Runner *e, Slot *x)
     x->read = ++e->clock;
     c->done = at;
     c->reads = at < n - 1;
+    if (c->job->q->return_progress && c->index == 0) {
+        answer_keepalive(c->job->answer, at, n, 1e3 * (seconds_now() - c->job->began), false);
+        send(c->job);
+    }
     for (; c->next_place < p->n_place && p->place[c->next_place].at <= at; c->next_place++) {
         const Place *place = &p->place[c->next_place];
         if (s->cache && place->save && place->at == at) c->job->usage.cache_write += cache_save(s->cache, s->identity, e->bench.step, x->s, at, place->kind, NULL, 0) ? at - c->saved : 0;

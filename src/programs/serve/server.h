@@ -46,7 +46,7 @@ struct Server {
     Cache      *cache;                             /* NULL: off */
     Store      *store;
     Replay     *replay;
-    Runner     *runner;
+    Runner *_Atomic runner;
     char       *identity;
     int32_t     vocab, ctx;
     size_t      longest;                           /* bytes of a token at most */
