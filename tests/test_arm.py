@@ -20,7 +20,7 @@ BUILD = ROOT / "build-aarch64"
 LIBS = BUILD / "debian"
 CC = "aarch64-linux-gnu-gcc"
 QEMU = "qemu-aarch64"
-DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev"]
+DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libmicrohttpd-dev"]
 TESTS = ["matmul", "ops", "math"]
 LEVELS = ["portable", "neon", "i8mm"]
 DEMO = ["-m", ROOT / "models/demo/ratoon-demo-q8_0.gguf", "-d", ROOT / "models/demo/dflash-ratoon-demo-bf16.gguf"]
@@ -38,7 +38,7 @@ def last_line(p):
 def fetch_libraries():
     """None, or why there are no libraries."""
     done = LIBS / "complete"
-    if done.exists():
+    if done.exists() and done.read_text().split() == DEVELOP:
         return None
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
@@ -54,7 +54,9 @@ def fetch_libraries():
     if p.returncode:
         return last_line(p)
     depends = run("apt-cache", *options, "depends", "-i", *[d + ":arm64" for d in DEVELOP])
-    libraries = [l for l in re.findall(r"Depends: (lib\S+:arm64)", depends.stdout) if not l.startswith("libc6")]
+    libraries = [l for l in re.findall(r"Depends: (lib\S+:arm64)", depends.stdout) if not l.startswith("libc6") and not l.endswith("-dev:arm64")]
+    more = run("apt-cache", *options, "depends", "--recurse", "-i", *libraries)    # what they need in turn, but for the C library and the compiler's
+    libraries = sorted({l for l in re.findall(r"^(lib\S+:arm64)$", more.stdout, re.M) if not l.startswith(("libc6", "libgcc", "libcrypt"))} | set(libraries))
     p = run("apt-get", "-qq", *options, "download", *[d + ":arm64" for d in DEVELOP], *libraries, cwd=LIBS / "packages")
     if p.returncode:
         return last_line(p)
@@ -64,7 +66,7 @@ def fetch_libraries():
             return last_line(p)
     for d in ("lists", "archives", "packages"):
         shutil.rmtree(LIBS / d)
-    done.touch()
+    done.write_text(" ".join(DEVELOP))
     return None
 
 

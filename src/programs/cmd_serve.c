@@ -366,8 +366,8 @@ static void *engine_thread(void *ud)
     Server *s = &v->s;
     if (load(v)) {
         int loading = SERVER_LOADING;
-        say_ready(v);
         atomic_compare_exchange_strong(&s->state, &loading, (int) SERVER_READY);
+        say_ready(v);
         runner_run(s->runner);
     } else {
         v->failed = true;
