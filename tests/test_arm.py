@@ -125,7 +125,7 @@ if __name__ == "__main__":
         sys.exit(0)
     made = ["%s/tests/test_%s" % (BUILD.name, t) for t in TESTS] + [BUILD.name + "/ratoon"]
     include, library = LIBS / "usr/include", LIBS / "usr/lib/aarch64-linux-gnu"
-    p = subprocess.run(["make", "--no-print-directory", "BUILD=" + BUILD.name, "CC=" + CC, "SAN=", "CFLAGS=-O2 -g -isystem %s" % include,
+    p = subprocess.run(["make", "-j%d" % os.cpu_count(), "--no-print-directory", "BUILD=" + BUILD.name, "CC=" + CC, "SAN=", "PART=7", "CFLAGS=-O2 -g -isystem %s" % include,
                         "LDFLAGS=-L%s -Wl,-rpath-link,%s" % (library, library), *made], cwd=ROOT)
     if p.returncode:
         sys.exit("test_arm: the aarch64 build failed")

@@ -1,6 +1,7 @@
 /* Who guesses: the look-up in the text alone, the target's own MTP layer against PyTorch, and all of them together. Whatever they say, the
  * text is that of plain decoding. */
 #include "model_helper.h"
+#include "part.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -231,6 +232,7 @@ static void any_sources_same_text(void **state)
                 if (model == 3) o = rig_with_mtp(o);
                 rig_open(&r, &o);
                 for (int32_t mode = 0; mode < MODES; mode++) {
+                    if (!part_runs()) continue;
                     enum { HEAD = 12, N = HEAD + TEXT };
                     int32_t base[PROMPT + TEXT + AHEAD], text[2][2 * N + TEXT], got[2 * TEXT];
                     Sampling p = sampling_mode(mode);
@@ -281,7 +283,7 @@ static void any_sources_same_text(void **state)
                 }
                 rig_close(&r);
             }
-    assert_true(accepted[SOURCE_NGRAM] > 200 && cancelled > 100);
+    assert_true(accepted[SOURCE_NGRAM] > 200 / PART && cancelled > 100 / PART);
 }
 
 /* A block beyond the trained one, narrower ones too: positions go on, the text stays, and what cannot be is refused. */

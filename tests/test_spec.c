@@ -1,6 +1,7 @@
 /* Speculation is invisible: whatever drafter, budget, chunk or neighbour, the text is that of plain decoding and the state left behind
  * is that of a fresh prompt, bit by bit. All families, on the CPU and on the device-like backend. */
 #include "model_helper.h"
+#include "part.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -37,6 +38,7 @@ static void any_drafter_any_budget(void **state)
         if (kind == 3) o.kv = T_F16;
         rig_open(&r, &o);
         for (int32_t mode = 0; mode < MODES; mode++) {
+            if (!part_runs()) continue;
             int32_t truth[PROMPT + TEXT + AHEAD];
             SpecStats stats;
             make_truth(&r, mode, (uint64_t) kind, truth);
@@ -85,18 +87,14 @@ static void across_a_tile(void **state)
     }
 }
 
-/* All 64 pairs of types of keys and values (under sanitizers every seventh), a tree over the border of a tile: text and state. */
-#ifdef __SANITIZE_ADDRESS__
-enum { NEXT_PAIR = 7 };
-#else
-enum { NEXT_PAIR = 1 };
-#endif
+/* All 64 pairs of types of keys and values, a tree over the border of a tile: text and state. */
 static void any_keys_and_values(void **state)
 {
     (void) state;
     static const Type kinds[] = { T_F16, T_BF16, T_Q8_0, T_Q5_1, T_Q5_0, T_Q4_1, T_Q4_0, T_TQ3_0 };
     enum { N = 8, LONG = 240 };
-    for (int32_t pair = 0; pair < N * N; pair += NEXT_PAIR) {
+    for (int32_t pair = 0; pair < N * N; pair++) {
+        if (!part_runs()) continue;
         Rig r;
         RigOptions o = rig_with_draft(rig_options(pair % 3 ? TINY_QWEN3 : TINY_QWEN35, 1, pair % 5 == 4), false);
         o.tm.n_layer = pair % 3 ? 3 : 4;
@@ -214,6 +212,7 @@ static void drafts_do_not_depend_on_history(void **state)
     static Lattice a, b;
     FOR_RIGS(kind, device) {
         for (int32_t way = 0; way < (kind < 2 ? 2 : 4); way++) {
+            if (!part_runs()) continue;
             int32_t ring = way % 2;
             Rig r;
             RigOptions o = way < 2 ? rig_with_draft(rig_kind(kind, device), kind == 2) : rig_with_mtp(rig_kind(kind, device));
@@ -377,6 +376,7 @@ static void pick_is_sampler_and_fused_is_composed(void **state)
             rig_open(&r, &o);
             assert_true((r.be->pick != NULL) == device);
             for (int32_t mode = 0; mode < MODES; mode++) {
+                if (!part_runs()) continue;
                 int32_t truth[PROMPT + TEXT + AHEAD], text[TEXT];
                 make_truth(&r, mode, 21, truth);
                 for (int32_t way = 0; way < 3; way++) {
@@ -418,6 +418,7 @@ static void masks_and_biases(void **state)
         RigOptions o = rig_with_draft(rig_kind(kind, device), false);
         rig_open(&r, &o);
         for (int32_t mode = 0; mode < MODES; mode++) {
+            if (!part_runs()) continue;
             int32_t text[3][PROMPT + TEXT + AHEAD];
             Dice d = { tiny_key(17, "mask"), (uint64_t) mode * 100 };
             for (int32_t way = 0; way < 3; way++) {
@@ -579,6 +580,7 @@ static void threads_and_levels(void **state)
         uint8_t *first = NULL;
         int32_t truth[PROMPT + TEXT + AHEAD];
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            if (i && !part_runs()) continue;
             Backend *be;
             Error err;
             if (backend_cpu_open(&be, &(CpuOptions) { .threads = 1, .level = ways[i].level }, &err) != ST_OK) {

@@ -64,8 +64,8 @@ int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, flo
 /* ---------------------------------------------------------------- controller */
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
-static const double CREDIT = 3.5, INTEREST = 0.01, WEALTH = 24;        /* account: start, per token, at most */
-static const double ENTER = 1.02, ENTER_FREE = 1.02;
+static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per token, at most */
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 1.02;
 static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
 static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 8;  /* margin of a target that is sure; steps like this one: decay, prior */
@@ -75,6 +75,13 @@ void budget_reset(Budget *b)
     memset(b, 0, sizeof *b);
     b->account = CREDIT;
     b->margin = NAN;
+}
+
+void budget_next(Budget *b)
+{
+    double account = fmin(fmax(CREDIT, 0.5 * b->account), CREDIT_NEXT);
+    budget_reset(b);
+    b->account = account;
 }
 
 static double draft_cost(const Cost *c) { return c->draft_seen ? (double)c->draft_ms : DRAFT_GUESS * (double)c->pass_ms[1]; }
@@ -134,10 +141,11 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
 {
     double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
 
-    /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe may risk half the account, or all
-     * of it where less would not pay for the draft. */
-    double account = b->account * plain, risk = (b->on || 0.5 * account < draft ? account : 0.5 * account) - draft;
-    int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(risk, 0)), &best);
+    /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe risks half of the account, so that
+     * there can be another, unless less than all would not pay for the draft, or it promises much. */
+    double account = b->account * plain, half = 0.5 * account < draft ? account : 0.5 * account;
+    int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(account - draft, 0)), &best);
+    if (!b->on && best * plain < BOLD) n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(half - draft, 0)), &best);
     b->expected = best * plain;
     if (b->on) {
         b->bad = b->expected > 1 ? 0 : b->bad + 1;

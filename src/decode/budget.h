@@ -59,6 +59,8 @@ typedef struct {
 } Budget;
 
 void    budget_reset(Budget *b);
+/* A further text of the same session: half of what the last one left may be lost on it, at least what a first text may lose and at most 8. */
+void    budget_next(Budget *b);
 /* Before a step: draft for this session? free_rate: tokens per ms that budget_choose_free promises; 0: nothing. */
 bool    budget_should_draft(Budget *b, const Cost *c, double free_rate);
 /* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (tree_gains); 0: a plain row. */

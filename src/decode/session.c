@@ -95,7 +95,7 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
     s->status = ST_OK;
     s->error = (Error) { 0 };
     s->stats = (SpecStats) { .prompt_tokens = n, .resumed = P };
-    budget_reset(&s->budget);
+    budget_next(&s->budget);
     return ST_OK;
 }
 
