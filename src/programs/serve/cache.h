@@ -31,7 +31,7 @@ typedef enum { CACHE_SHARED, CACHE_FIXED, CACHE_HISTORY, CACHE_END, CACHE_INTERV
 /* ram_bytes: images in memory, those that wait to be written included; 0: nothing can be saved, and what is on disk is read for the time
  * of a hit. dir NULL: no disk; it is made with mode 0700, and refused where it is another user's or others may write to it. disk_bytes: of
  * all our files there, whoever wrote them. min_tokens: shorter places are neither saved nor looked for (0: 256). write_delay: seconds that a
- * record has to stay before it is written, so that a conversation's next turn can overtake it (0: 30; -1: none); SHARED do not wait. clock:
+ * record has to stay before it is written, so that a conversation's next turn can supersede it (0: 30; -1: none); SHARED do not wait. clock:
  * seconds, for the tests; NULL: time(). log: level as in rt_hooks, called from any thread; NULL: nobody listens. */
 typedef struct {
     size_t      ram_bytes;
@@ -82,6 +82,12 @@ CacheEntry *cache_begin(Cache *c, const char *identity, const int32_t *t, size_t
 uint8_t    *cache_image(CacheEntry *e);            /* [n_image], aligned to 64 bytes */
 void        cache_commit(Cache *c, CacheEntry *e);
 void        cache_abandon(Cache *c, CacheEntry *e);
+/* What a record is worth, so that the least goes first: tokens per byte, times 1 + hits, halved every six hours (age, seconds since it was
+ * last used); more for places that others begin with too. continued: records of the same kind whose text goes on from this one's: one of
+ * them makes it superseded, to go before all others (unless it is SHARED or FIXED); several make it a fork, which is worth keeping. */
+double      cache_worth(CacheKind kind, int32_t tokens, size_t bytes, int64_t hits, int64_t age, int32_t continued);
+/* Tokens that t [n] has in common with the record that shares most with it. */
+int32_t     cache_common(Cache *c, const char *identity, const int32_t *t, size_t n);
 /* Returns when nothing waits to be written any more, the delay set aside; for tests and orderly ends. */
 void        cache_flush(Cache *c);
 
