@@ -133,6 +133,9 @@ static double worth_of(const CacheEntry *e, int64_t at)
     return cache_worth(e->rec.kind, e->rec.n_tokens, (size_t) e->rec.n_image, e->hits, at - e->used, e->continued);
 }
 
+/* In memory; one that can be read again is missed less. */
+static double worth_in_memory(const CacheEntry *e, int64_t at) { return worth_of(e, at) * (e->file_bytes ? 0.25 : 1); }
+
 /* ---- entries ---- */
 
 static bool add_entry(Cache *c, CacheEntry *e)
@@ -200,7 +203,7 @@ static bool make_room(Cache *c, uint64_t need)
     while (c->ram_bytes > c->o.ram_bytes - need) {
         CacheEntry *least = NULL;
         for (size_t i = 0; i < c->n; i++)
-            if (can_go(c->entry[i]) && (!least || worth_of(c->entry[i], at) < worth_of(least, at))) least = c->entry[i];
+            if (can_go(c->entry[i]) && (!least || worth_in_memory(c->entry[i], at) < worth_in_memory(least, at))) least = c->entry[i];
         drop_image(c, least);
         c->count.evicted_ram++;
         forget_if_gone(c, least);

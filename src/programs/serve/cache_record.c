@@ -47,7 +47,7 @@ Status record_front_bytes(size_t *n_front, const uint8_t *head, size_t n, uint64
     if (h.version != RECORD_VERSION) return fail(err, ST_UNSUPPORTED, "%s: version %u, expected %d", name, h.version, RECORD_VERSION);
     if (h.kind >= KINDS || !front_bytes(n_front, &h)) return fail(err, ST_FORMAT, "%s: %d tokens, a note of %u bytes: out of range", name, h.n_tokens, h.n_note);
     if (h.n_file != n_file || *n_front > n_file || n_file - *n_front != h.n_image)
-        return fail(err, ST_FORMAT, "%s: %llu bytes, expected %llu", name, (unsigned long long) n_file, (unsigned long long) h.n_file);
+        return fail(err, ST_FORMAT, "%s: its parts of %llu bytes do not fill the file's %llu", name, (unsigned long long) h.n_file, (unsigned long long) n_file);
     return ST_OK;
 }
 
