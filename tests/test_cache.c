@@ -285,7 +285,8 @@ static void eviction_is_the_naive_one(void **state)
         } else if (what < 9) {
             int32_t best = -1, above = roll(&d, 4);
             for (int32_t i = 0; i < m.n; i++)
-                if (m.at[i].tree == k.tree && m.at[i].n <= k.n && m.at[i].n > above && memcmp(m.at[i].t, k.t, sizeof k.t[0] * (size_t) m.at[i].n) == 0 && (best < 0 || m.at[i].n > m.at[best].n)) best = i;
+                if (m.at[i].tree == k.tree && m.at[i].n <= k.n && m.at[i].n > above && memcmp(m.at[i].t, k.t, sizeof k.t[0] * (size_t) m.at[i].n) == 0)
+                    if (best < 0 || m.at[i].n > m.at[best].n) best = i;
             CacheHit hit;
             assert_int_equal(cache_find(c, &hit, tree_name(k.tree), k.t, (size_t) k.n, above, false), best >= 0);
             if (best < 0) continue;
@@ -519,9 +520,11 @@ static void damaged_files(void **state)
 {
     (void) state;
     static const struct { long at; int how; bool stays; const char *why; } kinds[] = {
-        { 0, 0, false, "0 bytes" }, { 60, 0, false, "60 bytes" }, { 128, 0, false, "do not fill the file's 128" }, { 400, 0, false, "do not fill" }, { 6000, 0, false, "do not fill" },
+        { 0, 0, false, "0 bytes" }, { 60, 0, false, "60 bytes" }, { 128, 0, false, "do not fill the file's 128" },
+        { 400, 0, false, "do not fill" }, { 6000, 0, false, "do not fill" },
         { 3, 1, true, "does not begin like" }, { 17, 1, true, "version" }, { 9, 4, false, "checksum of its tokens" }, { 21, 255, false, "out of range" },
-        { 27, 1, false, "do not fill" }, { 59, 255, false, "out of range" }, { 58, 255, false, "do not fill" }, { 130, 1, false, "checksum of its tokens" }, { 5000, 8, false, "checksum of its image" }
+        { 27, 1, false, "do not fill" },
+        { 59, 255, false, "out of range" }, { 58, 255, false, "do not fill" }, { 130, 1, false, "checksum of its tokens" }, { 5000, 8, false, "checksum of its image" }
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int32_t late = 0; late < 2; late++) { /* before the cache opens, and after */
@@ -734,7 +737,8 @@ static void failing_disk(void **state)
             sys_state.error = errors[e];
             Cache *c = NULL;
             Error err = { 0 };
-            CacheOptions o = { .ram_bytes = 1 << 23, .dir = dir, .disk_bytes = 1 << 23, .min_tokens = 1, .write_delay = -1, .clock = world_time, .log = world_log, .ud = &w };
+            CacheOptions o = { .ram_bytes = 1 << 23, .dir = dir, .disk_bytes = 1 << 23, .min_tokens = 1, .write_delay = -1,
+                               .clock = world_time, .log = world_log, .ud = &w };
             if (cache_open(&c, &o, &err) == ST_OK) {
                 work(c);
                 CacheStats s;
@@ -780,7 +784,8 @@ static void no_memory(void **state)
     for (long at = 1; !done; at++) {
         Cache *c = NULL;
         Error err = { 0 };
-        CacheOptions o = { .ram_bytes = 5000, .dir = dir, .disk_bytes = 1 << 20, .min_tokens = 1, .write_delay = -1, .clock = world_time, .log = world_log, .ud = &w };
+        CacheOptions o = { .ram_bytes = 5000, .dir = dir, .disk_bytes = 1 << 20, .min_tokens = 1, .write_delay = -1,
+                           .clock = world_time, .log = world_log, .ud = &w };
         new_dir(dir);
         alloc_state.fail_in = at;
         Status st = cache_open(&c, &o, &err);
@@ -857,7 +862,8 @@ static void many_threads(void **state)
     cache_stats(c, &s);
     assert_true(s.ram_bytes <= 30000 && s.disk_bytes <= 40000);
     assert_int_equal(s.disk_records, files_in(dir, ".ratoon", NULL));
-    if (!s.hits_disk || !s.evicted_ram || !s.evicted_disk) fail_msg("%d hits on disk, %d and %d went", (int) s.hits_disk, (int) s.evicted_ram, (int) s.evicted_disk);
+    if (!s.hits_disk || !s.evicted_ram || !s.evicted_disk)
+        fail_msg("%d hits on disk, %d and %d went", (int) s.hits_disk, (int) s.evicted_ram, (int) s.evicted_disk);
     cache_close(c, 0);
     remove_dir(dir);
 }
@@ -932,7 +938,8 @@ static void conversations(void **state)
             from[r.from]++;
             assert_int_equal(rt_prompt(x, talk[i], (size_t) n[i]), RT_OK);
             Place place[RT_MARKS];
-            int32_t mark[RT_MARKS], n_place = places_of(place, &(PlacesIn) { .n_prompt = n[i], .held = r.tokens, .shared = SYSTEM, .history = n[i] - 3, .least = 4, .interval = 50 });
+            PlacesIn in = { .n_prompt = n[i], .held = r.tokens, .shared = SYSTEM, .history = n[i] - 3, .least = 4, .interval = 50 };
+            int32_t mark[RT_MARKS], n_place = places_of(place, &in);
             for (int32_t j = 0; j < n_place; j++) mark[j] = place[j].at;
             assert_int_equal(rt_mark(x, mark, (size_t) n_place), RT_OK);
             for (int32_t j = 0; j < n_place; j++) {
@@ -968,7 +975,8 @@ static void conversations(void **state)
         remove_dir(dir);
     }
     assert_true(restarts > 1);
-    if (!from[CACHE_LIVE] || !from[CACHE_RAM] || !from[CACHE_DISK]) fail_msg("live %d, memory %d, disk %d", from[CACHE_LIVE], from[CACHE_RAM], from[CACHE_DISK]);
+    if (!from[CACHE_LIVE] || !from[CACHE_RAM] || !from[CACHE_DISK])
+        fail_msg("live %d, memory %d, disk %d", from[CACHE_LIVE], from[CACHE_RAM], from[CACHE_DISK]);
 }
 
 /* A record whose bytes are right and whose image is not the engine's: it is dropped, and the next best one taken. */

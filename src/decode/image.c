@@ -46,11 +46,13 @@ Status image_read(Image *out, const uint8_t *bytes, size_t n, Error *err)
     if (memcmp(h.magic, MAGIC, sizeof MAGIC) != 0) return fail(err, ST_FORMAT, "image: it does not begin like a session of ratoon");
     if (h.version != IMAGE_VERSION) return fail(err, ST_UNSUPPORTED, "image: version %u, expected %d", h.version, IMAGE_VERSION);
     if (h.n != n) return fail(err, ST_FORMAT, "image: %zu bytes, expected %llu", n, (unsigned long long) h.n);
-    if (h.n_tokens < 1 || h.n_identity >= IMAGE_IDENTITY || h.n_wait < 0 || h.n_wait > TAP_SLOTS || h.draft_P < 0 || h.draft_ring < 0 || !lay_out(start, &total, &h) || total != n)
+    bool sizes = h.n_tokens >= 1 && h.n_identity < IMAGE_IDENTITY && h.n_wait >= 0 && h.n_wait <= TAP_SLOTS && h.draft_P >= 0 && h.draft_ring >= 0;
+    if (!sizes || !lay_out(start, &total, &h) || total != n)
         return fail(err, ST_FORMAT, "image: its parts of %d tokens do not fill %zu bytes", h.n_tokens, n);
     if (h.sum != sum_of(bytes, n)) return fail(err, ST_FORMAT, "image: the checksum of its %zu bytes is wrong: it is damaged", n);
     *out = (Image) {
-        .identity = (const char *) bytes + start[0], .n_identity = h.n_identity, .n_tokens = h.n_tokens, .draft_P = h.draft_P, .draft_ring = h.draft_ring, .n_wait = h.n_wait,
+        .identity = (const char *) bytes + start[0], .n_identity = h.n_identity,
+        .n_tokens = h.n_tokens, .draft_P = h.draft_P, .draft_ring = h.draft_ring, .n_wait = h.n_wait,
         .tokens = bytes + start[1], .target = bytes + start[2], .draft = bytes + start[3], .taps = bytes + start[4],
         .n_target = (size_t) h.n_target, .n_draft = (size_t) h.n_draft, .n_taps = (size_t) h.n_taps
     };
@@ -132,7 +134,9 @@ static Status check_fit(const Session *s, const Image *im, const char *identity,
     size_t target = state_image_bytes(&s->target, im->n_tokens), taps = s->dm ? tap_bytes(s) * (size_t) s->dm->hold : 0;
     if (im->n_target != target) return fail(err, ST_FORMAT, "image: %zu bytes of state for %d tokens, expected %zu", im->n_target, im->n_tokens, target);
     if (im->n_taps != taps) return fail(err, ST_FORMAT, "image: %zu bytes of taps, expected %zu", im->n_taps, taps);
-    if (s->dm ? im->n_wait > s->dm->hold || im->draft_P < s->dm->lead || im->draft_P > im->n_tokens + s->dm->lead : im->n_wait || im->draft_P || im->draft_ring)
+    bool draft = s->dm ? im->n_wait <= s->dm->hold && im->draft_P >= s->dm->lead && im->draft_P <= im->n_tokens + s->dm->lead
+                       : !im->n_wait && !im->draft_P && !im->draft_ring;
+    if (!draft)
         return fail(err, ST_FORMAT, "image: %d of the drafter's %d positions and %d waiting taps cannot be", im->draft_P, im->n_tokens, im->n_wait);
     return ST_OK;
 }

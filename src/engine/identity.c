@@ -75,7 +75,8 @@ Status engine_identity(rt_engine *g, int32_t window, Error *err)
     TRY(file_sum(model, g->model_file, NULL, err));
     if (g->draft && g->draft->hold) snprintf(draft, sizeof draft, "mtp");
     else if (g->draft) TRY(file_sum(draft, g->draft_gguf, g->draft_folder, err));
-    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, backend %s, model %s, keys/values %s/%s, window %d, drafter %s", RECIPE, g->be->name, model,
-             type_info(g->model->k_type)->name, type_info(g->model->v_type)->name, window, draft);
+    const char *k = type_info(g->model->k_type)->name, *v = type_info(g->model->v_type)->name;
+    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, backend %s, model %s, keys/values %s/%s, window %d, drafter %s",
+             RECIPE, g->be->name, model, k, v, window, draft);
     return ST_OK;
 }

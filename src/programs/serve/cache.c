@@ -21,7 +21,8 @@ struct CacheEntry {
     int32_t     continued, pins;
     uint64_t    file_bytes;                        /* 0: it has no file */
     int64_t     hits, used, due;                   /* due: when it may be written */
-    bool        filling, reading, writing, waiting, transient, doomed;  /* transient: beyond the budget, for the time of a hit; doomed: found by nobody, goes with its last pin */
+    bool        filling, reading, writing, waiting;
+    bool        transient, doomed;                 /* transient: beyond the budget, for the time of a hit; doomed: found by nobody, goes with its last pin */
 };
 
 struct Cache {
@@ -244,7 +245,8 @@ static void meet_file(Cache *c, const DiskFile *f)
     Status st = e ? disk_front(&c->disk, f->name, &e->front, &e->rec, &err) : ST_MEMORY;
     if (st == ST_OK) {
         e->name = record_name(e->rec.identity, e->rec.n_identity, e->rec.tokens, e->rec.n_tokens);
-        if (e->name.high != f->name.high || e->name.low != f->name.low) st = fail(&err, ST_FORMAT, "%016llx%016llx.ratoon: it holds a text of another name", (unsigned long long) f->name.high, (unsigned long long) f->name.low);
+        if (e->name.high != f->name.high || e->name.low != f->name.low)
+            st = fail(&err, ST_FORMAT, "%016llx%016llx.ratoon: it holds a text of another name", (unsigned long long) f->name.high, (unsigned long long) f->name.low);
     }
     if (st == ST_FORMAT) {
         disk_remove(&c->disk, f->name);
@@ -553,7 +555,8 @@ static CacheEntry *longest(const Cache *c, const char *identity, const int32_t *
     size_t n_identity = strlen(identity);
     for (size_t i = 0; i < c->n; i++) {
         CacheEntry *e = c->entry[i];
-        if (e->filling || e->doomed || e->rec.n_tokens <= above || e->rec.n_tokens < c->o.min_tokens || (best && e->rec.n_tokens <= best->rec.n_tokens)) continue;
+        if (e->filling || e->doomed || e->rec.n_tokens <= above || e->rec.n_tokens < c->o.min_tokens) continue;
+        if (best && e->rec.n_tokens <= best->rec.n_tokens) continue;
         if (!e->image && !(disk && (e->file_bytes || e->reading))) continue;
         if (is_of(e, identity, n_identity) && begins_with(t, n, &e->rec)) best = e;
     }

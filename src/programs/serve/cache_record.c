@@ -34,7 +34,8 @@ static uint64_t front_sum(const uint8_t *front, size_t n) { return XXH3_64bits(f
 /* False: beyond the limits. */
 static bool front_bytes(size_t *out, const Head *h)
 {
-    if (h->n_tokens < 1 || h->n_tokens > RECORD_TOKENS_MAX || h->n_identity < 1 || h->n_identity > RECORD_IDENTITY_MAX || h->n_note > RECORD_NOTE_MAX) return false;
+    if (h->n_tokens < 1 || h->n_tokens > RECORD_TOKENS_MAX) return false;
+    if (h->n_identity < 1 || h->n_identity > RECORD_IDENTITY_MAX || h->n_note > RECORD_NOTE_MAX) return false;
     return check_round_up(out, sizeof *h + sizeof(int32_t) * (size_t) h->n_tokens + h->n_identity + h->n_note, ALIGN);
 }
 
@@ -45,7 +46,8 @@ Status record_front_bytes(size_t *n_front, const uint8_t *head, size_t n, uint64
     memcpy(&h, head, sizeof h);
     if (memcmp(h.magic, MAGIC, sizeof MAGIC) != 0) return fail(err, ST_UNSUPPORTED, "%s: it does not begin like a record of ratoon's cache", name);
     if (h.version != RECORD_VERSION) return fail(err, ST_UNSUPPORTED, "%s: version %u, expected %d", name, h.version, RECORD_VERSION);
-    if (h.kind >= KINDS || !front_bytes(n_front, &h)) return fail(err, ST_FORMAT, "%s: %d tokens, a note of %u bytes: out of range", name, h.n_tokens, h.n_note);
+    if (h.kind >= KINDS || !front_bytes(n_front, &h))
+        return fail(err, ST_FORMAT, "%s: kind %u, %d tokens, a note of %u bytes: out of range", name, h.kind, h.n_tokens, h.n_note);
     if (h.n_file != n_file || *n_front > n_file || n_file - *n_front != h.n_image)
         return fail(err, ST_FORMAT, "%s: its parts of %llu bytes do not fill the file's %llu", name, (unsigned long long) h.n_file, (unsigned long long) n_file);
     return ST_OK;
@@ -78,11 +80,14 @@ Status record_check_image(const Record *r, const uint8_t *image, const char *nam
     return fail(err, ST_FORMAT, "%s: the checksum of its image of %llu bytes is wrong: it is damaged", name, (unsigned long long) r->n_image);
 }
 
-uint8_t *record_new(Record *out, CacheKind kind, const char *identity, const int32_t *tokens, size_t n, const void *note, size_t n_note, size_t n_image)
+uint8_t *record_new(Record *out, CacheKind kind, const char *identity, const int32_t *tokens, size_t n, const void *note, size_t n_note,
+                    size_t n_image)
 {
     size_t n_identity = strlen(identity), n_front, n_file;
     if (n > RECORD_TOKENS_MAX || n_identity > RECORD_IDENTITY_MAX || n_note > RECORD_NOTE_MAX) return NULL;
-    Head h = { .version = RECORD_VERSION, .kind = (uint32_t) kind, .n_image = n_image, .n_tokens = (int32_t) n, .n_identity = (uint32_t) n_identity, .n_note = (uint32_t) n_note };
+    Head h = { .version = RECORD_VERSION, .kind = (uint32_t) kind, .n_image = n_image, .n_tokens = (int32_t) n };
+    h.n_identity = (uint32_t) n_identity;
+    h.n_note = (uint32_t) n_note;
     memcpy(h.magic, MAGIC, sizeof h.magic);
     uint8_t *front = front_bytes(&n_front, &h) && check_add(&n_file, n_front, n_image) ? calloc(1, n_front) : NULL;
     if (!front) return NULL;

@@ -33,7 +33,8 @@ Status record_check_image(const Record *r, const uint8_t *image, const char *nam
 
 /* A new front in memory of its own (free), and what it says; NULL: no memory, or beyond the limits. Sealed, with
  * the kind as it is by then, it can be written. */
-uint8_t *record_new(Record *out, CacheKind kind, const char *identity, const int32_t *tokens, size_t n, const void *note, size_t n_note, size_t n_image);
+uint8_t *record_new(Record *out, CacheKind kind, const char *identity, const int32_t *tokens, size_t n, const void *note, size_t n_note,
+                     size_t n_image);
 void     record_seal(Record *r, uint8_t *front, const uint8_t *image);
 
 #endif

@@ -14,7 +14,8 @@ bool cache_save(Cache *c, const char *identity, rt_step *st, rt_session *s, int3
     return saved;
 }
 
-CacheResume cache_resume(Cache *c, const char *identity, rt_session *s, const int32_t *t, size_t n, bool disk, void (*note)(void *ud, const void *bytes, size_t n), void *ud)
+CacheResume cache_resume(Cache *c, const char *identity, rt_session *s, const int32_t *t, size_t n, bool disk,
+                         void (*note)(void *ud, const void *bytes, size_t n), void *ud)
 {
     enum { GAIN = 32 };                            /* tokens: a copy of the whole state costs more than computing fewer */
     CacheHit hit;
