@@ -110,17 +110,6 @@ Status session_mark(Session *s, const int32_t *at, int32_t n, Error *err)
     return ST_OK;
 }
 
-Status session_mark(Session *s, const int32_t *at, int32_t n, Error *err)
-{
-    if (n < 0 || n > MARKS_MAX) return fail(err, ST_ARG, "marks: %d, expected at most %d", n, MARKS_MAX);
-    for (int32_t i = 0; i < n; i++)
-        if (at[i] <= (i ? at[i - 1] : 0) || at[i] >= s->n_prompt)
-            return fail(err, ST_ARG, "marks: mark %d is %d, expected more than %d and less than the prompt's %d tokens", i, at[i], i ? at[i - 1] : 0, s->n_prompt);
-    s->n_mark = n;
-    for (int32_t i = 0; i < n; i++) s->mark[i] = at[i];
-    return ST_OK;
-}
-
 void session_forget(Session *s)
 {
     s->target.n_ckpt = 0;
