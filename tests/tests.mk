@@ -67,6 +67,7 @@ test-serve: ratoon
 
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+	python3 tests/serve/long_serve.py
 
 # Without these packages it is skipped, so failing to get them fails nothing.
 test-arm: ratoon

@@ -286,7 +286,7 @@ class Http(Base):
         finally:
             self.assertEqual(tolerant.stop(), 0)
 
-    def test_H04_reset_at_each_state(self):
+    def test_H04_H07_reset_at_each_state(self):
         data = request(CHAT, chat("a", stream=True, **LONG))
         for n in (0, 10, data.index(b"\r\n\r\n") + 2, len(data) - 5):  # nothing, line, headers, body
             s = S.connect()
