@@ -562,14 +562,12 @@ static Status read_stops(Reply *r, const ReplyOptions *o, Error *err)
     return ST_OK;
 }
 
-/* Marks of calls mean nothing, and their tokens nothing special, where no tools were declared. */
+/* Where no tools were declared, marks of calls mean nothing, but their tokens are the text they stand for all the same. */
 static void read_marks(Reply *r, const ReplyOptions *o)
 {
     style_marks(r->style, r->mark);
     for (int k = 0; k < N_TOKEN_MARKS; k++) {
-        bool think = k == S_THINK - S_QUOTE || k == S_THINK_END - S_QUOTE;
-        r->mark_id[k] = -1;
-        if (o->token && r->mark[k] && (think || r->n_tools > 0)) r->mark_id[k] = o->token(o->ud, r->mark[k]);
+        r->mark_id[k] = o->token && r->mark[k] ? o->token(o->ud, r->mark[k]) : -1;
     }
 }
 

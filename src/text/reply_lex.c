@@ -202,10 +202,10 @@ static uint32_t marks(const Reply *r)
     }
 }
 
-/* In text a spelled mark counts at the beginning of a line only, and not in a fenced block of code. */
+/* In text a spelled mark counts at the beginning of a line only, and not in a fenced block of code - but for the end of a broken call. */
 static bool may_begin(const Reply *r, int symbol)
 {
-    if (r->at != AT_TEXT || r->in[r->head].c == PRIVATE + symbol - S_QUOTE) return true;
+    if (r->at != AT_TEXT || symbol == S_CALL_END || r->in[r->head].c == PRIVATE + symbol - S_QUOTE) return true;
     if (symbol == S_NAMED) return r->last < 0 || strchr(" \n\t\r,;:([{})]>_", r->last);
     return r->line_start && !r->fence;
 }

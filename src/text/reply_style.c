@@ -101,6 +101,10 @@ void style_marks(ReplyStyle s, const char *mark[N_MARKS])
     case CALLS_JSON:
         mark[S_CALL - S_QUOTE] = mark[S_CALL_END - S_QUOTE] = NULL;
         break;
+    case CALLS_NONE:
+        for (int k = 0; k < N_MARKS; k++)
+            if (k != S_THINK - S_QUOTE && k != S_THINK_END - S_QUOTE && k != S_CHANNEL - S_QUOTE) mark[k] = NULL;
+        break;
     default: break;
     }
 }
