@@ -422,6 +422,17 @@ bool reply_token(Reply *r, int32_t id, const char *bytes, size_t n)
     return sound(r);
 }
 
+/* All that waits is taken. A call that breaks leaves text, which may hold more. */
+static void pump_rest(Reply *r, ReplyCause cause)
+{
+    pump(r, true);
+    while (r->at == AT_CALL && !r->stopped && !r->failed) {
+        r->from = r->now = r->done;
+        call_end(r, cause);
+        pump(r, true);
+    }
+}
+
 /* A whole call at the end of reasoning that was never closed, read by a decoder of its own. False: it is none. */
 static bool promote_region(Reply *r)
 {
@@ -430,10 +441,7 @@ static bool promote_region(Reply *r)
     ReplyEvent e;
     memcpy(sub.mark, r->mark, sizeof sub.mark);
     bool good = in_put(&sub, r->region.at, r->region.n);
-    if (good) {
-        pump(&sub, true);
-        if (sub.at == AT_CALL) call_end(&sub, REPLY_ENDED);
-    }
+    if (good) pump_rest(&sub, REPLY_ENDED);
     good = good && sound(&sub) && sub.sum.calls > 0 && sub.sum.failures == 0;
     for (size_t i = 0; i < sub.n_queue; i++) good &= sub.queue[i].kind != REPLY_TEXT && sub.queue[i].kind != REPLY_REASON;
     if (good) flush_gap(r, r->think_inline ? REPLY_TEXT : REPLY_REASON);
@@ -463,12 +471,7 @@ bool reply_end(Reply *r, ReplyCause cause)
     forget_taken(r);
     if (!put_bytes(r, NULL, 0)) r->failed = true;
     if (r->n_in > r->head) r->in[r->n_in - 1].done = r->whole;
-    pump(r, true);
-    while (r->at == AT_CALL && !r->stopped && !r->failed) {        /* a call that breaks leaves text, which may hold more */
-        r->from = r->now = r->done;
-        call_end(r, cause);
-        pump(r, true);
-    }
+    pump_rest(r, cause);
     if (!r->stopped) {
         r->from = r->done;
         r->now = r->n_tokens;
