@@ -349,7 +349,7 @@ static void pump(Reply *r, bool final)
 
 static bool sound(Reply *r)
 {
-    const Call *c = &r->call;
+    const ReplyCall *c = &r->call;
     const Bytes *all[] = { &r->clean, &r->gap, &r->region, &r->text, &c->raw, &c->name, &c->key, &c->value, &c->out, &c->args, &c->doubt, &c->flow.held };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) r->failed |= all[i]->failed;
     return !r->failed;

@@ -9,16 +9,16 @@ enum { NAME_MAX_BYTES = 256, KEY_MAX_BYTES = 1024, DOUBT_MAX = 1 << 16 };
 
 /* ---- one call ---- */
 
-void call_reset(Call *c)
+void call_reset(ReplyCall *c)
 {
     Bytes *all[] = { &c->raw, &c->name, &c->key, &c->value, &c->out, &c->args, &c->doubt };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]->n = 0;
     json_decref(c->given);
-    *c = (Call) { .raw = c->raw, .name = c->name, .key = c->key, .value = c->value, .out = c->out, .args = c->args, .doubt = c->doubt,
+    *c = (ReplyCall) { .raw = c->raw, .name = c->name, .key = c->key, .value = c->value, .out = c->out, .args = c->args, .doubt = c->doubt,
                   .flow.held = c->flow.held };
 }
 
-void call_free(Call *c)
+void call_free(ReplyCall *c)
 {
     Bytes *all[] = { &c->raw, &c->name, &c->key, &c->value, &c->out, &c->args, &c->doubt };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) bytes_free(all[i]);
@@ -28,7 +28,7 @@ void call_free(Call *c)
 
 void call_open(Reply *r, CallState state, int closer, bool declared)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     call_reset(c);
     c->state = state;
     c->closer = closer;
@@ -40,7 +40,7 @@ void call_open(Reply *r, CallState state, int closer, bool declared)
 
 bool call_begin(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     c->tool = tool_find(r, c->name.at, c->name.n);
     if (c->name.n == 0 || (c->declared && !c->tool)) return false;
     r->sum.calls++;
@@ -71,7 +71,7 @@ void call_drain(Reply *r)
 
 void call_leave(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     r->last_bare = !c->closer;
     r->text_empty = false;
     r->at = AT_AFTER;
@@ -79,7 +79,7 @@ void call_leave(Reply *r)
 
 Step call_ended(Reply *r, CallState then, Step result)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     tell(r, REPLY_CALL_END, "", 0);
     c->ended = true;
     if (c->closer || then == X_CLOSE) c->state = then;
@@ -91,7 +91,7 @@ Step call_ended(Reply *r, CallState then, Step result)
 
 static void begin_member(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     c->out.n = 0;
     bytes_text(&c->out, c->members ? ", \"" : "{\"");
     bytes_escaped(&c->out, c->key.at, c->key.n);
@@ -113,7 +113,7 @@ static void begin_member(Reply *r)
 
 static void value_put(Reply *r, int symbol)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     if (c->skip_newline) {
         c->skip_newline = false;
         if (symbol == '\n') return;
@@ -132,7 +132,7 @@ static void value_put(Reply *r, int symbol)
 /* What was in doubt is part of the value. */
 static void doubt_over(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     for (size_t i = 0; i < k->doubt.n; i++) {
         uint8_t c = (uint8_t) k->doubt.at[i];
         const char *text = c >= PRIVATE ? r->mark[c - PRIVATE] : NULL;
@@ -146,7 +146,7 @@ static void doubt_over(Reply *r)
 
 static void end_member(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     if (c->as_text) call_args(r, "\"", 1);
     else {
         value_write(&c->out, c->types, c->value.at, c->value.n);
@@ -157,7 +157,7 @@ static void end_member(Reply *r)
 
 static Step end_members(Reply *r, CallState then, Step result)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     if (!c->begun && !call_begin(r)) return call_broken(r);
     call_args(r, c->members ? "}" : "{}", c->members ? 1 : 2);
     return call_ended(r, then, result);
@@ -165,8 +165,8 @@ static Step end_members(Reply *r, CallState then, Step result)
 
 /* ---- what goes wrong ---- */
 
-static bool in_value(const Call *c) { return c->state == X_VALUE || c->state == L_VALUE; }
-static bool in_flow(const Call *c)
+static bool in_value(const ReplyCall *c) { return c->state == X_VALUE || c->state == L_VALUE; }
+static bool in_flow(const ReplyCall *c)
 {
     return c->state == X_JSON || c->state == X_ARGS_CALL || c->state == G_ARGS || c->state == P_ARGS || c->state == B_ARGS_FLOW;
 }
@@ -174,7 +174,7 @@ static bool in_flow(const Call *c)
 /* The arguments so far become a whole object; what was read of a tag comes out as text. */
 static void close_arguments(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     bool in_key = c->state == X_KEY || c->state == L_KEY || c->state == L_MID, xml = c->state == X_KEY;
     if (in_flow(c)) {
         flow_close(&c->flow);
@@ -197,7 +197,7 @@ static void close_arguments(Reply *r)
 /* The symbol that does not fit is looked at again where the text goes on. */
 Step call_broken(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     int32_t from = r->from, now = r->now;
     bool drop = r->errors == CALL_ERRORS_DROP && c->closer;
     r->sum.failures += c->begun || c->closer || !c->declared;
@@ -224,14 +224,14 @@ Step call_broken(Reply *r)
 /* Whether the call lacks nothing but marks that close it. */
 static bool complete(const Reply *r)
 {
-    const Call *c = &r->call;
+    const ReplyCall *c = &r->call;
     if (c->state == L_NAME) return tool_find(r, c->name.at, c->name.n) != NULL;
     return c->state == X_BODY || c->state == X_ARGS_CALL_END || c->state == X_JSON_END || c->state == L_BODY || json_body_complete(r);
 }
 
 static Step finish_complete(Reply *r)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     if (c->state >= B_OPEN) return json_body_finish(r) ? AGAIN : call_broken(r);
     if (c->state == X_JSON_END || c->state == X_ARGS_CALL_END) return call_ended(r, X_CLOSE, AGAIN);
     return end_members(r, X_CLOSE, AGAIN);
@@ -245,7 +245,7 @@ static Step cut_short(Reply *r)
 
 void call_end(Reply *r, ReplyCause cause)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     if (c->doubting && recovers(r)) {              /* the value was never closed: the tags in it were tags */
         Bytes again = c->doubt;
         c->doubting = false;
@@ -287,7 +287,7 @@ static void trim_name(Bytes *b)
 
 static Step wrap_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     bool laguna = r->style.calls == CALLS_LAGUNA;
     if (is_space(c)) return TAKEN;
     if (c == S_FUNCTION && (recovers(r) || r->style.calls == CALLS_QWEN35)) {
@@ -302,7 +302,7 @@ static Step wrap_step(Reply *r, int c)
 
 static Step start_flow(Reply *r, CallState state, unsigned allow, Step result)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     flow_start(&k->flow, (recovers(r) ? FLOW_LOOSE : 0) | allow, &k->out);
     k->state = state;
     return result;
@@ -310,7 +310,7 @@ static Step start_flow(Reply *r, CallState state, unsigned allow, Step result)
 
 static Step name_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (c == '>' || (c == '(' && recovers(r))) {
         trim_name(&k->name);
         if (!call_begin(r)) return call_broken(r);
@@ -325,7 +325,7 @@ static Step name_step(Reply *r, int c)
 /* A flow that is the arguments object. */
 static Step flow_step(Reply *r, int c, CallState then)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     FlowStep step = flow_put(&k->flow, c);
     if (step == FLOW_BAD || step == FLOW_PAST) return call_broken(r);
     call_drain(r);
@@ -338,7 +338,7 @@ static Step flow_step(Reply *r, int c, CallState then)
 
 static Step body_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (is_space(c) || (c == S_PARAM_END && k->members && recovers(r))) return TAKEN;
     if (c == S_PARAM) {
         k->key.n = 0;
@@ -361,7 +361,7 @@ static Step tag_step(Reply *r, int c)
 
 static Step key_step(Reply *r, int c, int end)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     bool xml = k->state == X_KEY;
     if (c == end) {
         trim_name(&k->key);
@@ -388,7 +388,7 @@ static void doubt_put(Reply *r, const Unit *u)
  * everything from there on is read again as tags. */
 static Step xml_value_step(Reply *r, const Unit *u)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     int c = u->symbol;
     if (c == S_PARAM && !k->loose && !k->doubting) k->doubting = true;
     if (k->doubting && (c < S_QUOTE || c == S_PARAM)) {
@@ -442,7 +442,7 @@ static bool is_name_char(int c)
 
 static Step laguna_name_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (is_name_char(c) && k->name.n < NAME_MAX_BYTES) {
         bytes_char(&k->name, c);
         return TAKEN;
@@ -454,7 +454,7 @@ static Step laguna_name_step(Reply *r, int c)
 
 static Step laguna_body_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (is_space(c) || (c == S_VALUE_END && k->members && recovers(r))) return TAKEN;
     if (c != S_KEY) return call_broken(r);
     k->key.n = 0;
@@ -498,7 +498,7 @@ static Step gemma_wrap_step(Reply *r, int c)
 
 static Step gemma_name_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (c == '{' && k->name.n > 0) {
         for (size_t i = k->name.n; i-- > 0;)       /* the part after the last colon */
             if (k->name.at[i] == ':') {
@@ -529,7 +529,7 @@ static Step python_wrap_step(Reply *r, int c)
 
 static Step python_name_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     static const char CALLED[] = ".call";
     if (c == '(') {
         size_t n = sizeof CALLED - 1;
@@ -554,13 +554,13 @@ static Step python_args_step(Reply *r, int c)
 
 bool call_in_value(const Reply *r)
 {
-    const Call *c = &r->call;
+    const ReplyCall *c = &r->call;
     return in_value(c) || ((in_flow(c) || (c->state > B_OPEN && c->state < B_TRAIL)) && flow_in_string(&c->flow));
 }
 
 uint32_t call_marks(const Reply *r)
 {
-    const Call *c = &r->call;
+    const ReplyCall *c = &r->call;
     uint32_t outer = BIT(S_CALL) | BIT(S_CALL_END), fallback = recovers(r) ? BIT(S_CALL_END) : 0;
     if (!c->closer) outer = BIT(S_CALL);
     if (c->closer == S_CODE_END) outer |= BIT(S_CODE_END);
@@ -591,7 +591,7 @@ uint32_t call_marks(const Reply *r)
 
 Step call_step(Reply *r, const Unit *u)
 {
-    Call *c = &r->call;
+    ReplyCall *c = &r->call;
     int s = u->symbol;
     if (s == S_STOP) return call_broken(r);
     if ((s == S_CALL || s == S_CALL_END || s == S_CODE_END) && !c->ended && !in_value(c))

@@ -55,7 +55,7 @@ typedef struct {
     ValueTypes types;
     json_t  *given;                                /* parameters so far: an object */
     JsonFlow flow;
-} Call;
+} ReplyCall;
 
 struct Reply {
     /* what is wanted; never changes */
@@ -82,7 +82,7 @@ struct Reply {
     int      ticks, last;                          /* last: byte of the text, -1 none */
     Bytes    gap; int32_t gap_from;                /* space that belongs to the text only if text follows */
     Bytes    region; bool in_region, region_begins, region_closed;     /* what may be a call at the end of the reasoning */
-    Call     call;
+    ReplyCall call;
 
     Queued  *queue; size_t n_queue, cap_queue, read;
     Bytes    text;
@@ -117,8 +117,8 @@ Step call_step(Reply *r, const Unit *u);
 uint32_t call_marks(const Reply *r);               /* those that mean something where the call is */
 bool call_in_value(const Reply *r);                /* where marks are likely to be part of a value: see value_end in reply_lex.c */
 void call_end(Reply *r, ReplyCause cause);
-void call_reset(Call *c);
-void call_free(Call *c);
+void call_reset(ReplyCall *c);
+void call_free(ReplyCall *c);
 
 Step call_broken(Reply *r);
 bool call_begin(Reply *r);                         /* the name is known. False: it cannot be a call */

@@ -11,7 +11,7 @@ static bool is(const Bytes *b, const char *s) { return b->n == strlen(s) && memc
 
 static Step start(Reply *r, CallState state, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     Bytes *out = state == B_ARGS_FLOW ? &k->out : &k->value;
     k->value.n = 0;
     flow_start(&k->flow, recovers(r) ? FLOW_LOOSE : 0, out);
@@ -35,7 +35,7 @@ static bool may_tell(Reply *r) { return r->call.begun || (r->call.has_name && r-
 
 static bool name_came(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (!decode(&k->value, &k->name) || k->name.n == 0 || memchr(k->name.at, 0, k->name.n)) return false;
     k->has_name = true;
     if (k->declared && !tool_find(r, k->name.at, k->name.n)) return false;
@@ -45,7 +45,7 @@ static bool name_came(Reply *r)
 /* Arguments that are a string hold the object as text; null and "" mean none. */
 static bool text_came(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     char first = '{';
     bool none = is(&k->value, "null");
     if (!none && !decode(&k->value, &k->key)) return false;
@@ -61,7 +61,7 @@ static bool text_came(Reply *r)
 /* The members of an answer that is a bare object have to be those of a call, or else of the arguments of the only tool. */
 static bool may_be_skipped(const Reply *r)
 {
-    const Call *k = &r->call;
+    const ReplyCall *k = &r->call;
     if (!k->declared || is(&k->key, "type") || is(&k->key, "id") || is(&k->key, "name") || is(&k->key, "function")) return true;
     if (r->n_tools != 1 || k->level != 1 || !r->tool[0].schema || k->closer || !recovers(r)) return false;
     char name[256];
@@ -73,7 +73,7 @@ static bool may_be_skipped(const Reply *r)
 
 static Step value_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     bool quote = c == '"' || (recovers(r) && c == '\'');
     if (is_space(c)) return TAKEN;
     if (is(&k->key, "function") && k->level == 1 && c == '{' && !k->has_name) {
@@ -93,7 +93,7 @@ static Step value_step(Reply *r, int c)
 
 static bool value_came(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     switch (k->state) {
     case B_KEY_FLOW:
         k->state = B_COLON;
@@ -106,7 +106,7 @@ static bool value_came(Reply *r)
 
 static Step flow_came(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     bool args = k->state == B_ARGS_FLOW;
     FlowStep step = flow_put(&k->flow, c);
     if (args) call_drain(r);
@@ -121,7 +121,7 @@ bool json_body_complete(const Reply *r) { return r->call.state == B_NEXT && r->c
 
 bool json_body_finish(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (!k->begun && !call_begin(r)) return false;
     if (!k->has_args) call_args(r, "{}", 2);
     k->has_args = true;
@@ -131,7 +131,7 @@ bool json_body_finish(Reply *r)
 
 static Step body_came(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (k->level == 2) {
         k->level = 1;
         k->state = B_NEXT;
@@ -148,7 +148,7 @@ static Step body_came(Reply *r)
 /* What stands between a whole object and its closing mark is left out; without a mark it is text. */
 static Step trail_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     if (c == S_CALL_END || c == S_CODE_END) {
         call_leave(r);
         return TAKEN;
@@ -166,7 +166,7 @@ static Step trail_step(Reply *r, int c)
 
 bool json_body_whole(Reply *r)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     json_t *v = NULL;
     bool good = json_read(&v, k->raw.at, k->raw.n, "answer", NULL) == ST_OK && json_object_size(v) > 0 && value_satisfies(r->tool[0].schema, v);
     json_decref(v);
@@ -182,7 +182,7 @@ bool json_body_whole(Reply *r)
 
 Step json_body_step(Reply *r, int c)
 {
-    Call *k = &r->call;
+    ReplyCall *k = &r->call;
     switch (k->state) {
     case B_OPEN:
         if (is_space(c)) return TAKEN;

@@ -107,7 +107,7 @@ static Found then_end_or(Look l, const int *symbols)
 static Found next_parameter(Look *l)
 {
     Found f = mark(l, S_PARAM), best = NO;
-    const Call *c = &l->r->call;
+    const ReplyCall *c = &l->r->call;
     size_t end = l->at;
     if (f != YES || !c->tool) return f == YES ? NO : f;
     const json_t *props = json_object_get(value_target(c->tool->schema, c->tool->schema), "properties");
@@ -129,7 +129,7 @@ static Found next_parameter(Look *l)
 static Found value_end(Look *l, int symbol)
 {
     const Reply *r = l->r;
-    const Call *c = &r->call;
+    const ReplyCall *c = &r->call;
     bool xml = c->state == X_VALUE;
     int own = xml ? S_PARAM_END : S_VALUE_END;
     Look end = *l;
