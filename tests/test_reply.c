@@ -389,8 +389,351 @@ static void scripts(void **state)
     assert_int_equal(n_failed, 0);
 }
 
+/* ---- coercion ---- */
+
+static void coercion(void **state)
+{
+    (void) state;
+    FILE *f = fopen("tests/reply/coercion.tsv", "r");
+    char *line = NULL;
+    size_t cap = 0;
+    int rows = 0;
+    assert_non_null(f);
+    json_t *defs = json_loads("{\"count\": {\"type\": \"integer\"}, \"chain\": {\"$ref\": \"#/$defs/count\"}, \"circle\": {\"$ref\": \"#/$defs/circle\"},"
+                              "\"a/b~c\": {\"type\": \"boolean\"}, \"list\": [{}, {\"type\": \"integer\"}]}", 0, NULL);
+    while (getline(&line, &cap, f) >= 0) {
+        char *rest = line, *schema_text = strsep(&rest, "\t"), *text = strsep(&rest, "\t"), *want = strsep(&rest, "\n");
+        if (line[0] == '#' || line[0] == '\n') continue;
+        json_t *schema = json_loads(schema_text, 0, NULL), *in = json_loads(text, JSON_DECODE_ANY, NULL), *root = json_pack("{s:O}", "$defs", defs);
+        if (!schema || !in || !want) fail_msg("cannot read: %s", line);
+        Bytes out = { 0 };
+        value_write(&out, value_types(root, schema), json_string_value(in), json_string_length(in));
+        bytes_char(&out, 0);
+        if (strcmp(out.at, want) != 0) fail_msg("%s %s: %s, expected %s", schema_text, text, out.at, want);
+        assert_true(json_valid(out.at, out.n - 1));
+        bytes_free(&out);
+        json_decref(schema);
+        json_decref(in);
+        json_decref(root);
+        rows++;
+    }
+    assert_true(rows > 60);
+    json_decref(defs);
+    free(line);
+    fclose(f);
+}
+
+/* ---- JSON put right ---- */
+
+static void put_right(void **state)
+{
+    (void) state;
+    static const struct { unsigned allow; const char *in, *out; } rows[] = {    /* out NULL: refused */
+        { 0, "{\"a\" : [1, -2.5e+3 , \"x\"], \"b\":{}}", "{\"a\" : [1, -2.5e+3 , \"x\"], \"b\":{}}" }, { 0, " true ", "true" }, { 0, "12", "12" }, { 0, "01", NULL },
+        { 0, "'a'", NULL }, { 0, "[1,]", NULL }, { 0, "{a: 1}", NULL }, { 0, "{\"a\" 1}", NULL }, { 0, "[1 2]", NULL }, { 0, "", NULL }, { 0, "{} x", NULL },
+        { 0, "\"\\u00e9\\ud83d\\ude00\"", "\"\\u00e9\\ud83d\\ude00\"" }, { 0, "\"\\ude00\\ud83dx\"", "\"\\ufffd\\ufffdx\"" }, { 0, "\"a\nb\\q\\'\"", "\"a\\nb\\\\q'\"" },
+        { 0, "\"\\u12x\"", "\"\\\\u12x\"" }, { 0, "]", NULL }, { 0, "nul", NULL }, { 0, "[}", NULL }, { 0, "{\"a\":1]", NULL }, { 0, ":", NULL }, { 0, "True", NULL },
+        { FLOW_LOOSE, "{a: 'x\"y', `b`: None, 1: [True, False,],}", "{\"a\": \"x\\\"y\", \"b\": null, \"1\": [true, false]}" }, { FLOW_LOOSE, "[word]", NULL },
+        { FLOW_LOOSE, "'\\x41\\u0042'", "\"\\u0041\\u0042\"" }, { FLOW_LOOSE | FLOW_BARE, "{a:New York ,b:[x y,2]}", "{\"a\":\"New York\",\"b\":[\"x y\",2]}" },
+        { FLOW_CALL | FLOW_LOOSE, "q='a', n=(", NULL }, { FLOW_CALL | FLOW_LOOSE, "q='a', n={'k': [1]})", "{\"q\":\"a\", \"n\":{\"k\": [1]}}" }, { FLOW_CALL | FLOW_LOOSE, ")", "{}" },
+        { FLOW_CALL | FLOW_LOOSE, "1)", NULL },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Bytes out = { 0 };
+        char first;
+        bool good = flow_text(&out, rows[i].in, strlen(rows[i].in), rows[i].allow, &first);
+        bytes_char(&out, 0);
+        if (good != (rows[i].out != NULL) || (good && strcmp(out.at, rows[i].out) != 0)) fail_msg("%s: %s", rows[i].in, good ? out.at : "refused");
+        if (!good) assert_int_equal(out.n, 1);
+        bytes_free(&out);
+    }
+}
+
+/* At every place where it may be cut the output is a beginning that can be closed, and it never takes back what it said. */
+static void closed_anywhere(void **state)
+{
+    (void) state;
+    static const char *const texts[] = { "{\"a\": [1, {\"b\": \"x\\n\\u00e9\\ud83d\\ude00\"}, true , null], \"c\": -1.5e-3}", "{'k': ('x"  , "[[[[{\"a\":{\"b\":[1,2,{", "\"\\ud83d\\u" };
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+        for (size_t n = 0; n <= strlen(texts[t]); n++) {
+            JsonFlow f = { 0 };
+            Bytes out = { 0 };
+            flow_start(&f, FLOW_LOOSE, &out);
+            FlowStep step = FLOW_MORE;
+            for (size_t i = 0; i < n && step == FLOW_MORE; i++) step = flow_put(&f, (uint8_t) texts[t][i]);
+            size_t before = out.n;
+            Bytes told = { 0 };
+            bytes_put(&told, out.at, out.n);
+            flow_close(&f);
+            if (!json_valid(out.at, out.n)) fail_msg("%.*s: %.*s", (int) n, texts[t], (int) out.n, out.at);
+            if (before) assert_memory_equal(out.at, told.at, before);
+            bytes_free(&out);
+            bytes_free(&told);
+            flow_free(&f);
+        }
+}
+
+/* ---- what stops, counts and is forced ---- */
+
+static Reply *opened(const ReplyOptions *o)
+{
+    Reply *r;
+    Error err = { 0 };
+    if (reply_open(&r, o, &err) != ST_OK) fail_msg("%s", err.text);
+    return r;
+}
+
+static int32_t id_of(void *ud, const char *text)
+{
+    (void) ud;
+    return strcmp(text, "<think>") == 0 ? 1 : strcmp(text, "</think>") == 0 ? 2 : strcmp(text, "<tool_call>") == 0 ? 3 : strcmp(text, "</tool_call>") == 0 ? 4 : -1;
+}
+
+static void say(Reply *r, const char *text) { assert_true(reply_token(r, 9, text, strlen(text))); }
+
+static void expect(Reply *r, ReplyKind kind, const char *bytes, int32_t from, int32_t tokens)
+{
+    ReplyEvent e;
+    if (!reply_next(r, &e)) fail_msg("no event, expected '%s'", bytes);
+    if (e.kind != kind || e.n != strlen(bytes) || memcmp(e.bytes, bytes, e.n) != 0 || e.from != from || e.tokens != tokens)
+        fail_msg("event %d '%.*s' [%d, %d), expected %d '%s' [%d, %d)", (int) e.kind, (int) e.n, e.bytes, e.from, e.tokens, (int) kind, bytes, from, tokens);
+}
+
+static void none_waits(Reply *r)
+{
+    ReplyEvent e;
+    if (reply_next(r, &e)) fail_msg("event '%.*s'", (int) e.n, e.bytes);
+}
+
+/* Only what may become a mark or a stop string waits, and only as long. */
+static void what_waits(void **state)
+{
+    (void) state;
+    json_t *tools = json_loads("[{\"name\": \"f\"}]", 0, NULL);
+    const char *stop = "END";
+    ReplyOptions o = { .style = { CALLS_QWEN3, THINK_TAGS }, .think_max = -1, .stop = &stop, .n_stop = 1, .token = id_of };
+    Reply *r = opened(&o);
+    say(r, "Hello");
+    expect(r, REPLY_TEXT, "Hello", 0, 1);
+    say(r, " E");
+    expect(r, REPLY_TEXT, " ", 1, 1);
+    say(r, "N");
+    none_waits(r);
+    say(r, "<");
+    expect(r, REPLY_TEXT, "EN<", 1, 4);            /* no line begins here */
+    say(r, "\n<thi");
+    expect(r, REPLY_TEXT, "\n", 4, 4);
+    say(r, "s <tool_call>");                       /* no tools, no marks of calls */
+    expect(r, REPLY_TEXT, "<this <tool_call>", 4, 6);
+    say(r, "\xc3");
+    none_waits(r);
+    say(r, "\xa9\xe2\x82");
+    expect(r, REPLY_TEXT, "\xc3\xa9", 6, 7);
+    assert_true(reply_end(r, REPLY_ENDED));
+    expect(r, REPLY_TEXT, "\xef\xbf\xbd", 7, 8);
+    none_waits(r);
+    reply_close(r);
+    o.tools = tools;
+    r = opened(&o);
+    say(r, "Hello \n");                            /* space before a call would not be shown */
+    expect(r, REPLY_TEXT, "Hello", 0, 0);
+    say(r, "x");
+    expect(r, REPLY_TEXT, " \nx", 0, 2);
+    reply_close(r);
+    json_decref(tools);
+}
+
+/* The tokens before a stop count, though they came in other blocks; what overlaps it does not. */
+static void what_counts(void **state)
+{
+    (void) state;
+    json_t *tools = json_loads("[{\"name\": \"f\"}]", 0, NULL);
+    const char *stops[] = { "", "xyz" };
+    ReplySummary s;
+    ReplyOptions o = { .style = { CALLS_QWEN3, THINK_TAGS }, .think_max = -1, .stop = stops, .n_stop = 2, .token = id_of, .prompt = "<think>\n ", .n_prompt = 9, .tools = tools };
+    Reply *r = opened(&o);
+    assert_int_equal(reply_mode(r), REPLY_IN_REASON);
+    say(r, "one");
+    say(r, " two");
+    assert_true(reply_token(r, 2, NULL, 0));
+    assert_int_equal(reply_mode(r), REPLY_IN_TEXT);
+    say(r, "\n\n");
+    say(r, "a");
+    assert_true(reply_token(r, 77, "", 0));        /* a control token that means nothing */
+    say(r, "bx");
+    say(r, "y");
+    reply_summary(r, &s);
+    assert_true(s.tokens == 8 && s.reason_tokens == 3 && s.text_tokens == 5);
+    say(r, "zc");
+    assert_int_equal(reply_stop(r), REPLY_STOP_STRING);
+    assert_int_equal(reply_kept(r), 6);
+    say(r, "ignored");
+    assert_true(reply_end(r, REPLY_CUT));
+    reply_summary(r, &s);
+    assert_true(s.tokens == 6 && s.reason_tokens == 3 && s.text_tokens == 3 && s.call_tokens == 0 && s.stop == 1);
+    expect(r, REPLY_REASON, "one two", 0, 2);      /* not taken in between: joined */
+    expect(r, REPLY_TEXT, "ab", 4, 6);
+    none_waits(r);
+    reply_close(r);
+
+    o.one_call = true;
+    o.prompt = NULL;
+    r = opened(&o);
+    say(r, "See.");
+    assert_true(reply_token(r, 3, "<tool_call>", 11));
+    assert_int_equal(reply_mode(r), REPLY_IN_CALL);
+    say(r, "{\"name\": \"f\", \"arg");
+    say(r, "uments\": {}}");
+    assert_int_equal(reply_stop(r), REPLY_GO);
+    assert_true(reply_token(r, 4, "</tool_call>", 12));
+    assert_int_equal(reply_stop(r), REPLY_STOP_CALL);
+    assert_int_equal(reply_kept(r), 5);
+    reply_summary(r, &s);
+    assert_true(s.tokens == 5 && s.text_tokens == 1 && s.call_tokens == 4 && s.calls == 1);
+    reply_close(r);
+    json_decref(tools);
+}
+
+/* The end of the reasoning is forced at a token's end, never within a character or a mark. */
+static void forced_end(void **state)
+{
+    (void) state;
+    ReplySummary s;
+    size_t n;
+    ReplyOptions o = { .style = { CALLS_QWEN3, THINK_TAGS }, .think_max = 2, .think_message = "\nEnough.\n", .token = id_of, .prompt = "<think>", .n_prompt = 7 };
+    Reply *r = opened(&o);
+    assert_null(reply_force(r, false, &n));
+    assert_non_null(reply_force(r, true, &n));
+    say(r, "a");
+    assert_null(reply_force(r, false, &n));
+    say(r, "b\xe2\x82");
+    assert_null(reply_force(r, false, &n));
+    say(r, "\xac</th");
+    assert_null(reply_force(r, false, &n));
+    say(r, "e");
+    const char *text = reply_force(r, false, &n);
+    assert_string_equal(text, "\nEnough.\n</think>\n\n");
+    assert_int_equal(n, strlen(text));
+    say(r, "\nEnough.\n");
+    assert_true(reply_token(r, 2, "</think>", 8));
+    say(r, "\n\n");
+    assert_null(reply_force(r, true, &n));
+    say(r, "Yes.");
+    assert_true(reply_end(r, REPLY_ENDED));
+    reply_summary(r, &s);
+    assert_true(s.reason_tokens == 6 && s.text_tokens == 2 && !s.reason_unclosed);
+    reply_close(r);
+    o.style = (ReplyStyle) { CALLS_GEMMA4, THINK_CHANNEL };
+    o.think_message = NULL;
+    o.think_max = 0;
+    o.prompt = "<|channel>thought\n";
+    o.n_prompt = strlen(o.prompt);
+    r = opened(&o);
+    assert_string_equal(reply_force(r, false, &n), "<channel|>");
+    reply_close(r);
+}
+
+static void styles(void **state)
+{
+    (void) state;
+    static const struct { const char *source, *arch, *token; CallFormat calls; ThinkFormat think; } rows[] = {
+        { "...<tool_call>\\n<function=NAME><parameter=x>...<think>", "", NULL, CALLS_QWEN35, THINK_TAGS }, { "{'<tool_call>'}", "llama", NULL, CALLS_QWEN3, THINK_NONE },
+        { "<tool_call>..<arg_key>", "qwen3", "</think>", CALLS_LAGUNA, THINK_TAGS }, { "<|tool_call>call: <|channel>", "", NULL, CALLS_GEMMA4, THINK_CHANNEL },
+        { "<|start_header_id|>..\"parameters\": ", "llama", NULL, CALLS_LLAMA3, THINK_NONE }, { "<|start_header_id|>", "llama", "<|python_tag|>", CALLS_LLAMA3, THINK_NONE },
+        { NULL, "qwen35", NULL, CALLS_QWEN35, THINK_NONE }, { NULL, "qwen3moe", NULL, CALLS_QWEN3, THINK_NONE }, { NULL, "gemma4", NULL, CALLS_GEMMA4, THINK_CHANNEL },
+        { NULL, "laguna", "</think>", CALLS_LAGUNA, THINK_TAGS }, { NULL, "llama", "<|im_start|>", CALLS_QWEN3, THINK_NONE }, { "plain", "llama", NULL, CALLS_JSON, THINK_NONE },
+    };
+    CallFormat f = CALLS_JSON;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Script s = { .n_marks = rows[i].token ? 1 : 0 };
+        if (rows[i].token) snprintf(s.mark[0], sizeof s.mark[0], "%s", rows[i].token);
+        ReplyStyle got = reply_style(rows[i].source, rows[i].source ? strlen(rows[i].source) : 0, rows[i].arch, token_of, &s);
+        if (got.calls != rows[i].calls || got.think != rows[i].think) fail_msg("row %zu: %s, %d", i, call_format_name(got.calls), (int) got.think);
+        assert_true(call_format_named(&f, call_format_name(got.calls)) && f == got.calls);
+    }
+    assert_true(call_format_named(&f, "hermes") && f == CALLS_QWEN3);
+    assert_false(call_format_named(&f, "other"));
+    static const struct { const char *tools, *error; } bad[] = {
+        { "{}", "tools is not a list" }, { "[1]", "tools[0] is not an object" }, { "[{\"name\": \"a\"}, {}]", "tools[1].name is missing or not a string" },
+        { "[{\"type\": \"function\", \"function\": {\"name\": \"\"}}]", "tools[0].function.name has 0 bytes, expected 1 to 256" },
+        { "[{\"name\": \"a\", \"parameters\": 5}]", "tools[0].parameters is not an object" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *tools = json_loads(bad[i].tools, 0, NULL);
+        Error err = { 0 };
+        Reply *r;
+        assert_int_equal(reply_open(&r, &(ReplyOptions) { .style = { CALLS_QWEN3, THINK_NONE }, .tools = tools }, &err), ST_ARG);
+        assert_null(r);
+        assert_string_equal(err.text, bad[i].error);
+        json_decref(tools);
+    }
+}
+
+/* A megabyte in one parameter, as text, as JSON, and as JSON in a text: each in a time that grows with its length, no more. */
+static void long_arguments(void **state)
+{
+    (void) state;
+    enum { LENGTH = 1 << 20 };
+    static const struct { CallFormat format; const char *before, *after; } rows[] = {
+        { CALLS_QWEN35, "<tool_call><function=f><parameter=text>", "</parameter></function></tool_call>" }, { CALLS_QWEN3, "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"", "\"}}</tool_call>" },
+        { CALLS_QWEN35, "<tool_call><function=f><parameter=list>[\"", "\"]</parameter></function></tool_call>" },
+    };
+    json_t *tools = json_loads("[{\"name\": \"f\", \"parameters\": {\"properties\": {\"text\": {\"type\": \"string\"}, \"list\": {\"type\": \"array\"}}}}]", 0, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ReplyOptions o = { .style = { rows[i].format, THINK_NONE }, .think_max = -1, .tools = tools };
+        Reply *r = opened(&o);
+        ReplyEvent e;
+        ReplySummary sum;
+        size_t told = 0, events = 0;
+        say(r, rows[i].before);
+        for (size_t n = 0; n < LENGTH; n += 8) {
+            say(r, n % 64 ? "line o f" : "</param ");
+            while (reply_next(r, &e)) told += e.kind == REPLY_CALL_ARGS ? e.n : 0, events++;
+        }
+        say(r, rows[i].after);
+        assert_true(reply_end(r, REPLY_ENDED));
+        while (reply_next(r, &e)) told += e.kind == REPLY_CALL_ARGS ? e.n : 0;
+        reply_summary(r, &sum);
+        assert_true(sum.calls == 1 && sum.failures == 0 && told > LENGTH && told < LENGTH + 32);
+        if (i < 2) assert_true(events > LENGTH / 10);
+        reply_close(r);
+    }
+    json_decref(tools);
+}
+
+/* Every allocation of an answer fails once: the decoder says so, and nothing is lost or left. */
+static void no_memory(void **state)
+{
+    (void) state;
+    static const char *const SAID[] = { "I th\xc3\xa9nk", "</think>", "Text ", "<tool_call>", "<function=f><parameter=a>\nsome text", "\n</parameter><parameter=b>{'k': [1, 2]}",
+                                        "</parameter></function>", "</tool_call>", "<tool_call>", "{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}", "</tool_call>", "more" };
+    json_t *tools = json_loads("[{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"object\"}}}}]", 0, NULL);
+    const char *stop = "STOP";
+    bool whole = false;
+    for (long k = 1; !whole && k < 500; k++) {
+        ReplyOptions o = { .style = { CALLS_QWEN35, THINK_TAGS }, .think_max = -1, .prompt = "<think>", .n_prompt = 7, .stop = &stop, .n_stop = 1, .tools = tools };
+        Reply *r;
+        long live = alloc_state.live;
+        alloc_state.fail_in = k;
+        bool good = reply_open(&r, &o, NULL) == ST_OK, opened_it = good;
+        for (size_t i = 0; good && i < sizeof SAID / sizeof *SAID; i++) good = reply_token(r, 5, SAID[i], strlen(SAID[i]));
+        good = good && reply_end(r, REPLY_ENDED);
+        whole = alloc_state.fail_in > 0;
+        alloc_state.fail_in = 0;
+        if (opened_it && !good) assert_false(reply_token(r, 5, "x", 1));
+        assert_true(good || !whole);
+        reply_close(r);
+        if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
+    }
+    assert_true(whole);
+    json_decref(tools);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(scripts) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scripts), cmocka_unit_test(coercion), cmocka_unit_test(put_right), cmocka_unit_test(closed_anywhere), cmocka_unit_test(what_waits),
+        cmocka_unit_test(what_counts), cmocka_unit_test(forced_end), cmocka_unit_test(styles), cmocka_unit_test(long_arguments), cmocka_unit_test(no_memory),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,7 +171,7 @@ static void chance(void **state)
             while (n < 3 && CHOICES[c][n]) n++;
             if (forced_call(&call, FORMATS[f], tools, CHOICES[c], n, &err) != ST_OK) fail_msg("%s: %s", call_format_name(FORMATS[f]), err.text);
             assert_int_equal(grammar_masks_open(&masks, call.grammar, trie, 4 << 20, &err), ST_OK);
-            for (int k = 0; k < 12; k++) {
+            for (int k = 0; k < 40; k++) {
                 Bytes text = { 0 };
                 seed = (uint64_t) (k + 1) * 77 + c;
                 const int32_t closers[] = { FORMATS[f] == CALLS_QWEN35 ? 257 : FORMATS[f] == CALLS_LAGUNA ? 258 : FORMATS[f] == CALLS_GEMMA4 ? 256 : '"', '}', ']', -1 };
@@ -186,8 +186,95 @@ static void chance(void **state)
     json_decref(tools);
 }
 
+static void refused(void **state)
+{
+    (void) state;
+    static const struct { const char *tools, *name, *error; } rows[] = {
+        { "[]", NULL, "tools is not a list of at least one" }, { "[{\"name\": \"a\"}]", "b", "no tool has the name 'b'" }, { "[{\"name\": 5}]", NULL, "tools[0].name is missing or not a string" },
+        { "[{\"name\": \"a\", \"parameters\": {\"properties\": {\"x\": {\"type\": \"integer\", \"not\": {}}}}}]", NULL, "tool a: #/properties/x/not: the keyword 'not' cannot be honoured" },
+        { "[{\"name\": \"a\", \"parameters\": {\"properties\": {\"x\": {\"$ref\": \"#/$defs/none\"}}}}]", NULL, NULL },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t f = 0; f < N_FORMATS; f++) {
+            json_t *tools = json_loads(rows[i].tools, 0, NULL);
+            ForcedCall call;
+            Error err = { 0 };
+            Status st = forced_call(&call, FORMATS[f], tools, &rows[i].name, rows[i].name ? 1 : 0, &err);
+            if (rows[i].error) {
+                if (FORMATS[f] == CALLS_GEMMA4 && i == 3 && st == ST_OK) fail_msg("accepted");
+                assert_int_not_equal(st, ST_OK);
+                assert_string_equal(err.text, rows[i].error);
+            } else if (st != ST_OK) assert_non_null(strstr(err.text, "tool a: #"));
+            if (st != ST_OK) assert_null(call.open);
+            forced_call_free(&call);
+            json_decref(tools);
+        }
+}
+
+/* Parts of a grammar text that are schemas, with their places in errors. */
+static void composed(void **state)
+{
+    (void) state;
+    json_t *root = json_loads("{\"properties\": {\"a\": {\"$ref\": \"#/$defs/n\"}, \"b\": {\"not\": {}}, \"c\": {\"anyOf\": [{\"$ref\": \"#/properties/c\"}, {\"type\": \"null\"}]}},"
+                              "\"$defs\": {\"n\": {\"enum\": [1, \"x\"]}}}", 0, NULL);
+    const json_t *props = json_object_get(root, "properties");
+    GrammarSchema s[] = { { "first", json_object_get(props, "a"), root, "tool t", "/properties/a" }, { "second", json_true(), root, "tool t", "" } };
+    Grammar *g;
+    Automaton *a;
+    Error err = { 0 };
+    static const char TEXT[] = "root ::= \"<\" first \"|\" first \"|\" second \">\"";
+    if (grammar_compose(&g, TEXT, sizeof TEXT - 1, "text", s, 2, &err) != ST_OK) fail_msg("%s", err.text);
+    assert_int_equal(automaton_open(&a, g, 4 << 20, &err), ST_OK);
+    static const struct { const char *text; bool whole; } rows[] = { { "<1|\"x\"|{\"k\": [true]}>", true }, { "<\"x\"|1|0>", true }, { "<2|1|0>", false }, { "<1|1|>", false }, { "< 1|1|1>", false } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint32_t at = automaton_start(a);
+        StateHolder h = { .id = &at, .n = 1 };
+        automaton_hold(a, &h);
+        for (const char *p = rows[i].text; *p && at != STATE_DEAD; p++) automaton_step(a, &at, &at, (uint8_t) *p);
+        automaton_let_go(a, &h);
+        if ((at != STATE_DEAD && automaton_accepts(a, at)) != rows[i].whole) fail_msg("%s", rows[i].text);
+    }
+    automaton_close(a);
+    grammar_free(g);
+    s[0].schema = json_object_get(props, "b");
+    s[0].path = "/properties/b";
+    assert_int_equal(grammar_compose(&g, TEXT, sizeof TEXT - 1, "text", s, 2, &err), ST_UNSUPPORTED);
+    assert_string_equal(err.text, "tool t: #/properties/b/not: the keyword 'not' cannot be honoured");
+    s[0].schema = json_object_get(props, "c");
+    s[0].path = "/properties/c";
+    assert_int_not_equal(grammar_compose(&g, TEXT, sizeof TEXT - 1, "text", s, 2, &err), ST_OK);
+    if (strncmp(err.text, "tool t: #/properties/c", 22) != 0) fail_msg("%s", err.text);
+    assert_int_equal(grammar_compose(&g, TEXT, sizeof TEXT - 1, "text", s + 1, 1, &err), ST_FORMAT);
+    assert_string_equal(err.text, "text:1:14: this rule is defined nowhere");
+    json_decref(root);
+}
+
+static void no_memory(void **state)
+{
+    (void) state;
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (size_t f = 0; f < N_FORMATS; f++) {
+        bool whole = false;
+        for (long k = 1; !whole && k < 20000; k += 1 + k / 20) {
+            ForcedCall call;
+            Error err = { 0 };
+            long live = alloc_state.live;
+            alloc_state.fail_in = k;
+            Status st = forced_call(&call, FORMATS[f], tools, NULL, 0, &err);
+            whole = alloc_state.fail_in > 0;
+            alloc_state.fail_in = 0;
+            if (st != ST_OK) assert_int_equal(st, ST_MEMORY);
+            else if (!whole) fail_msg("%s: allocation %ld was not missed", call_format_name(FORMATS[f]), k);
+            forced_call_free(&call);
+            if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
+        }
+        assert_true(whole);
+    }
+    json_decref(tools);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(chance) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(chance), cmocka_unit_test(refused), cmocka_unit_test(composed), cmocka_unit_test(no_memory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

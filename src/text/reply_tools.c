@@ -8,11 +8,13 @@
 #include "text/grammar_merge.h"
 #include "text/reply_impl.h"
 
+typedef struct { char rule[32], tool[128], path[PATH_MAX_BYTES]; } Names;      /* of a schema, for the grammar and its errors */
+
 typedef struct {
     CallFormat format;
     Bytes    text;                                 /* the grammar */
     GrammarSchema *schema; size_t n_schemas, cap_schemas;
-    char   (*owned)[2][128];                       /* [cap_schemas] names of a rule and its tool */
+    Names   *names;                                /* [cap_schemas] */
     json_t  *kept;                                 /* schemas made here: a list */
     bool     failed;
 } Writer;
@@ -86,19 +88,17 @@ static void put_schema(Writer *w, const Tool *t, const json_t *schema, const jso
         w->failed = true;                          /* there is room for all: see reserve */
         return;
     }
-    char (*own)[128] = w->owned[w->n_schemas];
-    snprintf(own[0], sizeof own[0], "schema-%zu", w->n_schemas);
-    snprintf(own[1], sizeof own[1], "tool %.100s", t->name);
-    char *path = NULL;
-    if (asprintf(&path, "%s%s", member ? "/properties/" : "", member ? member : "") < 0) path = NULL;
-    json_t *kept = path ? json_string(path) : NULL;
-    free(path);
-    if (!kept || json_array_append_new(w->kept, kept) != 0) {
-        w->failed = true;
-        return;
+    Names *own = &w->names[w->n_schemas];
+    snprintf(own->rule, sizeof own->rule, "schema-%zu", w->n_schemas);
+    snprintf(own->tool, sizeof own->tool, "tool %.100s", t->name);
+    if (member) {
+        path_add(own->path, "", "properties");
+        char base[PATH_MAX_BYTES];
+        memcpy(base, own->path, sizeof base);
+        path_add(own->path, base, member);
     }
-    w->schema[w->n_schemas++] = (GrammarSchema) { own[0], schema, root, own[1], json_string_value(kept) };
-    put(w, own[0]);
+    w->schema[w->n_schemas++] = (GrammarSchema) { own->rule, schema, root, own->tool, own->path };
+    put(w, own->rule);
     put(w, " ");
 }
 
@@ -117,7 +117,7 @@ static bool is_required(const Tool *t, const char *name)
 static void put_object(Writer *w, const Tool *t)
 {
     const json_t *root = t->schema, *props = json_object_get(root, "properties");
-    json_t *own = root ? json_copy((json_t *) root) : json_object();
+    json_t *own = root ? merge_copy((json_t *) root) : json_object();
     bool good = own != NULL;
     if (good && !json_object_get(own, "type") && !json_object_get(own, "$ref")) good = json_object_set_new(own, "type", json_string("object")) == 0;
     if (good && props && json_object_size(props) == 0 && !json_object_get(own, "additionalProperties"))
@@ -368,10 +368,10 @@ static bool reserve(Writer *w, const Tool *tool, size_t n)
     size_t most = n;
     for (size_t i = 0; i < n; i++) most += json_object_size(members_of(&tool[i]));
     w->schema = calloc(most, sizeof *w->schema);
-    w->owned = calloc(most, sizeof *w->owned);
+    w->names = calloc(most, sizeof *w->names);
     w->cap_schemas = most;
     w->kept = json_array();
-    return w->schema && w->owned && w->kept;
+    return w->schema && w->names && w->kept;
 }
 
 static Status choose(Tool *out, size_t *n, const json_t *tools, const char *const *name, size_t n_names, Error *err)
@@ -422,7 +422,7 @@ Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, cons
     if (st == ST_OK) st = make(out, &w, tool, n, err);
     bytes_free(&w.text);
     free(w.schema);
-    free(w.owned);
+    free(w.names);
     json_decref(w.kept);
     free(tool);
     if (st != ST_OK) forced_call_free(out);
