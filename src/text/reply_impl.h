@@ -102,13 +102,16 @@ bool in_give_back(Reply *r, const Bytes *bytes);   /* to be read again, before a
 typedef struct { int symbol; size_t n; int32_t which; } Unit;
 bool in_next(Reply *r, bool final, Unit *out);
 
+/* ---- reply_open.c ---- */
+
+const Tool *tool_find(const Reply *r, const char *s, size_t n);
+Status tool_read(Tool *out, const json_t *tool, size_t i, Error *err);       /* names the place: tools[i]... */
+
 /* ---- reply.c ---- */
 
 void tell(Reply *r, ReplyKind kind, const char *s, size_t n);
 void text_put(Reply *r, int c);
 void text_bytes(Reply *r, const Bytes *bytes);     /* private bytes as the marks that they stand for */
-const Tool *tool_find(const Reply *r, const char *s, size_t n);
-Status tool_read(Tool *out, const json_t *tool, size_t i, Error *err);       /* names the place: tools[i]... */
 
 /* ---- reply_call.c, reply_json.c ---- */
 
