@@ -36,17 +36,22 @@ ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 LEVELS_x86_64  := avx2 avxvnni avx512
 LEVELS_aarch64 := neon i8mm
 LEVELS         := portable $(LEVELS_$(ARCH))
+# A level that shares all but the product with the one before it.
+TILES_x86_64   := amx
+TILES          := $(TILES_$(ARCH))
 FLAGS_avx2     := -mavx2 -mfma -mf16c
 FLAGS_avxvnni  := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
+FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mamx-tile -mamx-int8
 # Scheduling before registers are given out costs gcc 12 a dozen spills in each inner loop of these; the processors reorder by themselves.
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
+SIMD_TILES := src/backend/cpu/simd_matmul_amx.c src/backend/cpu/simd_roofline.c
 LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
 PROG_SRC := $(wildcard src/programs/*.c src/programs/serve/*.c)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
@@ -78,7 +83,7 @@ $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	$$(call SAY,CC)
 	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach l,$(LEVELS),$(eval $(call LEVEL_RULE,$(l))))
+$(foreach l,$(LEVELS) $(TILES),$(eval $(call LEVEL_RULE,$(l))))
 
 bench/lab_matmul: $(BUILD)/bench/lab_matmul.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)

@@ -33,7 +33,7 @@ typedef struct {
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
  * "mtp": the target's own MTP layer, "auto": that where the file has one.
- * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, neon or i8mm. kv_k, kv_v: types of the
+ * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, amx, neon or i8mm. kv_k, kv_v: types of the
  * target's stored keys and values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32
  * for a model file that is f32 throughout); a drafter's own stay f16. fa_window: positions that each row of the target looks back on, its
  * own included, where the model has no window of its own (0: all); it changes the text, with or without speculation alike. draft_type:

@@ -127,7 +127,7 @@ static const OptionSpec table[] = {
     { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_LOADS & ~C_VERIFY, "worker threads (default: one per core)" },
     { "--threads", NULL, KIND_INT, "N", AT(threads), 1, 256, C_QUANTIZE, "worker threads (default: one per core)" },
     { "--threads", NULL, KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
-    { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, or cpu:LEVEL with portable, avx2, avxvnni, avx512, neon or i8mm" },
+    { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS, "auto, cpu, or cpu:LEVEL with portable, avx2, avxvnni, avx512, amx, neon or i8mm" },
     { "--cache-type-k", "-ctk", KIND_TEXT, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)" },
     { "--cache-type-v", "-ctv", KIND_TEXT, "TYPE", AT(kv_v), 0, 0, C_LOADS, "type of stored values, likewise" },
     { "--fa-window", NULL, KIND_INT, "N", AT(fa_window), 0, 1 << 24, C_LOADS, "look back N positions only in the target's full attention; changes the text (default 0: everything)" },
