@@ -77,6 +77,8 @@ $(BUILD)/%.o: %.c
 	$(call SAY,CC)
 	$(Q)$(CC) $(COMMON) -MMD -MP -c -o $@ $<
 
+$(BUILD)/src/programs/serve/page.o: src/programs/serve/page.html
+
 define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	@mkdir -p $$(@D)

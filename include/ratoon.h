@@ -68,7 +68,8 @@ typedef struct {
     const rt_bias *bias; int32_t n_bias;                                          /* at most 300, copied */
 } rt_sampling;
 
-/* status RT_OK with n 0: a prompt chunk was computed, or the session's turn is still to come. */
+/* The last token of a block is the target's own; those before it were guessed, and it agreed. status RT_OK with n 0: a prompt chunk was
+ * computed, or the session's turn is still to come. */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
 /* Who guesses: a drafter's block, the text itself, the target's own MTP layer. */
 enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES };

@@ -109,7 +109,7 @@ static char *dump(const Request *q)
         fprintf(f, "%s\n", parts[i] ? parts[i] : "-");
         free(parts[i]);
     }
-    fprintf(f, "%s %d%d%d%d%d choice %d %s %d %d\n", q->model, q->stream, q->include_usage, q->return_progress, q->return_tokens, q->timings_per_token, (int) q->call_choice,
+    fprintf(f, "%s %d%d%d%d%d%d choice %d %s %d %d\n", q->model, q->stream, q->include_usage, q->return_progress, q->return_tokens, q->return_drafted, q->timings_per_token, (int) q->call_choice,
             q->call_name ? q->call_name : "", q->parallel_calls, q->continue_final);
     for (size_t i = 0; i < q->n_prompt; i++) fprintf(f, "prompt %.*s %zu %d\n", (int) q->prompt[i].n, q->prompt[i].text ? q->prompt[i].text : "", q->prompt[i].n_ids, q->prompt[i].ids ? (int) q->prompt[i].ids[0] : -1);
     fprintf(f, "%d%d%d T %g %g %g %g %g %g %d %d %llu %d eos %d\n", q->echo, q->parse_special, q->show_special, q->sampling.temperature, q->sampling.top_p, q->sampling.min_p,
@@ -150,7 +150,7 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "reasoning", "{'effort':'low'}", NULL, false }, { "reasoning.effort", "'low'", NULL, false }, { "reasoning.enabled", "false", "'reasoning.effort':'low'", false }, { "reasoning.max_tokens", "9", NULL, false }, { "reasoning.exclude", "true", NULL, false },
     { "reasoning.generate_summary", "'auto'", NULL, false }, { "reasoning.summary", "'auto'", NULL, false }, { "thinking", "{'type':'enabled'}", NULL, false }, { "thinking.type", "'enabled'", NULL, false }, { "thinking.budget_tokens", "9", NULL, false },
     { "thinking.reply_budget", "9", NULL, false }, { "thinking.display", "'omitted'", NULL, false }, { "thinking_budget_tokens", "9", NULL, false }, { "think", "true", NULL, false }, { "enable_thinking", "true", NULL, false }, { "reasoning_format", "'none'", NULL, false },
-    { "return_tokens", "true", NULL, false }, { "timings_per_token", "true", NULL, false }, { "return_progress", "true", NULL, false }, { "cache_prompt", "false", NULL, false }, { "prefix_cache", "{'scope':'off'}", NULL, false }, { "prefix_cache.scope", "'full'", NULL, false },
+    { "return_tokens", "true", NULL, false }, { "return_drafted", "true", NULL, false }, { "timings_per_token", "true", NULL, false }, { "return_progress", "true", NULL, false }, { "cache_prompt", "false", NULL, false }, { "prefix_cache", "{'scope':'off'}", NULL, false }, { "prefix_cache.scope", "'full'", NULL, false },
     { "prefix_cache.window", "5", NULL, false }, { "prompt_cache_key", "'s'", NULL, false }, { "extra_body", "{'session_id':'s'}", NULL, false }, { "extra_body.session_id", "'s'", NULL, false }, { "session_id", "'s'", NULL, false },
     { "speculative", "{'budget':0}", NULL, false }, { "speculative.mode", "'off'", NULL, false }, { "speculative.verify_width", "1", NULL, false }, { "speculative.budget", "0", NULL, false }, { "store", "false", NULL, false },
     { "include", "['reasoning.encrypted_content']", NULL, false },
@@ -593,6 +593,7 @@ static void play_token(Answer *a, int32_t choice, const json_t *line)
     json_array_foreach(all, i, one) top[i] = (AnswerAlternative) { text_at(one, 0), json_string_length(json_array_get(one, 0)), json_number_value(json_array_get(one, 1)) };
     const json_t *p = json_array_get(line, 3);
     answer_token(a, choice, &(AnswerToken) { .id = (int32_t) int_at(line, 1), .bytes = text_at(line, 2), .n = json_string_length(json_array_get(line, 2)),
+                                             .drafted = json_is_true(json_array_get(line, 5)),
                                              .logprob = json_is_number(p) ? json_number_value(p) : (double) NAN, .top = top, .n_top = (int32_t) json_array_size(all) });
 }
 

@@ -44,6 +44,7 @@ static void free_choice(Choice *c)
     for (size_t i = 0; i < c->n_item; i++) {
         out_free(&c->item[i].text);
         out_free(&c->item[i].name);
+        free(c->item[i].drafted);
     }
     free(c->item);
     free(c->token);
@@ -144,6 +145,21 @@ static void own_tokens(Answer *a, Choice *c, Item *i, size_t from, size_t to)
     i->logs_to = c->n_log;
 }
 
+/* A piece of text ends in the tokens [from, to): it counts as drafted if all of them were. */
+static void mark_drafted(Answer *a, const Choice *c, Item *i, size_t n, size_t from, size_t to)
+{
+    if (!a->q->return_drafted || i->text.failed || n == 0 || from >= to || to > c->n_token) return;
+    for (size_t t = from; t < to; t++)
+        if (!c->token[t].drafted) return;
+    Range *last = i->n_drafted ? &i->drafted[i->n_drafted - 1] : NULL;
+    if (last && last->to == i->text.n - n) {
+        last->to = i->text.n;
+        return;
+    }
+    Range *r = one_more(a, &i->drafted, &i->n_drafted, &i->cap_drafted, sizeof *r);
+    if (r) *r = (Range) { i->text.n - n, i->text.n };
+}
+
 static Item *item_for(Answer *a, Choice *c, ItemKind kind)
 {
     Item *i = last_item(c);
@@ -168,6 +184,7 @@ void answer_event(Answer *a, int32_t choice, const ReplyEvent *e)
         i->tool = request_tool(a->q, e->bytes, e->n);
     } else {
         out_bytes(&i->text, e->bytes, e->n);
+        mark_drafted(a, c, i, e->n, c->echoed + (size_t) e->from, c->echoed + (size_t) e->tokens);
     }
     if (e->kind == REPLY_TEXT) own_tokens(a, c, i, c->echoed + (size_t) e->from, c->echoed + (size_t) e->tokens);
     a->failed |= i->text.failed || i->name.failed;
@@ -196,11 +213,12 @@ static Alternative keep_bytes(Choice *c, const char *s, size_t n, double logprob
 
 void answer_token(Answer *a, int32_t choice, const AnswerToken *t)
 {
-    if (!usable(a, choice) || !(a->q->logprobs || a->q->return_tokens)) return;
+    if (!usable(a, choice) || !(a->q->logprobs || a->q->return_tokens || a->q->return_drafted)) return;
     Choice *c = &a->choice[choice];
     Token *k = one_more(a, &c->token, &c->n_token, &c->cap_token, sizeof *c->token);
     if (!k) return;
     k->id = t->id;
+    k->drafted = t->drafted;
     k->is = keep_bytes(c, t->bytes, t->n, t->logprob);
     k->top = c->n_top;
     for (int32_t i = 0; a->q->logprobs && i < t->n_top && i < a->q->top_logprobs; i++) {
@@ -381,6 +399,16 @@ void write_logs(Out *o, const Choice *c, size_t from, size_t to)
         out_text(o, "]}");
     }
     out_text(o, "]");
+}
+
+void write_drafted(Out *o, const Item *i, size_t from, size_t to, size_t base, bool *first)
+{
+    for (size_t k = 0; k < i->n_drafted; k++) {
+        size_t begin = i->drafted[k].from > from ? i->drafted[k].from : from, end = i->drafted[k].to < to ? i->drafted[k].to : to;
+        if (begin >= end) continue;
+        out_json(o, *first ? "[%lld,%lld]" : ",[%lld,%lld]", (long long) (base + begin - from), (long long) (base + end - from));
+        *first = false;
+    }
 }
 
 static double per(double a, double b) { return b > 0 ? a / b : 0; }

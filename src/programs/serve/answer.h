@@ -45,9 +45,10 @@ typedef struct {
     int64_t tokens, reason_tokens;                 /* of this choice */
 } AnswerEnd;
 
-/* A token and what else could have stood there, most likely first. logprob NAN: none (the first token of an echoed prompt). */
+/* A token and what else could have stood there, most likely first. logprob NAN: none (the first token of an echoed prompt). drafted: it was
+ * guessed, and the target agreed. */
 typedef struct { const char *bytes; size_t n; double logprob; } AnswerAlternative;
-typedef struct { int32_t id; const char *bytes; size_t n; double logprob; const AnswerAlternative *top; int32_t n_top; } AnswerToken;
+typedef struct { int32_t id; bool drafted; const char *bytes; size_t n; double logprob; const AnswerAlternative *top; int32_t n_top; } AnswerToken;
 
 Answer *answer_new(const AnswerOptions *o);        /* NULL: out of memory */
 void    answer_free(Answer *a);
@@ -61,7 +62,7 @@ void answer_usage(Answer *a, const AnswerUsage *u);            /* the figures fr
 void answer_open(Answer *a);
 /* Choices are numbered 0 .. n * prompts - 1. Several may run at once in Completions and Chat; Responses and Messages have one. */
 void answer_echo(Answer *a, int32_t choice, const char *bytes, size_t n);      /* of `echo`: the prompt's text; it owns the tokens given so far */
-/* Every generated token, before the event that it leads to; needed only if logprobs or return_tokens are asked for. Copied. Which of them
+/* Every generated token, before the event that it leads to; needed only if logprobs, return_tokens or return_drafted are asked for. Copied. Which of them
  * belong to the text is seen from ReplyEvent.from and .tokens. */
 void answer_token(Answer *a, int32_t choice, const AnswerToken *t);
 void answer_event(Answer *a, int32_t choice, const ReplyEvent *e);

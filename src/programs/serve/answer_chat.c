@@ -32,8 +32,8 @@ static void begin_chunk(Answer *a, const Choice *c)
     out_json(&a->out, ",'choices':[{'index':%d,'delta':{", (int) choice_number(a, c));
 }
 
-/* The delta has been written. */
-static void end_chunk(Answer *a, Choice *c, const char *finish, bool last)
+/* The delta has been written: n bytes of the item from where it was sent, or nothing that is counted so. */
+static void end_chunk(Answer *a, Choice *c, const Item *item, size_t n, const char *finish, bool last)
 {
     out_text(&a->out, "}");
     if (a->q->logprobs && c->n_log > c->logs_sent) {
@@ -47,6 +47,12 @@ static void end_chunk(Answer *a, Choice *c, const char *finish, bool last)
         for (size_t i = c->tokens_sent; i < c->n_token; i++) out_json(&a->out, i > c->tokens_sent ? ",%d" : "%d", (int) c->token[i].id);
         out_text(&a->out, "]");
         c->tokens_sent = c->n_token;
+    }
+    if (a->q->return_drafted && n > 0) {
+        bool first = true;
+        out_text(&a->out, ",\"drafted\":[");
+        write_drafted(&a->out, item, item->sent, item->sent + n, 0, &first);
+        out_text(&a->out, "]");
     }
     out_json(&a->out, ",'finish_reason':%s", finish);
     if (finish) write_details(&a->out, a, c);
@@ -66,7 +72,7 @@ static void chat_open(Answer *a)
     for (size_t i = 0; i < a->n_choice; i++) {
         begin_chunk(a, &a->choice[i]);
         out_text(&a->out, "\"role\":\"assistant\",\"content\":\"\"");
-        end_chunk(a, &a->choice[i], NULL, false);
+        end_chunk(a, &a->choice[i], NULL, 0, NULL, false);
     }
 }
 
@@ -86,7 +92,7 @@ static void chat_begin(Answer *a, Choice *c, Item *i)
         write_name(o, i);
         out_text(o, custom ? ",\"input\":\"\"}}]" : ",\"arguments\":\"\"}}]");
     }
-    end_chunk(a, c, NULL, false);
+    end_chunk(a, c, NULL, 0, NULL, false);
 }
 
 static void chat_delta(Answer *a, Choice *c, Item *i, const char *s, size_t n)
@@ -100,7 +106,7 @@ static void chat_delta(Answer *a, Choice *c, Item *i, const char *s, size_t n)
     else out_json(o, "'tool_calls':[{'index':%d,'function':{'arguments':", (int) i->number);
     out_string(o, s, n);
     if (i->kind == ITEM_CALL) out_text(o, is_old(a) ? "}" : "}}]");
-    end_chunk(a, c, NULL, false);
+    end_chunk(a, c, i, n, NULL, false);
 }
 
 static void chat_end(Answer *a, Choice *c, Item *i)
@@ -110,7 +116,7 @@ static void chat_end(Answer *a, Choice *c, Item *i)
     out_json(&a->out, "'tool_calls':[{'index':%d,'custom':{'input':", (int) i->number);
     write_input(&a->out, i);
     out_text(&a->out, "}}]");
-    end_chunk(a, c, NULL, false);
+    end_chunk(a, c, NULL, 0, NULL, false);
 }
 
 static bool is_last(const Answer *a, const Choice *c)
@@ -124,7 +130,7 @@ static void chat_finish(Answer *a, Choice *c)
 {
     bool last = is_last(a, c);
     begin_chunk(a, c);
-    end_chunk(a, c, reason(a, c), last);
+    end_chunk(a, c, NULL, 0, reason(a, c), last);
     c->finished = true;
 }
 
@@ -224,6 +230,17 @@ static void write_choice(Answer *a, const Choice *c)
     if (a->q->return_tokens) {
         out_text(o, ",\"tokens\":[");
         for (size_t i = 0; i < c->n_token; i++) out_json(o, i ? ",%d" : "%d", (int) c->token[i].id);
+        out_text(o, "]");
+    }
+    if (a->q->return_drafted) {
+        bool first = true;
+        size_t at = 0;
+        out_text(o, ",\"drafted\":[");
+        for (size_t i = 0; i < c->n_item; i++) {
+            if (c->item[i].kind != ITEM_TEXT) continue;
+            write_drafted(o, &c->item[i], 0, c->item[i].text.n, at, &first);
+            at += c->item[i].text.n;
+        }
         out_text(o, "]");
     }
     out_text(o, "}");

@@ -9,6 +9,7 @@
 
 enum { ID_MAX = 48 };
 typedef enum { ITEM_REASON, ITEM_TEXT, ITEM_CALL } ItemKind;
+typedef struct { size_t from, to; } Range;
 
 typedef struct {
     ItemKind kind;
@@ -21,11 +22,12 @@ typedef struct {
     int32_t  number;                               /* of its kind in the choice: calls are counted from 0 */
     int32_t  index;                                /* output_index or block index once begun */
     size_t   logs_from, logs_to;                   /* which of Choice.log are its own */
+    Range   *drafted; size_t n_drafted, cap_drafted;               /* bytes of the text, ascending; see write_drafted */
 } Item;
 
 /* A generated token; texts lie in Choice.bytes. */
 typedef struct { size_t at, n; double logprob; } Alternative;
-typedef struct { int32_t id; Alternative is; size_t top, n_top; } Token;
+typedef struct { int32_t id; bool drafted; Alternative is; size_t top, n_top; } Token;
 
 typedef struct {
     Item   *item; size_t n_item, cap_item;
@@ -83,6 +85,9 @@ void    write_text(Out *o, const Choice *c, ItemKind kind);    /* all items of a
 bool    has_text(const Choice *c, ItemKind kind);
 /* Log-probabilities of tokens [from, to) of Choice.log, in Chat's form: a list. */
 void    write_logs(Out *o, const Choice *c, size_t from, size_t to);
+/* For return_drafted: where in the bytes [from, to) of an item's text the pieces are that came from drafted tokens alone, as [from, to] counted
+ * from `base`. They follow what is in the list already (*first false). */
+void    write_drafted(Out *o, const Item *i, size_t from, size_t to, size_t base, bool *first);
 void    write_usage(Out *o, const Answer *a);      /* Chat's and Completions' object */
 void    write_timings(Out *o, const Answer *a);    /* the object */
 void    write_ignored(Out *o, const Answer *a);    /* ,"ignored":[...] or nothing */

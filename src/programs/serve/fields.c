@@ -134,6 +134,7 @@ static const Field TABLE[] = {
     CHOOSE("reasoning_format", TALK, "none|deepseek|auto"),
 
     READ_BOOL("return_tokens", C | H, return_tokens),
+    READ_BOOL("return_drafted", H, return_drafted),
     READ_BOOL("timings_per_token", C | H, timings_per_token),
     READ_BOOL("return_progress", C | H, return_progress),
     HONOUR("cache_prompt", ALL, TYPE_BOOL),

@@ -5,6 +5,7 @@
 
 #include "programs/serve/runner.h"
 #include "programs/serve/job.h"
+#include "programs/serve/page.h"
 #include "programs/serve/store.h"
 #include "text/utf8.h"
 
@@ -278,7 +279,7 @@ static void cache(void *ud, Exchange *x)
 
 #define CHAT DIALECT_CHAT
 static const Route routes[] = {
-    { "/", METHOD_GET, ROUTE_OPEN, CHAT, live },
+    { "/", METHOD_GET, ROUTE_OPEN, CHAT, page_answer },
     { "/health", METHOD_GET, ROUTE_OPEN, CHAT, health },
     { "/health/live", METHOD_GET, ROUTE_OPEN, CHAT, live },
     { "/health/ready", METHOD_GET, ROUTE_OPEN, CHAT, ready },

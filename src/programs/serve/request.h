@@ -89,7 +89,7 @@ typedef enum { CACHE_DEFAULT, CACHE_OFF, CACHE_FULL, CACHE_AUTO } CacheScope;
 typedef struct {
     Dialect dialect;
     const char *model;                             /* as it was asked for; the answer echoes it */
-    bool stream, include_usage, return_progress, return_tokens, timings_per_token;
+    bool stream, include_usage, return_progress, return_tokens, return_drafted, timings_per_token;
 
     /* The conversation (not Completions): what ChatRequest wants. handles has one element per message: null, or the opaque handle that the
      * client sent back with this assistant turn (spec 12.3). tools NULL: none. */

@@ -24,18 +24,18 @@ static AnswerAlternative alternative(const rt_engine *g, int32_t id, double logp
 }
 
 /* lp NULL: it was forced, so its probability is 1. */
-static void tell_token(Choice *c, int32_t id, const rt_logprob *lp, double logprob)
+static void tell_token(Choice *c, int32_t id, bool drafted, const rt_logprob *lp, double logprob)
 {
     const Request *q = c->job->q;
-    if (!q->logprobs && !q->return_tokens) return;
+    if (!q->logprobs && !q->return_tokens && !q->return_drafted) return;
     AnswerAlternative top[RT_TOP_MAX];
-    AnswerToken t = { .id = id, .logprob = lp ? lp->logprob : logprob, .top = top };
+    AnswerToken t = { .id = id, .drafted = drafted, .logprob = lp ? lp->logprob : logprob, .top = top };
     for (; lp && t.n_top < lp->n; t.n_top++) top[t.n_top] = alternative(engine_of(c), lp->top[t.n_top].id, lp->top[t.n_top].logprob);
     t.bytes = rt_token_bytes(engine_of(c), id, &t.n);
     answer_token(c->job->answer, c->index, &t);
 }
 
-static bool feed(Choice *c, int32_t id, const rt_logprob *lp)
+static bool feed(Choice *c, int32_t id, bool drafted, const rt_logprob *lp)
 {
     size_t n;
     const char *bytes = (c->job->q->show_special ? rt_token_text : rt_token_bytes)(engine_of(c), id, &n);
@@ -49,7 +49,7 @@ static bool feed(Choice *c, int32_t id, const rt_logprob *lp)
     c->token[c->fed++] = id;
     c->last_token = seconds_now();
     if (c->first_token == 0) c->first_token = c->last_token;
-    tell_token(c, id, lp, 0);
+    tell_token(c, id, drafted, lp, 0);
     bool good = reply_token(c->reply, id, bytes, n);
     tell(c);
     return good;
@@ -91,6 +91,16 @@ static MetricTokens token_figures(const Choice *c)
                             .calls = c->summary.call_tokens, .call_failures = c->summary.failures };
 }
 
+static void add_usage(AnswerUsage *u, const ReplySummary *y, const rt_stats *st)
+{
+    u->completion += y->tokens;
+    u->reasoning += y->reason_tokens;
+    u->prompt_ms += 1e3 * st->prefill_s;
+    u->predicted_ms += 1e3 * st->decode_s;
+    u->drafted += st->drafted;
+    u->accepted += st->accepted;
+}
+
 void run_end(Choice *c, rt_session *s, FinishReason reason)
 {
     Job *j = c->job;
@@ -112,12 +122,19 @@ void run_end(Choice *c, rt_session *s, FinishReason reason)
     if (c->past.passes > 0) metrics_observe(m, HIST_ACCEPT, (double) c->past.generated / (double) c->past.passes);
     if (c->first_token > 0) metrics_observe(m, HIST_TTFT, c->first_token - j->arrived);
     if (c->fed > 1) metrics_observe(m, HIST_TPOT, (c->last_token - c->first_token) / (c->fed - 1));
-    j->usage.completion += y->tokens;
-    j->usage.reasoning += y->reason_tokens;
-    j->usage.prompt_ms += 1e3 * c->past.prefill_s;
-    j->usage.predicted_ms += 1e3 * c->past.decode_s;
-    j->usage.drafted += c->past.drafted;
-    j->usage.accepted += c->past.accepted;
+    add_usage(&j->usage, y, &c->past);
+}
+
+void run_usage(const Choice *c, const rt_session *s, AnswerUsage *u)
+{
+    rt_stats sum = c->past, now;
+    ReplySummary y;
+    reply_summary(c->reply, &y);
+    if (c->noted) {
+        rt_stats_get(s, &now);
+        add_stats(&sum, &now);
+    }
+    add_usage(u, &y, &sum);
 }
 
 /* ---- drawing ---- */
@@ -204,7 +221,7 @@ static RunState force(Choice *c, rt_session *s, const int32_t *text, size_t n_te
         take_stats(c, s);
         st = note_prompt(c, s, all, n_text + (size_t) n, e);
         for (int32_t i = 0; st == RUN_GOES_ON && i < n && reply_stop(c->reply) == REPLY_GO; i++)
-            if (!feed(c, t[i], NULL)) st = out_of_memory(e) ? RUN_OVER : RUN_FAILED;
+            if (!feed(c, t[i], false, NULL)) st = out_of_memory(e) ? RUN_OVER : RUN_FAILED;
         if (st == RUN_GOES_ON && !set_sampling(c, s)) st = session_failed(s, e);
     } else if (t && all) {
         st = over(c, s, at_limit(c));
@@ -293,7 +310,7 @@ RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *blo
             }
             c->shape = SHAPE_OVER;                 /* a call in place of the form: what follows it was drawn without a mask */
         }
-        if (!feed(c, id, lp ? &lp[i] : NULL)) return out_of_memory(e) ? RUN_OVER : RUN_FAILED;
+        if (!feed(c, id, i + 1 < block->n, lp ? &lp[i] : NULL)) return out_of_memory(e) ? RUN_OVER : RUN_FAILED;
         if (reply_stop(c->reply) != REPLY_GO) return stopped(c, s, before);
         if (c->forced_close && goes_round(c)) {
             rt_take(s, i + 1);
@@ -347,7 +364,7 @@ static void score_row(void *ud, int32_t i, const float *logits, const float *tap
     (void) taps;
     if (i + 1 >= p->n) return;
     rt_logprob_row(&lp, logits, x->vocab, p->t[i + 1], x->c->job->q->top_logprobs);
-    tell_token(x->c, p->t[i + 1], &lp, 0);
+    tell_token(x->c, p->t[i + 1], false, &lp, 0);
 }
 
 static bool scores_prompt(const Request *q) { return q->echo && q->logprobs; }
@@ -358,8 +375,8 @@ static RunState echo(Choice *c, const Bench *b, rt_session *s, HttpError *e)
     const Request *q = c->job->q;
     Scoring x = { c, b->server->vocab };
     if (!q->echo) return RUN_GOES_ON;
-    if (q->logprobs || q->return_tokens) tell_token(c, p->t[0], NULL, NAN);
-    for (int32_t i = 1; q->return_tokens && !q->logprobs && i < p->n; i++) tell_token(c, p->t[i], NULL, NAN);
+    if (q->logprobs || q->return_tokens) tell_token(c, p->t[0], false, NULL, NAN);
+    for (int32_t i = 1; q->return_tokens && !q->logprobs && i < p->n; i++) tell_token(c, p->t[i], false, NULL, NAN);
     if (scores_prompt(q) && p->n > 1) {
         rt_status st = rt_rows(b->step, s, NULL, 0, p->t, NULL, p->n - 1, score_row, &x);
         if (st == RT_ECANCEL) return RUN_CANCELLED;

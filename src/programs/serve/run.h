@@ -20,6 +20,8 @@ RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e);
 RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *block, HttpError *e);
 /* Ends it where it stands: its events are told, its figures taken. */
 void run_end(Choice *c, rt_session *s, FinishReason reason);
+/* Adds what a running choice has done so far. */
+void run_usage(const Choice *c, const rt_session *s, AnswerUsage *u);
 /* The session is about to be used for another text: what it holds goes to the cache, unless the new text goes on from it. */
 void run_leave(const Bench *b, rt_session *s, const int32_t *t, size_t n);
 

@@ -379,6 +379,15 @@ static void read_on(Runner *e, Slot *x)
     if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cache_scope != CACHE_OFF) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
 }
 
+/* The figures of all its choices, those that still run among them. */
+static void tell_usage(const Runner *e, Job *j)
+{
+    AnswerUsage u = j->usage;
+    for (int32_t i = 0; i < j->n_choice; i++)
+        if (j->choice[i].state == CHOICE_RUNNING && j->choice[i].slot >= 0) run_usage(&j->choice[i], e->slot[j->choice[i].slot].s, &u);
+    answer_usage(j->answer, &u);
+}
+
 static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err)
 {
     Job *j = c->job;
@@ -387,7 +396,7 @@ static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err
         return true;
     }
     if (st == RUN_OVER) free_slot(e, c);
-    if (j->q->timings_per_token) answer_usage(j->answer, &j->usage);
+    if (j->q->timings_per_token) tell_usage(e, j);
     send(j);
     if (j->n_done < j->n_choice) return st == RUN_OVER;
     job_done(e, j);
