@@ -145,19 +145,40 @@ static void own_tokens(Answer *a, Choice *c, Item *i, size_t from, size_t to)
     i->logs_to = c->n_log;
 }
 
-/* A piece of text ends in the tokens [from, to): it counts as drafted if all of them were. */
-static void mark_drafted(Answer *a, const Choice *c, Item *i, size_t n, size_t from, size_t to)
+static void add_drafted(Answer *a, Item *i, size_t from, size_t to)
 {
-    if (!a->q->return_drafted || i->text.failed || n == 0 || from >= to || to > c->n_token) return;
-    for (size_t t = from; t < to; t++)
-        if (!c->token[t].drafted) return;
     Range *last = i->n_drafted ? &i->drafted[i->n_drafted - 1] : NULL;
-    if (last && last->to == i->text.n - n) {
-        last->to = i->text.n;
+    if (from == to) return;
+    if (last && last->to == from) {
+        last->to = to;
         return;
     }
     Range *r = one_more(a, &i->drafted, &i->n_drafted, &i->cap_drafted, sizeof *r);
-    if (r) *r = (Range) { i->text.n - n, i->text.n };
+    if (r) *r = (Range) { from, to };
+}
+
+/* The last n bytes of the text end in the tokens [from, to). Where they are those tokens and nothing else each counts alone; otherwise, where
+ * a marker or half a character went elsewhere, they count as drafted if all the tokens were. */
+static void mark_drafted(Answer *a, const Choice *c, Item *i, size_t n, size_t from, size_t to)
+{
+    bool all = true, apart = true;
+    if (!a->q->return_drafted || i->text.failed || c->bytes.failed || from >= to || to > c->n_token) return;
+    size_t begin = i->text.n - n, at = begin;
+    for (size_t t = from; t < to; t++) {
+        const Alternative *is = &c->token[t].is;
+        all &= c->token[t].drafted;
+        apart = apart && is->n <= i->text.n - at && (is->n == 0 || memcmp(i->text.s + at, c->bytes.s + is->at, is->n) == 0);
+        if (apart) at += is->n;
+    }
+    if (!apart || at < i->text.n) {
+        if (all) add_drafted(a, i, begin, i->text.n);
+        return;
+    }
+    for (size_t t = from; t < to; t++) {
+        size_t len = c->token[t].is.n;
+        if (c->token[t].drafted) add_drafted(a, i, begin, begin + len);
+        begin += len;
+    }
 }
 
 static Item *item_for(Answer *a, Choice *c, ItemKind kind)

@@ -85,8 +85,8 @@ void    write_text(Out *o, const Choice *c, ItemKind kind);    /* all items of a
 bool    has_text(const Choice *c, ItemKind kind);
 /* Log-probabilities of tokens [from, to) of Choice.log, in Chat's form: a list. */
 void    write_logs(Out *o, const Choice *c, size_t from, size_t to);
-/* For return_drafted: where in the bytes [from, to) of an item's text the pieces are that came from drafted tokens alone, as [from, to] counted
- * from `base`. They follow what is in the list already (*first false). */
+/* For return_drafted: the drafted bytes among [from, to) of an item's text, as [from, to] counted from `base`. They follow what is in the list
+ * already (*first false). */
 void    write_drafted(Out *o, const Item *i, size_t from, size_t to, size_t base, bool *first);
 void    write_usage(Out *o, const Answer *a);      /* Chat's and Completions' object */
 void    write_timings(Out *o, const Answer *a);    /* the object */
