@@ -1,7 +1,8 @@
 # Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair, the ARM code under qemu
-#   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, and the official SDKs where pip can get them
+#   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in Chromium, where it is
+#                       installed), and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
 #   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
@@ -63,6 +64,7 @@ test-serve: ratoon
 	python3 tests/serve/test_http.py
 	python3 tests/serve/test_jobs.py
 	python3 tests/serve/test_text.py
+	python3 tests/serve/test_page.py
 	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 
 test-long: test
