@@ -1,5 +1,6 @@
 /* bench.h - what the kinds of `ratoon bench` share: rounds in which our model and a peer take turns, the machine's peaks measured
- * between, and how a result is written. Each kind is a file: bench_passes.c, bench_rates.c, bench_prompts.c, bench_roofline.c. */
+ * between, and how a result is written. Each kind is a file: bench_passes.c, bench_rates.c, bench_prompts.c, bench_roofline.c,
+ * bench_serve.c. */
 #ifndef RATOON_PROGRAMS_BENCH_H
 #define RATOON_PROGRAMS_BENCH_H
 
@@ -35,7 +36,7 @@ FILE *bench_csv(const Bench *b, bool *good);
 FILE *bench_svg(const Bench *b, bool *good);
 void bench_close(const Bench *b, FILE *f, const char *path, bool *good);          /* f NULL is fine */
 
-int  bench_passes(Bench *b), bench_rates(Bench *b), bench_prompts(Bench *b), bench_roofline(Bench *b);
+int  bench_passes(Bench *b), bench_rates(Bench *b), bench_prompts(Bench *b), bench_roofline(Bench *b), bench_serve(Bench *b);
 
 /* {"name": ..., "edge": [[...], ...]}: see rt_profile. False: said. */
 bool profile_read(const Options *o, rt_profile *out, char name[64], const char *path);

@@ -237,18 +237,18 @@ int cmd_bench(int argc, char **argv)
     Bench b = { 0 };
     int status;
     if (!options_read(&b.o, argc, argv, &status)) return status;
-    if (!!b.o.passes + !!b.o.prompts + !!b.o.prompt_tokens + b.o.roofline != 1) {
-        complain(&b.o, "one of --roofline, --passes, --prompt-tokens and --prompts is needed (see ratoon bench --help)");
+    if (!!b.o.passes + (b.o.prompts && !b.o.serve) + !!b.o.prompt_tokens + !!b.o.serve + b.o.roofline != 1) {
+        complain(&b.o, "one of --roofline, --passes, --prompt-tokens, --prompts and --serve is needed (see ratoon bench --help)");
         return EXIT_USAGE;
     }
-    if (b.o.roofline && b.o.compare) {
-        complain(&b.o, "--compare needs a model to compare: --passes, --prompt-tokens or --prompts");
+    if ((b.o.roofline || b.o.serve) && b.o.compare) {
+        complain(&b.o, "--compare goes with --passes, --prompt-tokens or --prompts alone");
         return EXIT_USAGE;
     }
     if (!peer_ready(&b.o)) return EXIT_USAGE;
     describe_commands(&b, argc, argv);
     describe_machine(&b);
-    status = b.o.roofline ? bench_roofline(&b) : b.o.passes ? bench_passes(&b) : b.o.prompt_tokens ? bench_rates(&b) : bench_prompts(&b);
+    status = b.o.roofline ? bench_roofline(&b) : b.o.serve ? bench_serve(&b) : b.o.passes ? bench_passes(&b) : b.o.prompt_tokens ? bench_rates(&b) : bench_prompts(&b);
     peer_free(&b.peer);
     return interrupts ? EXIT_INTERRUPTED : status;
 }

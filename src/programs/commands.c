@@ -48,15 +48,17 @@ const Command commands[] = {
     { "doctor", cmd_doctor, "", "Says whether a drafter fits a target: shapes, tap layers, tokenizers, and how well it guesses 64 tokens.",
       "Example:\n  ratoon doctor -m model.gguf -d draft.gguf\n" },
     { "eval", cmd_eval, "FILE", "Perplexity of a text file.", "Example:\n  ratoon eval -m model.gguf --window 2048 text.txt\n" },
-    { "bench", cmd_bench, "", "Measures: passes (--passes), prompt and decoding rates (--prompt-tokens), decoding with and without speculation (--prompts), the machine (--roofline).",
+    { "bench", cmd_bench, "", "Measures: passes (--passes), prompt and decoding rates (--prompt-tokens), decoding with and without speculation (--prompts), streams at once (--serve), the machine (--roofline).",
       "Examples:\n"
       "  ratoon bench --roofline\n"
       "  ratoon bench -m model.gguf --passes 1,8,16 --csv passes.csv --svg passes.svg\n"
       "  ratoon bench -m model.gguf --prompt-tokens 512 --compare 'llama-bench -m model.gguf -t 2 -p 512 -n 32 -o json'\n"
       "  ratoon bench -m model.gguf -d draft.gguf --prompts prompts.jsonl -n 128 --pairs 5\n"
+      "  ratoon bench -m model.gguf --serve 1,2,4 --prompts prompts.jsonl\n"
       "  ratoon bench -m big.gguf -d random-draft.gguf --prompts prompts.jsonl --simulate-acceptance profile.json\n"
       "  ratoon bench -m model.gguf --prompt-tokens 64 --compare 'other -m model.gguf' --compare-rate 'speed: *([0-9.]+) t/s'\n"
       "Shares are of max(bytes of the weights / bandwidth, operations / int8 peak), both measured between the passes.\n"
+      "With --serve rates count from the last stream's first token to the first stream's last; between tokens: pieces share their time.\n"
       "With --compare every round loads our model, measures, releases it all, then runs COMMAND; a first run of COMMAND warms up and does\n"
       "not count. Of both the fastest counts (with --prompts the median). \"pp N\" of llama-bench stands beside prompts and passes of N\n"
       "rows, \"tg\" beside decoding, N parallel sequences of llama-batched-bench beside passes of N rows. The last match of REGEX counts.\n" },
