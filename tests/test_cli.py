@@ -156,8 +156,9 @@ class Help(Cli):
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
-        self.says("bench", expect=2, names=["--roofline", "--passes", "--prompt-tokens", "--prompts"])
+        self.says("bench", expect=2, names=["--roofline", "--passes", "--prompt-tokens", "--prompts", "--serve"])
         self.says("bench", "--passes", "1", "--roofline", expect=2, names=["--passes"])
+        self.says("bench", "--passes", "1", "--serve", "1", expect=2, names=["--passes"])
         self.says("logits", "-m", path("qwen3.gguf"), expect=2, names=["--tokens"])
 
     def test_numbers(self):
@@ -615,6 +616,26 @@ class Measure(Cli):
         for word in ("plain", "chain", "tokens per second", "a", "b"):
             self.assertIn(word, texts)
 
+    def test_bench_serve(self):
+        """Streams at once: every text is that of the stream alone (else the exit code is 1)."""
+        serve = ["--serve", "1,3", "--prompts", path("prompts.jsonl"), "-n", "24", "--pairs", "2", "--temp", "0.8", "--budget", "8"]
+        j = json.loads(self.ratoon("bench", "-q", *self.D, *serve, "--json").stdout)
+        self.assertEqual([(s["streams"], s["way"]) for s in j["streams"]], [(1, "plain"), (1, "speculation"), (3, "plain"), (3, "speculation")])
+        self.assertEqual((j["differing_texts"], j["n"], j["pairs"]), (0, 24, 2))
+        for s in j["streams"]:
+            self.assertGreater(min(s["tok_s"], s["whole_tok_s"], s["first_token_ms"], s["token_ms"], s["pass_ms"]), 0)
+            self.assertLessEqual((s["first_token_ms"], s["token_ms"]), (s["first_token_ms_95"], s["token_ms_95"]))
+            self.assertGreaterEqual(s["accept_length"], 1)
+            self.assertTrue(s["accept_length"] == 1 or s["way"] == "speculation")
+        self.assertEqual((j["streams"][0]["pass_ratio"] > 0, j["streams"][2]["pass_ms"] > 0), (True, True))
+        rows = self.csv("bench", "-q", "-m", path("qwen3.gguf"), "--serve", "2", "-n", "9", "--pairs", "1", "--csv", path("v.csv"), "--svg", path("v.svg"))
+        self.assertEqual([(r["streams"], r["way"]) for r in rows], [("2", "plain"), ("2", "speculation")])
+        for word in ("plain", "speculation", "2 streams", "tokens per second of all streams"):
+            self.assertIn(word, self.svg("v.svg"))
+        for wrong in ("0", "65", "", "x", "1,2,3,4,5,6,7,8,9"):
+            self.says("bench", "-m", path("qwen3.gguf"), "--serve", wrong, expect=2, names=["--serve"])
+        self.says("bench", "-q", "-m", path("qwen3.gguf"), "--serve", "1", "--ctx", "80", "-n", "40", names=["80"])
+
     def csv(self, *args):
         """The rows of the file behind --csv, after a look at its comments."""
         self.ratoon(*args)
@@ -744,6 +765,7 @@ if kind == "text": print("speed: 1.5 t/s\\nfinal speed: 3.5 t/s", file=sys.stder
         self.says(*bench, "--compare", "echo speed: fast", "--compare-rate", "speed: (.*)", names=["speed: (.*)"])
         self.says(*bench, "--compare-rate", "(.)", expect=2, names=["--compare"])
         self.says("bench", "--roofline", "--compare", "true", expect=2, names=["--compare"])
+        self.says("bench", "--serve", "1", "--compare", "true", expect=2, names=["--compare"])
         self.says(*bench, "--compare", "true", "--compare-limit", "0", expect=2, names=["--compare-limit"])
 
     def ends(self, pid):
