@@ -220,22 +220,24 @@ static void share_costs(Spec *sp, int32_t decoding)
     for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
 }
 
-/* Nodes of all trees together, from how the heap grew them. The first session that drafted decides, else the first that guessed. */
+/* Nodes of all trees together, from how the heap grew them: the fewest that a session which drafted chooses, so that each is asked what it
+ * can pay and learns what came of it; where none did, the first that guessed decides. */
 static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
-    int32_t most = ROWS_DECODE - decoding, first = 0;
+    int32_t most = ROWS_DECODE - decoding, first = n, nodes = most;
     double gain[ROWS_DECODE], rate;
     int32_t found = tree_gains(gain, sp->grown, decoding);
     bool drafted = false;
-    for (int32_t i = n - 1; i >= 0; i--)
-        if (sp->turn[i].drafted || (sp->turn[i].proposed && !drafted)) {
-            first = i;
-            drafted |= sp->turn[i].drafted;
-        }
     if (found > most) found = most;
     for (int32_t i = 0; i < found && decoding > 1; i++) gain[i] /= decoding;
-    if (drafted) return budget_choose(&s[first]->budget, &sp->shared, gain, found);
-    return budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &rate);
+    for (int32_t i = n - 1; i >= 0; i--) {
+        if (sp->turn[i].proposed) first = i;
+        if (!sp->turn[i].drafted) continue;
+        int32_t own = budget_choose(&s[i]->budget, &sp->shared, gain, found);
+        drafted = true;
+        if (own < nodes) nodes = own;
+    }
+    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &rate);
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
