@@ -43,7 +43,7 @@ FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
-PROG_SRC := $(wildcard src/programs/*.c)
+PROG_SRC := $(wildcard src/programs/*.c src/programs/serve/*.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 

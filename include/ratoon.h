@@ -88,7 +88,8 @@ void      rt_close(rt_engine *g);                                               
  * "tables" for what the process itself holds (tokenizer, file indexes). NULL so, st: the defaults. */
 rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
                   void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
-/* A fact as text, like snprintf; 0: unknown key. Keys: "model", "model.arch", "model.name", "model.layers", "model.dim", "model.vocab",
+/* A fact as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch", "model.name", "model.layers",
+ * "model.dim", "model.vocab",
  * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
  * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "bos_token", "eos_token", "pad_token", "unk_token": texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": what every pass reads and multiplies, which is all but an embedding that is not the
@@ -113,14 +114,56 @@ rt_status rt_session_new(rt_session **out, rt_engine *g, const rt_session_option
 void      rt_session_free(rt_session *s);
 const char *rt_session_error(const rt_session *s);
 int32_t   rt_session_ctx(const rt_session *s);
-/* Notes the text; steps do the work. Goes back to the deepest place that it shares with what the session holds. */
+/* Notes the text; steps do the work. Goes back to the deepest place that it shares with what the session holds (rt_resumable). */
 rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n);
 rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);                   /* from the next token on */
 /* One bit per id for the token after text + path; asked for visited rows only; a pure function of text + path. mask returning false
  * allows everything. NULL: no mask. */
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
 rt_status rt_take(rt_session *s, int32_t n);                                      /* keep the first n tokens of the last block */
+/* Log-probabilities of the tokens of every block, from the next one on. top: how many of the likeliest tokens come with each, 0 to 20;
+ * -1: none are computed (the default). They are of the model's own distribution, before penalties, biases, masks and temperature, and the
+ * same with speculation and without. Costs a pass over the vocabulary per token (2 ms for 150,000 on one core). */
+enum { RT_TOP_MAX = 20 };
+typedef struct { int32_t id; float logprob; } rt_alternative;
+typedef struct { float logprob; int32_t n; rt_alternative top[RT_TOP_MAX]; } rt_logprob;     /* top [n]: likeliest first, of equals the lower id */
+rt_status rt_logprobs_set(rt_session *s, int32_t top);
+const rt_logprob *rt_logprobs(const rt_session *s);                               /* one per token of the last block, and as long-lived; NULL: off */
+/* The same of one row of logits [vocab], such as rt_rows gives: the scoring of a given text needs nothing else. */
+void      rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top);
 void      rt_stats_get(const rt_session *s, rt_stats *out);
+
+/* ---- going on later: in the session, or from an image of it ----
+ * A model of attention alone can go on from any place (number of tokens) of what it holds. Delta-net matrices cannot be trimmed: such a
+ * session goes on from its end, or from a checkpoint. Checkpoints are made at the last token of each prompt and at the marks, as many as
+ * rt_session_options asked for; when they are all in use the oldest makes room. */
+
+/* What the session holds: all tokens that it was given or made. Lives until its next step or prompt. */
+size_t    rt_session_text(const rt_session *s, const int32_t **t);
+/* Tokens of the prompt t that rt_prompt would not have computed again; at most n - 1, since the last one is always evaluated. */
+int32_t   rt_resumable(const rt_session *s, const int32_t *t, size_t n);
+/* Places of the noted prompt at which a later prompt shall be able to go on: ascending, each in [1, prompt), at most RT_MARKS. A step's chunk
+ * ends at each of them and leaves a checkpoint; those that the session has passed are left out. Replaces the marks before; rt_prompt
+ * clears them. */
+enum { RT_MARKS = 32 };
+rt_status rt_mark(rt_session *s, const int32_t *at, size_t n);
+
+/* An image holds the tokens, keys/values, matrices and windows of a place, and the drafter's keys/values and waiting taps; loaded, text and
+ * state go on to the bit as if it had all been computed, at the accept lengths of before. It is valid under one identity, which
+ * rt_property(g, "identity") gives as a line of text: model file, numeric recipe, backend, types of keys and values, fa_window, drafter.
+ * The size of a session's context is no part of it. All bytes of an image are defined, and a checksum covers them. */
+
+/* The deepest place at or below `most` at which the session can be saved as it is; 0: none. */
+int32_t   rt_save_place(const rt_session *s, int32_t most);
+/* Bytes of the image at such a place; 0: it cannot be saved there. */
+size_t    rt_save_bytes(const rt_session *s, int32_t at);
+/* Writes the image to out [n]; n is at least rt_save_bytes. The session goes on as if nothing had happened, but its last block can no longer
+ * be shortened. Errors are the step's. */
+rt_status rt_save(rt_step *st, rt_session *s, int32_t at, uint8_t *out, size_t n);
+/* Replaces what the session holds; the next call is rt_prompt, with any text. An image that is damaged, of another identity or longer than
+ * the context is refused with the reason (RT_EFORMAT, RT_EUNSUPPORTED, RT_EFULL) and leaves the session as it was; image needs no
+ * alignment. After RT_EBACKEND the session is empty. Called where the session's steps are. */
+rt_status rt_load(rt_session *s, const uint8_t *image, size_t n);
 
 rt_status rt_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, rt_error *e);
 void      rt_step_free(rt_step *st);

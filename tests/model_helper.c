@@ -216,7 +216,7 @@ uint8_t *bench_image(Bench *b, State *s, size_t *n)
     *n = state_image_bytes(s, s->P);
     uint8_t *image = malloc(*n + 1);
     assert_non_null(image);
-    assert_ok(state_image(s, image, &b->err), &b->err);
+    assert_ok(state_image(s, s->P, image, &b->err), &b->err);
     return image;
 }
 
@@ -350,7 +350,7 @@ uint8_t *loop_image(Loop *l, Session *s, size_t *n)
     *n = state_image_bytes(&s->target, s->target.P);
     uint8_t *image = malloc(*n + 1);
     assert_non_null(image);
-    assert_ok(state_image(&s->target, image, &l->err), &l->err);
+    assert_ok(state_image(&s->target, s->target.P, image, &l->err), &l->err);
     return image;
 }
 

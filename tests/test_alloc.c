@@ -65,12 +65,14 @@ static void token_loop(const RigOptions *o, const rt_step_options *sto)
         rt_sampling_set(s[i], &(rt_sampling) { .temperature = (float) i * 0.5f, .top_p = 0.9f, .repetition = 1.1f, .top_k = i == 2 ? 30 : 0, .max_tokens = 40, .seed = 4 });
     }
     rt_allow(s[1], half, NULL);
+    rt_logprobs_set(s[0], 20);
     assert_true(all_calls() > 0 && backend_calls > 0);
     for (int32_t turn = 0; turn < 2; turn++) {
         for (int32_t i = 0; i < SESSIONS; i++) {
             random_tokens(&d, 40, 96, text + (turn ? 20 : 0));
             long prompted = all_calls();
             assert_int_equal(rt_prompt(s[i], text, turn ? 60 : 40), RT_OK);
+            assert_int_equal(rt_mark(s[i], (int32_t[]) { 7, 13, 33 }, 3), RT_OK);
             assert_int_equal(all_calls(), prompted);
         }
         for (int32_t step = 0; step < STEPS; step++) {

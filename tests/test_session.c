@@ -340,7 +340,7 @@ static void save_and_load(void **state)
         assert_ok(spec_flush_taps(&l.sp, s, &l.err), &l.err);
         size_t n, n_draft = state_image_bytes(&s->draft, s->draft.P);
         uint8_t *image = loop_image(&l, s, &n), *draft = malloc(n_draft);
-        assert_ok(state_image(&s->draft, draft, &l.err), &l.err);
+        assert_ok(state_image(&s->draft, s->draft.P, draft, &l.err), &l.err);
         for (int32_t i = 0; i < 2; i++) {          /* with the drafter's state, and without */
             Session *u = i ? lone : t;
             assert_ok(state_restore(&u->target, image, s->target.P, &l.err), &l.err);

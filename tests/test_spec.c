@@ -279,9 +279,9 @@ static void block_keeps_nothing(void **state)
         propose_now(&l, s, &a);
         size_t n = state_image_bytes(&s->draft, s->draft.P);
         uint8_t *x = malloc(n), *y = malloc(n);
-        assert_ok(state_image(&s->draft, x, &l.err), &l.err);
+        assert_ok(state_image(&s->draft, s->draft.P, x, &l.err), &l.err);
         for (int32_t i = 0; i < 3; i++) propose_now(&l, s, &b);
-        assert_ok(state_image(&s->draft, y, &l.err), &l.err);
+        assert_ok(state_image(&s->draft, s->draft.P, y, &l.err), &l.err);
         assert_same(x, y, n, "ring");
         assert_same(&a, &b, sizeof a, "lattice");
         assert_fresh(&l, s, "target after blocks");

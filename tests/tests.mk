@@ -12,7 +12,7 @@ LONG_SRC  := $(wildcard tests/long_*.c)
 LONG_NAME := $(LONG_SRC:tests/%.c=%)
 HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema
+FUZZ      := gguf safetensors template tokenizer grammar schema image record
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 # PART: one case in so many of the longest tests runs (tests/part.h).
@@ -31,7 +31,7 @@ $(BUILD)/tests/long_%: $(BUILD)/tests/long_%.o $(BUILD)/tests/libhelp.a $(BUILD)
 $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer $(BUILD)/tests/peer_template: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
-$(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libratoon.a
+$(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 .SECONDARY:

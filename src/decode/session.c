@@ -6,7 +6,7 @@
 
 Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt, bool ngram, Error *err)
 {
-    *s = (Session) { .m = m, .dm = dm, .ctx = ctx, .sampling = draw_default(), .max_tokens = ctx };
+    *s = (Session) { .m = m, .dm = dm, .ctx = ctx, .sampling = draw_default(), .max_tokens = ctx, .top = -1 };
     budget_reset(&s->budget);
     calib_reset(&s->calib);
     s->text = malloc(sizeof *s->text * (size_t) (ctx + 1));
@@ -64,15 +64,26 @@ static void forget_taps(Session *s, int32_t end)
     }
 }
 
+/* Tokens that the prompt shares with the text, but for its last one: that is the root, whose pass is still to come. */
+static int32_t shared(const Session *s, const int32_t *tokens, int32_t n)
+{
+    int32_t same = 0, most = s->n_text < n - 1 ? s->n_text : n - 1;
+    while (same < most && s->text[same] == tokens[same]) same++;
+    return same;
+}
+
+int32_t session_resumable(const Session *s, const int32_t *tokens, int32_t n)
+{
+    return n < 1 ? 0 : state_place(&s->target, shared(s, tokens, n), s->target.confirmed);
+}
+
 Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
 {
     if (n < 1) return fail(err, ST_ARG, "prompt: it has no tokens");
     if (n > s->ctx) return fail(err, ST_FULL, "prompt: %d tokens, but the context holds %d", n, s->ctx);
     for (int32_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= s->m->vocab) return fail(err, ST_ARG, "prompt: token %d is %d, expected 0 to %d", i, tokens[i], s->m->vocab - 1);
-    int32_t same = 0, most = s->n_text < n ? s->n_text : n;
-    while (same < most && s->text[same] == tokens[same]) same++;
-    if (same > n - 1) same = n - 1;                /* the last token is the root: its pass is still to come */
+    int32_t same = shared(s, tokens, n);
     int32_t path_end = s->target.P, path_start = path_end - (s->target.confirmed ? 0 : s->target.n_path);
     int32_t P = state_back(&s->target, same);
     if (P < path_start) s->n_pend = 0;
@@ -80,11 +91,22 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
     ngram_cut(&s->ngram, s->text, same);
     memcpy(s->text, tokens, sizeof *tokens * (size_t) n);
     s->n_text = s->n_prompt = n;
-    s->n_made = s->n_out = s->last_accepted = 0;
+    s->n_made = s->n_out = s->last_accepted = s->n_mark = 0;
     s->status = ST_OK;
     s->error = (Error) { 0 };
     s->stats = (SpecStats) { .prompt_tokens = n, .resumed = P };
     budget_next(&s->budget);
+    return ST_OK;
+}
+
+Status session_mark(Session *s, const int32_t *at, int32_t n, Error *err)
+{
+    if (n < 0 || n > MARKS_MAX) return fail(err, ST_ARG, "marks: %d, expected at most %d", n, MARKS_MAX);
+    for (int32_t i = 0; i < n; i++)
+        if (at[i] <= (i ? at[i - 1] : 0) || at[i] >= s->n_prompt)
+            return fail(err, ST_ARG, "marks: mark %d is %d, expected more than %d and less than the prompt's %d tokens", i, at[i], i ? at[i - 1] : 0, s->n_prompt);
+    s->n_mark = n;
+    for (int32_t i = 0; i < n; i++) s->mark[i] = at[i];
     return ST_OK;
 }
 
@@ -95,7 +117,7 @@ void session_forget(Session *s)
     s->n_pend = 0;
     forget_taps(s, 0);
     ngram_cut(&s->ngram, s->text, 0);
-    s->n_text = s->n_out = 0;
+    s->n_text = s->n_prompt = s->n_out = s->n_mark = 0;
     s->status = ST_OK;
 }
 

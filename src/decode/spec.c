@@ -133,6 +133,21 @@ static Status insert_chunk(Spec *sp, Session *s, int32_t n, Error *err)
 
 /* ---- before the pass ---- */
 
+/* The next place at which a chunk has to end, from P on: a mark, or the last token of the prompt. */
+static int32_t next_stop(const Session *s)
+{
+    for (int32_t i = 0; i < s->n_mark; i++)
+        if (s->mark[i] > s->target.P) return s->mark[i];
+    return s->n_text - 1;
+}
+
+static bool is_stop(const Session *s)
+{
+    bool is = s->target.P == s->n_prompt - 1;
+    for (int32_t i = 0; i < s->n_mark; i++) is |= s->mark[i] == s->target.P;
+    return is;
+}
+
 /* The first session with prompt left gives a chunk, the others with prompt left wait their turn. */
 static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
 {
@@ -148,7 +163,7 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
             continue;
         }
         confirm(sp, s[i]);
-        int32_t left = s[i]->n_text - 1 - s[i]->target.P;
+        int32_t left = next_stop(s[i]) - s[i]->target.P;
         if (left > 0) {
             if (!chunk_taken) t->chunk = left < sp->chunk ? left : sp->chunk;
             chunk_taken = true;
@@ -307,6 +322,14 @@ static Status run_pass(Spec *sp, Session *const *s, int32_t n, PassOut *out, Err
 
 /* ---- after the pass ---- */
 
+/* Row `row` of a pass's logits, until the next is asked for. */
+static const float *logits_of(Spec *sp, const PassOut *out, int32_t row)
+{
+    Backend *be = sp->step.be;
+    size_t bytes = sizeof(float) * (size_t) sp->m->vocab;
+    return be->view(be, sp->view, (const uint8_t *) out->logits->data + bytes * (size_t) row, bytes);
+}
+
 /* What the walk asks at each visited row. */
 typedef struct { Spec *sp; Session *s; const Tree *tree; const Turn *turn; const PassOut *out; int32_t logits0; } Walk;
 
@@ -314,16 +337,15 @@ static int32_t next_token(void *ud, int32_t row, const Path *so_far)
 {
     Walk *w = ud;
     Spec *sp = w->sp;
-    Backend *be = sp->step.be;
     const Rows *r = &sp->step.host;
     if (w->out->next && !w->s->allow) {
+        Backend *be = sp->step.be;
         const int32_t *ids = be->view(be, sp->view, w->out->next->data, sizeof(int32_t) * (size_t) r->n_logits);
         return ids[w->logits0 + row];
     }
     int32_t path[ROWS_DECODE];
     for (int32_t t = 1; t < so_far->n; t++) path[t - 1] = w->tree->token[so_far->row[t]];
-    size_t bytes = sizeof(float) * (size_t) sp->m->vocab;
-    const float *logits = be->view(be, sp->view, (const uint8_t *) w->out->logits->data + bytes * (size_t) (w->logits0 + row), bytes);
+    const float *logits = logits_of(sp, w->out, w->logits0 + row);
     const uint32_t *mask = NULL;
     if (w->s->allow && w->s->allow(w->s->allow_ud, path, (size_t) (so_far->n - 1), sp->mask)) mask = sp->mask;
     int64_t pos = r->pos[w->turn->slice->row0 + row] + 1;
@@ -381,9 +403,7 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
 /* How sure the target was of what it said last: the two largest logits' distance. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
-    Backend *be = sp->step.be;
-    size_t bytes = sizeof(float) * (size_t) sp->m->vocab;
-    const float *logits = be->view(be, sp->view, (const uint8_t *) out->logits->data + bytes * (size_t) row, bytes);
+    const float *logits = logits_of(sp, out, row);
     float first = -INFINITY, second = -INFINITY;
     for (int32_t i = 0; i < sp->m->vocab; i++)
         if (logits[i] > second) {
@@ -407,6 +427,7 @@ static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, con
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s) && !out->next) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
+    for (int32_t i = 0; i < s->n_out && s->top >= 0; i++) logprob_row(&s->prob[i], logits_of(sp, out, logits0 + path.row[i]), sp->m->vocab, s->out[i], s->top);
 }
 
 static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, Error *err)
@@ -414,7 +435,7 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
     if (keeps_taps(sp, s)) TRY(insert_chunk(sp, s, t->chunk, err));
     state_advance(&s->target, t->chunk);
     s->stats.prefill_s += seconds;
-    if (s->target.P == s->n_prompt - 1) TRY(state_checkpoint(&s->target, &sp->step, err));
+    if (is_stop(s)) TRY(state_checkpoint(&s->target, &sp->step, err));
     return ST_OK;
 }
 

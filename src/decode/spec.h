@@ -9,6 +9,7 @@
 #include "decode/accept.h"
 #include "decode/budget.h"
 #include "decode/calib.h"
+#include "decode/logprob.h"
 #include "decode/ngram.h"
 #include "decode/simulate.h"
 #include "decode/tree.h"
@@ -17,7 +18,7 @@
 #include "model/step.h"
 
 /* A session's tap rows: those that wait to become drafter keys/values, and those of the pass that is under way. */
-enum { TAP_WAIT = 32, TAP_SLOTS = TAP_WAIT + 2 * ROWS_DECODE };
+enum { TAP_WAIT = 32, TAP_SLOTS = TAP_WAIT + 2 * ROWS_DECODE, MARKS_MAX = 32 };
 
 typedef struct Session Session;
 typedef struct Spec Spec;
@@ -43,6 +44,7 @@ struct Session {
     Ngram    ngram;                                /* empty: the text is not looked up */
     int32_t *text, n_text, ctx;                    /* committed tokens and the root, or the rest of the prompt: at most ctx tokens */
     int32_t  n_prompt, max_tokens, n_made;         /* n_made: tokens since the prompt, at most max_tokens */
+    int32_t  mark[MARKS_MAX], n_mark;              /* ascending places of the prompt where a chunk ends and leaves a checkpoint */
     float   *taps;                                 /* [TAP_SLOTS, tap_width] backend memory */
     int32_t  wait[TAP_SLOTS], n_wait;              /* slots of committed rows: positions draft.P - dm->lead + j */
     int32_t  pend[ROWS_DECODE], n_pend;            /* slots of the last pass's rows */
@@ -52,6 +54,8 @@ struct Session {
     void    *allow_ud;
     int32_t  out[ROWS_DECODE + 1], n_out;          /* the last block */
     int32_t  last_accepted;                        /* drafted tokens in it, for the statistics of take */
+    int32_t  top;                                  /* likeliest tokens in prob, -1: prob is not computed */
+    Logprob  prob[ROWS_DECODE + 1];                /* of out */
     uint8_t  out_by[ROWS_DECODE + 1];              /* bits of the sources that proposed out[i] */
     Budget   budget;
     Calibration calib;
@@ -65,6 +69,10 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
 void   session_close(Session *s);
 /* Notes the text and goes back to the deepest place that it shares with what is committed; computes nothing. n in [1, ctx]. */
 Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err);
+/* Tokens of that prompt that session_prompt would go back to. */
+int32_t session_resumable(const Session *s, const int32_t *tokens, int32_t n);
+/* Replaces the marks: ascending, in [1, n_prompt), at most MARKS_MAX. */
+Status session_mark(Session *s, const int32_t *at, int32_t n, Error *err);
 /* Keeps the first 0 <= n <= n_out tokens of the last block; refused (ST_ARG) once the session's next pass has begun. */
 Status session_take(Session *s, int32_t n);
 /* Forgets the text and every state: the next prompt starts from nothing. */

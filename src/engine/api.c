@@ -1,4 +1,5 @@
 /* api.c - the functions of ratoon.h: handles to objects, codes to codes. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,7 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
         return s ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
     }
     if (strlen(key) == 9 && strcmp(key + 3, "_token") == 0) return t ? token_text(t, key, out, cap) : 0;
+    if (strcmp(key, "identity") == 0) return (size_t) snprintf(out, cap, "%s", g->identity);
     if (strcmp(key, "kv") == 0) return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name, type_info(g->model->v_type)->name);
     if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", g->be->name);
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
@@ -186,6 +188,27 @@ rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, si
     return RT_OK;
 }
 
+_Static_assert((int) RT_MARKS == (int) MARKS_MAX, "marks");
+_Static_assert((int) RT_TOP_MAX == (int) TOP_MAX && sizeof(rt_logprob) == sizeof(Logprob) && offsetof(rt_logprob, top) == offsetof(Logprob, top), "log-probabilities");
+
+rt_status rt_logprobs_set(rt_session *s, int32_t top)
+{
+    char line[96];
+    if (top < -1 || top > TOP_MAX) {
+        snprintf(line, sizeof line, "log-probabilities: %d of the likeliest tokens, expected 0 to %d (-1: off)", top, TOP_MAX);
+        return session_failed(s, ST_ARG, line);
+    }
+    s->s.top = top;
+    return RT_OK;
+}
+
+const rt_logprob *rt_logprobs(const rt_session *s) { return s->s.top < 0 ? NULL : (const rt_logprob *) s->s.prob; }
+
+void rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top)
+{
+    logprob_row((Logprob *) out, logits, vocab, token, top < 0 ? 0 : top > TOP_MAX ? TOP_MAX : top);
+}
+
 rt_status rt_take(rt_session *s, int32_t n)
 {
     Status code = session_take(&s->s, n);
@@ -199,6 +222,40 @@ void rt_stats_get(const rt_session *s, rt_stats *out)
                         .drafts = t->drafts, .plain = t->plain, .changes = t->changes };
     memcpy(out->drafted_by, t->drafted_by, sizeof out->drafted_by);
     memcpy(out->accepted_by, t->accepted_by, sizeof out->accepted_by);
+}
+
+/* ---- places and images ---- */
+
+size_t rt_session_text(const rt_session *s, const int32_t **t)
+{
+    *t = s->s.text;
+    return (size_t) s->s.n_text;
+}
+
+int32_t rt_resumable(const rt_session *s, const int32_t *t, size_t n) { return session_resumable(&s->s, t, n > INT32_MAX ? INT32_MAX : (int32_t) n); }
+
+rt_status rt_mark(rt_session *s, const int32_t *at, size_t n)
+{
+    Error err = { 0 };
+    Status code = session_mark(&s->s, at, n > INT32_MAX ? INT32_MAX : (int32_t) n, &err);
+    return session_failed(s, code, err.text);
+}
+
+int32_t rt_save_place(const rt_session *s, int32_t most) { return most < 1 ? 0 : state_place(&s->s.target, most, true); }
+size_t  rt_save_bytes(const rt_session *s, int32_t at) { return session_image_bytes(&s->s, s->g->identity, at); }
+
+rt_status rt_save(rt_step *st, rt_session *s, int32_t at, uint8_t *out, size_t n)
+{
+    st->error = (Error) { 0 };
+    if (s->g != st->g) return (rt_status) fail(&st->error, ST_ARG, "save: the session is another engine's");
+    return (rt_status) session_image(&st->spec, &s->s, s->g->identity, at, out, n, &st->error);
+}
+
+rt_status rt_load(rt_session *s, const uint8_t *image, size_t n)
+{
+    Error err = { 0 };
+    Status code = session_load(&s->s, s->g->identity, image, n, &err);
+    return session_failed(s, code, err.text);
 }
 
 /* ---- steps ---- */
@@ -222,7 +279,7 @@ rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n
     if (n < 1 || n > ROWS_DECODE) return (rt_status) fail(&st->error, ST_ARG, "step: %zu sessions, expected 1 to %d", n, ROWS_DECODE);
     for (size_t i = 0; i < n; i++) {
         if (s[i]->g != st->g) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu is another engine's", i);
-        if (s[i]->s.n_text == 0) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu has no prompt", i);
+        if (s[i]->s.n_text <= s[i]->s.target.P) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu has no prompt", i);
         for (size_t j = 0; j < i; j++)
             if (inner[j] == &s[i]->s) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu is also session %zu", i, j);
         inner[i] = &s[i]->s;

@@ -132,6 +132,7 @@ Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options
         say(&g->hooks, 1, err->text);
         st = ST_OK;
     }
+    if (st == ST_OK && !be->counts) st = engine_identity(g, o->fa_window, err);
     if (st != ST_OK) {
         rt_close(g);
         return st;

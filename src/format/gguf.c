@@ -570,6 +570,16 @@ uint64_t gguf_file_bytes(const Gguf *g)
     return sum;
 }
 
+int64_t gguf_changed(const Gguf *g)
+{
+    int64_t newest = 0;
+    for (int32_t i = 0; i < g->n_parts; i++) {
+        int64_t at = (int64_t) g->parts[i].file.changed.tv_sec * 1000000000 + g->parts[i].file.changed.tv_nsec;
+        if (at > newest) newest = at;
+    }
+    return newest;
+}
+
 const GgufTensor *gguf_tensor(const Gguf *g, const char *name)
 {
     int32_t i = names_find(g->order, g->n_tensors, name);

@@ -40,6 +40,7 @@ Status gguf_check_files(const Gguf *g, Error *err);
 const char *gguf_path(const Gguf *g);
 int32_t     gguf_version(const Gguf *g);
 uint64_t    gguf_file_bytes(const Gguf *g);        /* all parts */
+int64_t     gguf_changed(const Gguf *g);           /* when the newest part was last written to, in nanoseconds of the file system's clock */
 
 /* Tensors in file order. gguf_tensor: NULL if missing. */
 int32_t           gguf_n_tensors(const Gguf *g);

@@ -136,34 +136,30 @@ Status state_take(State *s, int32_t n)
     return ST_OK;
 }
 
+int32_t state_place(const State *s, int32_t pos, bool confirmed)
+{
+    if (pos >= s->P) return s->P;
+    if (!s->recurrent || (pos >= s->P - s->n_path && !confirmed)) return pos;
+    int32_t i = s->n_ckpt;
+    while (i > 0 && s->ckpt[i - 1].pos > pos) i--;
+    return i > 0 ? s->ckpt[i - 1].pos : 0;
+}
+
 int32_t state_back(State *s, int32_t pos)
 {
     if (pos >= s->P) return s->P;
-    int32_t path_start = s->P - s->n_path;
-    if (pos >= path_start && (!s->confirmed || !s->recurrent)) {
-        s->n_path = pos - path_start;
-        s->P = pos;
-    } else if (!s->recurrent) {
-        s->n_path = 0;
-        s->P = pos;
-        s->gen++;
-    } else {
-        while (s->n_ckpt > 0 && s->ckpt[s->n_ckpt - 1].pos > pos) s->n_ckpt--;
-        s->n_path = 0;
-        s->gen++;
+    int32_t path_start = s->P - s->n_path, place = state_place(s, pos, s->confirmed);
+    bool in_path = pos >= path_start && (!s->confirmed || !s->recurrent);
+    while (s->n_ckpt > 0 && s->ckpt[s->n_ckpt - 1].pos > place) s->n_ckpt--;
+    if (!in_path) s->gen++;
+    if (!in_path && s->recurrent) {
         s->confirmed = true;
-        if (s->n_ckpt > 0) {
-            s->P = s->ckpt[s->n_ckpt - 1].pos;
-            s->set = s->ckpt[s->n_ckpt - 1].set;
-            s->blank = false;
-        } else {
-            s->P = 0;
-            s->set = free_set(s);
-            s->blank = true;
-        }
+        s->blank = s->n_ckpt == 0;
+        s->set = s->blank ? free_set(s) : s->ckpt[s->n_ckpt - 1].set;
     }
-    while (s->n_ckpt > 0 && s->ckpt[s->n_ckpt - 1].pos > s->P) s->n_ckpt--;
-    return s->P;
+    s->n_path = in_path ? pos - path_start : 0;
+    s->P = place;
+    return place;
 }
 
 /* Zeroed when it is needed and not when the text went back, so that a device that fails meanwhile can be asked again. */
@@ -237,48 +233,73 @@ Status state_writable(State *s, Error *err)
     return ST_OK;
 }
 
-/* The pieces of an image, in order; move copies one of them in either direction. */
-typedef void (*MovePiece)(State *s, void *place, size_t bytes, size_t at, uint8_t *image);
+/* The pieces of an image, in order; move copies one of them in either direction. set: whose matrices and windows. */
+typedef void (*MovePiece)(const State *s, void *place, size_t bytes, uint8_t *at);
 
-static size_t image_walk(State *s, int32_t P, MovePiece move, uint8_t *image)
+static size_t image_rows(const State *s, int32_t at) { return (size_t) (s->ring && at > s->ring ? s->ring : at); }
+
+static size_t image_walk(const State *s, int32_t at, int32_t set, MovePiece move, uint8_t *image)
 {
-    size_t at = 0;
-    size_t rows = (size_t) (s->ring ? s->ring : P);
+    size_t done = 0, rows = image_rows(s, at);
     for (int32_t il = 0; il < s->n_layers; il++) {
         const LayerSpec *p = &s->spec[il];
         const StateLayer *l = &s->host[il];
         struct { void *place; size_t bytes; } piece[3] = { 0 };
         if (p->kind == LAYER_ATTENTION) {
-            piece[0].place = l->k, piece[0].bytes = k_row(s, p) * rows;
-            piece[1].place = l->v, piece[1].bytes = v_row(s, p) * rows;
-            if (s->ring) piece[2].place = l->slot_pos, piece[2].bytes = sizeof(int32_t) * rows;
+            if (s->ring) piece[0].place = l->slot_pos, piece[0].bytes = sizeof(int32_t) * rows;
+            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * rows;
+            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * rows;
         } else if (p->kind == LAYER_DELTA) {
-            piece[0].place = (uint8_t *) l->matrix + matrix_bytes(p) * (size_t) s->set, piece[0].bytes = matrix_bytes(p);
-            piece[1].place = (uint8_t *) l->window + window_bytes(p) * (size_t) s->set, piece[1].bytes = window_bytes(p);
+            piece[0].place = (uint8_t *) l->matrix + matrix_bytes(p) * (size_t) set, piece[0].bytes = matrix_bytes(p);
+            piece[1].place = (uint8_t *) l->window + window_bytes(p) * (size_t) set, piece[1].bytes = window_bytes(p);
         }
         for (int32_t i = 0; i < 3; i++) {
-            if (move && piece[i].bytes) move(s, piece[i].place, piece[i].bytes, at, image);
-            at += piece[i].bytes;
+            if (move && piece[i].bytes) move(s, piece[i].place, piece[i].bytes, image + done);
+            done += piece[i].bytes;
         }
     }
-    return at;
+    return done;
 }
 
-static void piece_out(State *s, void *place, size_t bytes, size_t at, uint8_t *image) { s->be->copy_out(s->be, image + at, place, bytes); }
-static void piece_in(State *s, void *place, size_t bytes, size_t at, uint8_t *image) { s->be->copy_in(s->be, place, image + at, bytes); }
+static void piece_out(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_out(s->be, at, place, bytes); }
+static void piece_in(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_in(s->be, place, at, bytes); }
 
-size_t state_image_bytes(const State *s, int32_t P)
+/* A ring's slots may hold positions from `at` on, or of a text before this one; the image says nothing of them. */
+static void clear_strangers(const State *s, int32_t at, uint8_t *image)
 {
-    State copy = *s;
-    return image_walk(&copy, P, NULL, NULL);
+    size_t rows = image_rows(s, at);
+    int32_t end = at < s->P ? at : s->P;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        const LayerSpec *p = &s->spec[il];
+        if (p->kind != LAYER_ATTENTION) continue;
+        uint8_t *pos = image, *k = pos + sizeof(int32_t) * rows, *v = k + k_row(s, p) * rows;
+        for (size_t i = 0; i < rows; i++) {
+            int32_t held;
+            memcpy(&held, pos + sizeof held * i, sizeof held);
+            if (held >= 0 && held < end) continue;
+            held = -1;
+            memcpy(pos + sizeof held * i, &held, sizeof held);
+            memset(k + k_row(s, p) * i, 0, k_row(s, p));
+            memset(v + v_row(s, p) * i, 0, v_row(s, p));
+        }
+        image = v + v_row(s, p) * rows;
+    }
 }
 
-Status state_image(State *s, uint8_t *out, Error *err)
+size_t state_image_bytes(const State *s, int32_t at) { return image_walk(s, at, 0, NULL, NULL); }
+
+Status state_image(State *s, int32_t at, uint8_t *out, Error *err)
 {
     if (s->n_path) return fail(err, ST_ARG, "session: an image needs a folded state");
-    TRY(state_ready(s, err));
-    image_walk(s, s->P, piece_out, out);
-    return s->be->sync(s->be, err);
+    if (!s->ring && at != state_place(s, at, true)) return fail(err, ST_ARG, "session: no image at %d, expected the end or a checkpoint", at);
+    int32_t set = s->set;
+    for (int32_t i = 0; i < s->n_ckpt && at < s->P; i++)
+        if (s->ckpt[i].pos == at) set = s->ckpt[i].set;
+    if (at == s->P) TRY(state_ready(s, err));
+    image_walk(s, at, set, piece_out, out);
+    TRY(s->be->sync(s->be, err));
+    if (s->ring) clear_strangers(s, at, out);
+    return ST_OK;
 }
 
 Status state_restore(State *s, const uint8_t *image, int32_t P, Error *err)
@@ -290,6 +311,9 @@ Status state_restore(State *s, const uint8_t *image, int32_t P, Error *err)
     s->confirmed = true;
     s->blank = false;
     s->P = P;
-    image_walk(s, P, piece_in, (uint8_t *) (uintptr_t) image);
+    for (int32_t il = 0; il < s->n_layers; il++)
+        if (s->host[il].slot_pos) s->be->fill(s->be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
+    if (image) image_walk(s, P, s->set, piece_in, (uint8_t *) (uintptr_t) image);
+    if (s->ckpt_max > 0) s->ckpt[s->n_ckpt++] = (Checkpoint) { P, s->set };
     return s->be->sync(s->be, err);
 }

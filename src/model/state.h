@@ -37,15 +37,18 @@ void    state_slice(const State *s, SliceKind kind, Slice *out);                
 void    state_keep(State *s, const int32_t *path, int32_t n);                     /* after a TREE: path[0] == 0, ascending; n >= 1 */
 void    state_advance(State *s, int32_t n);                                       /* after a CHAIN: all n rows; the set written becomes current */
 Status  state_take(State *s, int32_t n);                                          /* the first n >= 0 rows of the kept path; ST_ARG once confirmed */
-int32_t state_back(State *s, int32_t pos);                                        /* to the deepest place <= pos; returns it */
+int32_t state_place(const State *s, int32_t pos, bool confirmed);                 /* the deepest place <= pos; confirmed: as if the last block were */
+int32_t state_back(State *s, int32_t pos);                                        /* to state_place; returns it */
 Status  state_fold(State *s, Step *st, Error *err);                               /* finishes the noted path now, in place */
 Status  state_checkpoint(State *s, Step *st, Error *err);                         /* folds into a free set; the oldest makes room */
 Status  state_ready(State *s, Error *err);                                        /* before any pass: the start of a text has zeros for matrices */
 Status  state_writable(State *s, Error *err);                                     /* before a TREE: state_ready, and a copy of the current set if it is a checkpoint's */
 
-/* An image of the committed state: keys/values of [0, P) (a ring: all of it with its positions), windows, matrices. Fold first. */
-size_t  state_image_bytes(const State *s, int32_t P);
-Status  state_image(State *s, uint8_t *out, Error *err);
+/* An image of the state at `at`, a place of the confirmed and folded state: keys/values of [0, at), windows and matrices of that place.
+ * A ring, at any place: its rows of positions below `at` with a table of positions, -1 and zeros where it holds none; min(at, ring) rows. A
+ * restored place of a recurrent state is a checkpoint. image NULL: nothing is known of [0, P); of a ring only, all of it is a hole. */
+size_t  state_image_bytes(const State *s, int32_t at);
+Status  state_image(State *s, int32_t at, uint8_t *out, Error *err);
 Status  state_restore(State *s, const uint8_t *image, int32_t P, Error *err);
 
 #endif
