@@ -12,7 +12,7 @@ LONG_SRC  := $(wildcard tests/long_*.c)
 LONG_NAME := $(LONG_SRC:tests/%.c=%)
 HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema image record
+FUZZ      := gguf safetensors template tokenizer grammar schema image record reply
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 # PART: one case in so many of the longest tests runs (tests/part.h).

@@ -6,7 +6,8 @@
 
 #include "programs/chat.h"
 #include "programs/constraint.h"
-#include "programs/stops.h"
+#include "text/json_flow.h"
+#include "text/reply.h"
 
 static const char *const finish_names[] = { "stop", "stop_sequence", "length", "cancelled", "error" };
 typedef enum { FINISH_STOP, FINISH_STOP_SEQUENCE, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR } Finish;
@@ -17,7 +18,8 @@ typedef struct {
     char    *text; size_t text_len;                /* the prompt, unless it came as tokens */
     int32_t *prompt, n_prompt;
     int32_t *token, n_token, cap_token;            /* generated, without an end token */
-    Stops    stops;
+    Reply   *reply;                                /* no format: whole characters, and stop strings */
+    Bytes    shown;
     Constraint form;
     Finish   finish;
     bool     end_token;                            /* the last token generated was one */
@@ -103,18 +105,19 @@ static bool take_block(Run *r, const rt_block *b)
         }
         size_t n;
         const char *bytes = rt_token_bytes(r->p.engine, b->token[i], &n);
-        if (!keep_token(r, b->token[i]) || !stops_feed(&r->stops, bytes, n)) {
+        if (!keep_token(r, b->token[i]) || !reply_token(r->reply, b->token[i], bytes, n)) {
             complain(&r->o, "out of memory for the text");
             r->finish = FINISH_ERROR;
             return true;
         }
-        if (!r->stops.hit && constraint_done(&r->form)) {
+        bool hit = reply_stop(r->reply) != REPLY_GO;
+        if (!hit && constraint_done(&r->form)) {
             rt_take(r->p.session, i + 1);
             r->finish = FINISH_STOP;
             return true;
         }
-        if (!r->stops.hit) continue;
-        int32_t kept = stops_tokens(&r->stops);    /* the match may have begun in an earlier block, which is past shortening */
+        if (!hit) continue;
+        int32_t kept = reply_kept(r->reply);       /* the match may have begun in an earlier block, which is past shortening */
         rt_take(r->p.session, kept > before ? kept - before : 0);
         r->n_token = kept;
         r->finish = FINISH_STOP_SEQUENCE;
@@ -125,11 +128,15 @@ static bool take_block(Run *r, const rt_block *b)
 
 static bool show(Run *r)
 {
-    size_t n;
-    const char *s = stops_show(&r->stops, &n);
-    if (r->o.json || n == 0) return true;
-    if (fwrite(s, 1, n, stdout) == n && fflush(stdout) == 0) return true;
-    complain(&r->o, "standard output: %s", strerror(errno));
+    ReplyEvent e;
+    bool good = true;
+    while (reply_next(r->reply, &e)) {
+        bytes_put(&r->shown, e.bytes, e.n);
+        if (!r->o.json) good &= fwrite(e.bytes, 1, e.n, stdout) == e.n && fflush(stdout) == 0;
+    }
+    if (good && !r->shown.failed) return true;
+    if (good) complain(&r->o, "out of memory for the text");
+    else complain(&r->o, "standard output: %s", strerror(errno));
     r->finish = FINISH_ERROR;
     return false;
 }
@@ -163,8 +170,8 @@ static void decode(Run *r)
         }
         if (!show(r)) return;
     }
-    if (!stops_finish(&r->stops)) return;
-    if (r->stops.hit && r->finish != FINISH_STOP_SEQUENCE) r->finish = FINISH_STOP_SEQUENCE;
+    if (!reply_end(r->reply, REPLY_ENDED)) return;
+    if (reply_stop(r->reply) != REPLY_GO && r->finish != FINISH_STOP_SEQUENCE) r->finish = FINISH_STOP_SEQUENCE;
     show(r);
 }
 
@@ -182,7 +189,7 @@ static bool print_json(Run *r)
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted", (json_int_t) s->accepted,
                               "accept_length", accept_length(s), "prefill_s", s->prefill_s, "decode_s", s->decode_s, "tok_s", speed(s));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
-    json_t *text = json_stringn(r->stops.text ? r->stops.text : "", r->stops.n);
+    json_t *text = json_stringn(r->shown.at ? r->shown.at : "", r->shown.n);
     return json_print(&r->o, json_pack("{s:o s:o s:s s:s s:o s:o}", "text", text, "tokens", tokens, "finish_reason", finish_names[r->finish],
                                        "model", base_name(r->p.files.model), "draft", draft, "stats", stats));
 }
@@ -208,7 +215,7 @@ static int report(Run *r)
     r->stats.generated = r->n_token + r->end_token;
     if (r->stats.accepted > r->stats.generated) r->stats.accepted = r->stats.generated;
     if (r->o.json && !print_json(r)) return EXIT_FAILED;
-    if (!r->o.json && r->stops.n > 0 && r->stops.text[r->stops.n - 1] != '\n' && isatty(STDOUT_FILENO) == 1) putchar('\n');
+    if (!r->o.json && r->shown.n > 0 && r->shown.at[r->shown.n - 1] != '\n' && isatty(STDOUT_FILENO) == 1) putchar('\n');
     if (r->o.stats) print_stats(r);
     if (r->finish == FINISH_CANCELLED) note(&r->o, "cancelled");
     return r->finish == FINISH_ERROR ? EXIT_FAILED : output_done(&r->o);          /* an error has been said, and is said once */
@@ -231,9 +238,12 @@ int cmd_run(int argc, char **argv)
     Run r = { 0 };
     int status;
     if (!options_read(&r.o, argc, argv, &status)) return status;
-    r.stops.stop = &r.o.stop;
+    ReplyOptions reply = { .think_max = -1, .stop = r.o.stop.at, .n_stop = (size_t) r.o.stop.n };
     status = EXIT_USAGE;
-    if (options_agree(&r)) {
+    if (reply_open(&r.reply, &reply, NULL) != ST_OK) {
+        complain(&r.o, "out of memory");
+        status = EXIT_FAILED;
+    } else if (options_agree(&r)) {
         status = EXIT_FAILED;
         if (constraint_read(&r.form, &r.o) && read_text(&r)) {
             if (program_open(&r.p, &r.o, WITH_DRAFTER, NULL, 0)) status = run(&r);
@@ -244,7 +254,8 @@ int cmd_run(int argc, char **argv)
     free(r.text);
     free(r.prompt);
     free(r.token);
-    stops_free(&r.stops);
+    reply_close(r.reply);
+    bytes_free(&r.shown);
     constraint_close(&r.form);
     return status;
 }

@@ -28,6 +28,10 @@ Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, E
 /* A JSON Schema: the texts are JSON documents that are valid by it, in the property order and the spacing of doc/grammar.md.
  * ST_FORMAT, ST_UNSUPPORTED: "NAME: #/json/pointer: ...". The schema may be freed afterwards. */
 Status grammar_schema(Grammar **out, const json_t *schema, const char *name, Error *err);
+/* A grammar text some of whose rules are JSON Schemas: rule is used in the text and not defined there; it is a document valid by the schema,
+ * without space before it. root, path: where its local $ref begin, and its own JSON pointer from there ("": itself). */
+typedef struct { const char *rule; const json_t *schema, *root; const char *name, *path; } GrammarSchema;
+Status grammar_compose(Grammar **out, const char *s, size_t n, const char *name, const GrammarSchema *schema, size_t n_schemas, Error *err);
 void   grammar_free(Grammar *g);                   /* NULL is fine */
 size_t grammar_bytes(const Grammar *g);            /* memory that it holds */
 

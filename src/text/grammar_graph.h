@@ -106,6 +106,16 @@ uint32_t graph_number(Graph *b, const NumberRange *r, uint32_t next);
 /* A pattern of JSON Schema over a string's characters. *at: byte of the error. */
 bool     regex_parse(Graph *b, Exprs *x, const char *s, size_t n, uint32_t *out, size_t *at);
 
+/* ---- JSON Schemas as rules of a graph (grammar_schema.c) ---- */
+
+/* What is drawn once is shared by all schemas of the set. Errors name the schema's name and place. *out is to be closed in any case. */
+typedef struct SchemaSet SchemaSet;
+Status schema_set_open(SchemaSet **out, Graph *b, const char *name, Error *err);
+Status schema_set_draw(SchemaSet *s, const GrammarSchema *g, uint32_t *rule);
+/* What graph_finish found wrong with a rule, as an error of the schema that it belongs to. */
+Status schema_set_blame(SchemaSet *s, uint32_t rule, Status st, const char *why);
+void   schema_set_close(SchemaSet *s);
+
 /* ---- characters ---- */
 
 bool class_has(const Grammar *g, uint32_t cls, uint32_t cp);

@@ -10,39 +10,40 @@
 #include "text/grammar_merge.h"
 #include "text/utf8.h"
 
-typedef struct { const json_t *schema; char *path; uint32_t rule; } Job;
+typedef struct { const json_t *schema, *root; const char *name; char *path; uint32_t rule; } Job;
 
-typedef struct {
+typedef struct SchemaSet {
     Merger   m;
-    Graph    b;
+    Graph   *b;
     Job     *job; uint32_t n_jobs, cap_jobs;
-    uint32_t *slot, n_slots;                       /* jobs by the schema's address */
+    uint32_t *slot, n_slots;                       /* jobs by the schema's address and the root for $ref */
     uint32_t ws, escape, string, integer, number, any;     /* rules; any: a value of any type */
     uint32_t raw;                                  /* class: what stands for itself in a string */
+    uint32_t drawn;                                /* jobs that are done */
 } Schema;
 
 enum { INDENT_MAX = 16, MEMBERS_MAX = 4096, NAME_MAX_CHARS = 256, LITERAL_DEPTH_MAX = 1000 };
 
 static bool sound(Schema *s, const char *path)
 {
-    if (s->b.st != ST_OK) merge_fail(&s->m, s->b.st, path, "%s", s->b.why);
+    if (s->b->st != ST_OK) merge_fail(&s->m, s->b->st, path, "%s", s->b->why);
     return s->m.st == ST_OK;
 }
 
 static uint32_t no_memory(Schema *s)
 {
-    graph_fail(&s->b, ST_MEMORY, "out of memory");
+    graph_fail(s->b, ST_MEMORY, "out of memory");
     return GRAPH_NONE;
 }
 
 /* ---- rules of schemas ---- */
 
-static uint32_t slot_of(const Schema *s, const json_t *schema)
+static uint32_t slot_of(const Schema *s, const json_t *schema, const json_t *root)
 {
     uint32_t h = (uint32_t) (((uintptr_t) schema >> 4) * 0x9e3779b97f4a7c15u >> 32);
     for (;; h++) {
         uint32_t id = s->slot[h & (s->n_slots - 1)];
-        if (id == 0 || s->job[id - 1].schema == schema) return h & (s->n_slots - 1);
+        if (id == 0 || (s->job[id - 1].schema == schema && s->job[id - 1].root == root)) return h & (s->n_slots - 1);
     }
 }
 
@@ -60,7 +61,7 @@ static bool grow_jobs(Schema *s)
     s->slot = slot;
     s->n_slots = 4 * cap;
     s->cap_jobs = cap;
-    for (uint32_t i = 0; i < s->n_jobs; i++) s->slot[slot_of(s, s->job[i].schema)] = i + 1;
+    for (uint32_t i = 0; i < s->n_jobs; i++) s->slot[slot_of(s, s->job[i].schema, s->job[i].root)] = i + 1;
     return true;
 }
 
@@ -71,43 +72,43 @@ static uint32_t rule_of(Schema *s, const json_t *schema, const char *path)
     snprintf(to, sizeof to, "%s", path);
     schema = merge_target(&s->m, schema, to);
     if (!schema || (s->n_jobs == s->cap_jobs && !grow_jobs(s))) return GRAPH_NONE;
-    uint32_t at = slot_of(s, schema), rule;
+    uint32_t at = slot_of(s, schema, s->m.root), rule;
     if (s->slot[at]) return s->job[s->slot[at] - 1].rule;
     char *copy = strdup(to);
-    if (!copy || (rule = graph_rule(&s->b)) == GRAPH_NONE) {
+    if (!copy || (rule = graph_rule(s->b)) == GRAPH_NONE) {
         free(copy);
-        merge_fail(&s->m, copy ? s->b.st : ST_MEMORY, to, "%s", copy ? s->b.why : "out of memory");
+        merge_fail(&s->m, copy ? s->b->st : ST_MEMORY, to, "%s", copy ? s->b->why : "out of memory");
         return GRAPH_NONE;
     }
-    s->job[s->n_jobs++] = (Job) { schema, copy, rule };
+    s->job[s->n_jobs++] = (Job) { schema, s->m.root, s->m.name, copy, rule };
     s->slot[at] = s->n_jobs;
     return rule;
 }
 
 static uint32_t call_schema(Schema *s, const json_t *schema, const char *path, uint32_t next)
 {
-    return schema ? graph_call(&s->b, rule_of(s, schema, path), next) : graph_call(&s->b, s->any, next);
+    return schema ? graph_call(s->b, rule_of(s, schema, path), next) : graph_call(s->b, s->any, next);
 }
 
-static uint32_t space(Schema *s, uint32_t next) { return graph_call(&s->b, s->ws, next); }
+static uint32_t space(Schema *s, uint32_t next) { return graph_call(s->b, s->ws, next); }
 
 /* ---- strings ---- */
 
 static uint32_t free_char(Schema *s, uint32_t next)
 {
-    return graph_split(&s->b, graph_char(&s->b, s->raw, next), graph_one(&s->b, '\\', graph_call(&s->b, s->escape, next)));
+    return graph_split(s->b, graph_char(s->b, s->raw, next), graph_one(s->b, '\\', graph_call(s->b, s->escape, next)));
 }
 
 static uint32_t free_string(Schema *s, int64_t min, int64_t max, uint32_t next)
 {
-    uint32_t end = graph_one(&s->b, '"', next), at = end;
+    uint32_t end = graph_one(s->b, '"', next), at = end;
     if (max < 0) {
-        at = graph_loop(&s->b, end);
-        graph_close(&s->b, at, free_char(s, at));
+        at = graph_loop(s->b, end);
+        graph_close(s->b, at, free_char(s, at));
     }
-    for (int64_t i = min; max >= 0 && i < max && at != GRAPH_NONE; i++) at = graph_split(&s->b, free_char(s, at), end);
+    for (int64_t i = min; max >= 0 && i < max && at != GRAPH_NONE; i++) at = graph_split(s->b, free_char(s, at), end);
     for (int64_t i = 0; i < min && at != GRAPH_NONE; i++) at = free_char(s, at);
-    return graph_one(&s->b, '"', at);
+    return graph_one(s->b, '"', at);
 }
 
 #define DATE "(?:[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))" \
@@ -145,13 +146,13 @@ static uint32_t pattern_string(Schema *s, const Flat *f, const char *path, uint3
     Exprs x = { 0 };
     uint32_t e, min, max, way = GRAPH_NONE;
     size_t byte;
-    if (!regex_parse(&s->b, &x, regex, f->pattern ? json_string_length(f->pattern) : strlen(regex), &e, &byte)) {
-        merge_fail(&s->m, s->b.st, at, "%s (at byte %zu of '%.80s')", s->b.why, byte, regex);
+    if (!regex_parse(s->b, &x, regex, f->pattern ? json_string_length(f->pattern) : strlen(regex), &e, &byte)) {
+        merge_fail(&s->m, s->b->st, at, "%s (at byte %zu of '%.80s')", s->b->why, byte, regex);
     } else {
         expr_length(&x, e, &min, &max);
         if ((int64_t) min < f->min_length || (f->max_length >= 0 && (max == GRAPH_NONE || (int64_t) max > f->max_length)))
             merge_fail(&s->m, ST_UNSUPPORTED, at, "minLength or maxLength beside a %s of other lengths cannot be honoured; put them into the pattern", key);
-        else way = graph_one(&s->b, '"', expr_draw(&s->b, &x, e, true, graph_one(&s->b, '"', next)));
+        else way = graph_one(s->b, '"', expr_draw(s->b, &x, e, true, graph_one(s->b, '"', next)));
         sound(s, at);
     }
     free(x.at);
@@ -162,7 +163,7 @@ static uint32_t draw_string(Schema *s, const Flat *f, const char *path, uint32_t
 {
     if (f->pattern || f->format) return pattern_string(s, f, path, next);
     if (f->max_length >= 0 && f->max_length < f->min_length) return GRAPH_NONE;
-    if (f->min_length == 0 && f->max_length < 0) return graph_call(&s->b, s->string, next);
+    if (f->min_length == 0 && f->max_length < 0) return graph_call(s->b, s->string, next);
     return free_string(s, f->min_length, f->max_length, next);
 }
 
@@ -198,8 +199,8 @@ static size_t shared(const Piece *p, uint32_t lo, uint32_t hi, size_t at)
 /* One of the sorted texts, as a tree, so that however many there are a state has few places. */
 static uint32_t one_of(Schema *s, const Piece *p, uint32_t lo, uint32_t hi, size_t at, int depth, uint32_t next)
 {
-    if (!graph_step(&s->b)) return GRAPH_NONE;
-    if (depth > LITERAL_DEPTH_MAX) return graph_fail(&s->b, ST_UNSUPPORTED, "the texts of an enum share beginnings more than 1000 deep"), GRAPH_NONE;
+    if (!graph_step(s->b)) return GRAPH_NONE;
+    if (depth > LITERAL_DEPTH_MAX) return graph_fail(s->b, ST_UNSUPPORTED, "the texts of an enum share beginnings more than 1000 deep"), GRAPH_NONE;
     size_t same = shared(p, lo, hi, at), then = at + same;
     uint32_t way = GRAPH_NONE, i = lo;
     for (; i < hi && p[i].n == then; i++) way = next;
@@ -207,9 +208,9 @@ static uint32_t one_of(Schema *s, const Piece *p, uint32_t lo, uint32_t hi, size
         uint32_t first = i, cp, other;
         char_at(&p[i], then, &cp);
         for (i++; i < hi && char_at(&p[i], then, &other) && other == cp; i++);
-        way = graph_split(&s->b, one_of(s, p, first, i, then, depth + 1, next), way);
+        way = graph_split(s->b, one_of(s, p, first, i, then, depth + 1, next), way);
     }
-    return same ? graph_text(&s->b, p[lo].s + at, same, way) : way;
+    return same ? graph_text(s->b, p[lo].s + at, same, way) : way;
 }
 
 static bool type_allows(const Flat *f, const json_t *v)
@@ -295,7 +296,7 @@ static uint32_t other_chars(Schema *s, const uint32_t *cp, uint32_t n, uint32_t 
         from = cp[i] + 1;
     }
     r[m++] = (CharRange) { from, 0x10ffff };
-    way = graph_json_char(&s->b, graph_class(&s->b, r, m), next);
+    way = graph_json_char(s->b, graph_class(s->b, r, m), next);
     free(r);
     return way;
 }
@@ -304,7 +305,7 @@ static uint32_t other_chars(Schema *s, const uint32_t *cp, uint32_t n, uint32_t 
 static uint32_t none_of(Schema *s, const Names *w, uint32_t lo, uint32_t hi, size_t at)
 {
     uint32_t way = GRAPH_NONE, i = lo, n = 0, *cp;
-    if (!graph_step(&s->b)) return GRAPH_NONE;
+    if (!graph_step(s->b)) return GRAPH_NONE;
     if (!(cp = malloc(sizeof *cp * (hi - lo + 1)))) return no_memory(s);
     while (i < hi && w->name[i].n == at) i++;
     bool is_name = i > lo;
@@ -313,12 +314,12 @@ static uint32_t none_of(Schema *s, const Names *w, uint32_t lo, uint32_t hi, siz
         size_t len = char_at(&w->name[i], at, &cp[n]);
         for (i++; i < hi && char_at(&w->name[i], at, &other) && other == cp[n]; i++);
         uint32_t sub = none_of(s, w, first, i, at + len);
-        way = graph_split(&s->b, graph_json_char(&s->b, graph_class(&s->b, &(CharRange) { cp[n], cp[n] }, 1), sub), way);
+        way = graph_split(s->b, graph_json_char(s->b, graph_class(s->b, &(CharRange) { cp[n], cp[n] }, 1), sub), way);
         n++;
     }
-    way = graph_split(&s->b, other_chars(s, cp, n, w->rest), way);
+    way = graph_split(s->b, other_chars(s, cp, n, w->rest), way);
     free(cp);
-    return is_name ? way : graph_split(&s->b, w->quote, way);
+    return is_name ? way : graph_split(s->b, w->quote, way);
 }
 
 static uint32_t other_name(Schema *s, const json_t *props, const char *path, uint32_t next)
@@ -327,9 +328,9 @@ static uint32_t other_name(Schema *s, const json_t *props, const char *path, uin
     json_t *v;
     Names w = { .name = calloc(json_object_size(props) + 1, sizeof(Piece)) };
     if (!w.name) return no_memory(s);
-    w.quote = graph_one(&s->b, '"', next);
-    w.rest = graph_loop(&s->b, w.quote);
-    graph_close(&s->b, w.rest, graph_json_char(&s->b, graph_class(&s->b, &(CharRange) { 0, 0x10ffff }, 1), w.rest));
+    w.quote = graph_one(s->b, '"', next);
+    w.rest = graph_loop(s->b, w.quote);
+    graph_close(s->b, w.rest, graph_json_char(s->b, graph_class(s->b, &(CharRange) { 0, 0x10ffff }, 1), w.rest));
     json_object_foreach((json_t *) props, k, v) {
         if (strlen(k) > NAME_MAX_CHARS) {
             merge_fail(&s->m, ST_UNSUPPORTED, path, "a property's name is longer than %d bytes, and other names are allowed beside it", NAME_MAX_CHARS);
@@ -339,7 +340,7 @@ static uint32_t other_name(Schema *s, const json_t *props, const char *path, uin
         w.name[w.n++] = (Piece) { k, strlen(k) };
     }
     if (w.n > 1) qsort(w.name, w.n, sizeof *w.name, by_bytes);
-    uint32_t way = graph_one(&s->b, '"', none_of(s, &w, 0, w.n, 0));
+    uint32_t way = graph_one(s->b, '"', none_of(s, &w, 0, w.n, 0));
     free(w.name);
     return way;
 }
@@ -349,8 +350,8 @@ static uint32_t member(Schema *s, const char *name, const json_t *schema, const 
     char at[PATH_MAX_BYTES], sub[PATH_MAX_BYTES];
     path_add(at, path, "properties");
     path_add(sub, at, name);
-    uint32_t way = graph_one(&s->b, ':', space(s, call_schema(s, schema, sub, next)));
-    return graph_one(&s->b, '"', graph_json_text(&s->b, name, strlen(name), graph_one(&s->b, '"', way)));
+    uint32_t way = graph_one(s->b, ':', space(s, call_schema(s, schema, sub, next)));
+    return graph_one(s->b, '"', graph_json_text(s->b, name, strlen(name), graph_one(s->b, '"', way)));
 }
 
 static bool object_limits(Schema *s, const Flat *f, const char *path, bool open)
@@ -382,25 +383,25 @@ static uint32_t draw_object(Schema *s, Flat *f, const char *path, uint32_t next)
     if (!name) return no_memory(s);
     json_object_foreach(f->props, k, v) name[i++] = k;
 
-    uint32_t brace = graph_one(&s->b, '}', next), close = space(s, brace), names = GRAPH_NONE, after = close;
+    uint32_t brace = graph_one(s->b, '}', next), close = space(s, brace), names = GRAPH_NONE, after = close;
     bool may_close = true;
     if (open) {
         path_add(at, path, "additionalProperties");
-        after = graph_loop(&s->b, close);
-        names = graph_one(&s->b, ':', space(s, call_schema(s, f->additional, at, after)));
+        after = graph_loop(s->b, close);
+        names = graph_one(s->b, ':', space(s, call_schema(s, f->additional, at, after)));
         names = other_name(s, f->props, path, names);
-        graph_close(&s->b, after, graph_one(&s->b, ',', space(s, names)));
+        graph_close(s->b, after, graph_one(s->b, ',', space(s, names)));
     }
     for (i = n; i-- > 0;) {
         bool required = json_object_get(f->required, name[i]) != NULL;
         uint32_t own = member(s, name[i], json_object_get(f->props, name[i]), path, after);
-        names = required ? own : graph_split(&s->b, own, names);
+        names = required ? own : graph_split(s->b, own, names);
         may_close &= !required;
-        if (i > 0) after = graph_split(&s->b, graph_one(&s->b, ',', space(s, names)), may_close ? close : GRAPH_NONE);
+        if (i > 0) after = graph_split(s->b, graph_one(s->b, ',', space(s, names)), may_close ? close : GRAPH_NONE);
     }
     free(name);
     uint32_t first = names == GRAPH_NONE ? GRAPH_NONE : space(s, names);
-    return graph_one(&s->b, '{', graph_split(&s->b, first, may_close ? brace : GRAPH_NONE));
+    return graph_one(s->b, '{', graph_split(s->b, first, may_close ? brace : GRAPH_NONE));
 }
 
 /* ---- arrays ---- */
@@ -412,16 +413,16 @@ static uint32_t draw_array(Schema *s, const Flat *f, const char *path, uint32_t 
     if (fixed > 0 && !f->items && (most < 0 || most > fixed)) most = fixed > least ? fixed : least;   /* as with properties: only what is described */
     if (json_is_false(f->items) && (most < 0 || most > fixed)) most = fixed;
     if (most >= 0 && most < least) return GRAPH_NONE;
-    uint32_t bracket = graph_one(&s->b, ']', next), close = space(s, bracket), after = close;
+    uint32_t bracket = graph_one(s->b, ']', next), close = space(s, bracket), after = close;
     last = most >= 0 ? most : fixed > least ? fixed : least;
     path_add(base, path, "items");
     if (most < 0) {
-        after = graph_loop(&s->b, close);
-        graph_close(&s->b, after, graph_one(&s->b, ',', space(s, call_schema(s, f->items, base, after))));
+        after = graph_loop(s->b, close);
+        graph_close(s->b, after, graph_one(s->b, ',', space(s, call_schema(s, f->items, base, after))));
     }
     /* after: when i elements are there. The element before it has the number i - 1. */
     uint32_t first = most < 0 && last == 0 ? call_schema(s, f->items, base, after) : GRAPH_NONE;
-    for (int64_t i = last; i > 0 && graph_step(&s->b); i--) {
+    for (int64_t i = last; i > 0 && graph_step(s->b); i--) {
         const json_t *schema = i <= fixed ? json_array_get(f->prefix, (size_t) i - 1) : f->items;
         if (i <= fixed) {
             char up[PATH_MAX_BYTES];
@@ -430,10 +431,10 @@ static uint32_t draw_array(Schema *s, const Flat *f, const char *path, uint32_t 
             path_add(at, up, number);
         }
         first = call_schema(s, schema, i <= fixed ? at : base, after);
-        if (i > 1) after = graph_split(&s->b, graph_one(&s->b, ',', space(s, first)), i - 1 >= least ? close : GRAPH_NONE);
+        if (i > 1) after = graph_split(s->b, graph_one(s->b, ',', space(s, first)), i - 1 >= least ? close : GRAPH_NONE);
     }
     uint32_t some = first == GRAPH_NONE ? GRAPH_NONE : space(s, first);
-    return graph_one(&s->b, '[', graph_split(&s->b, some, least == 0 ? bracket : GRAPH_NONE));
+    return graph_one(s->b, '[', graph_split(s->b, some, least == 0 ? bracket : GRAPH_NONE));
 }
 
 /* ---- numbers ---- */
@@ -452,13 +453,13 @@ static uint32_t draw_number(Schema *s, const Flat *f, bool whole, const char *pa
         if (r.places == 12) return merge_fail(&s->m, ST_UNSUPPORTED, at, "only 1, 0.1, 0.01 and so on can be honoured"), GRAPH_NONE;
         if (r.places == 0) r.whole = true;
     }
-    if (!lo && !hi && !f->multiple) return graph_call(&s->b, whole ? s->integer : s->number, next);
+    if (!lo && !hi && !f->multiple) return graph_call(s->b, whole ? s->integer : s->number, next);
     char *min = lo ? spelled(lo) : NULL, *max = hi ? spelled(hi) : NULL;
     uint32_t way = GRAPH_NONE;
     r.min = min;
     r.max = max;
-    if ((lo && !min) || (hi && !max)) graph_fail(&s->b, ST_MEMORY, "out of memory");
-    else way = graph_number(&s->b, &r, next);
+    if ((lo && !min) || (hi && !max)) graph_fail(s->b, ST_MEMORY, "out of memory");
+    else way = graph_number(s->b, &r, next);
     free(min);
     free(max);
     return way;
@@ -497,7 +498,7 @@ static uint32_t draw_choices(Schema *s, const Flat *f, int depth)
             }
             flat_free(&one);
         }
-        way = graph_split(&s->b, own, way);
+        way = graph_split(s->b, own, way);
     }
     return way;
 }
@@ -509,12 +510,12 @@ static uint32_t draw_flat(Schema *s, Flat *f, const char *path, int depth)
     if (json_array_size(f->choices) > 0) return draw_choices(s, f, depth);
     if (f->values) return draw_values(s, f, path, NODE_DONE);
     uint32_t types = !f->typed && f->spoken ? f->types & f->spoken : f->types, way = GRAPH_NONE;
-    if (types & TYPE_NULL) way = graph_split(&s->b, graph_text(&s->b, "null", 4, NODE_DONE), way);
-    if (types & TYPE_BOOLEAN) way = graph_split(&s->b, graph_text(&s->b, "true", 4, NODE_DONE), graph_split(&s->b, graph_text(&s->b, "false", 5, NODE_DONE), way));
-    if (types & (TYPE_NUMBER | TYPE_INTEGER)) way = graph_split(&s->b, draw_number(s, f, !(types & TYPE_NUMBER), path, NODE_DONE), way);
-    if (types & TYPE_STRING) way = graph_split(&s->b, draw_string(s, f, path, NODE_DONE), way);
-    if (types & TYPE_ARRAY) way = graph_split(&s->b, draw_array(s, f, path, NODE_DONE), way);
-    if (types & TYPE_OBJECT) way = graph_split(&s->b, draw_object(s, f, path, NODE_DONE), way);
+    if (types & TYPE_NULL) way = graph_split(s->b, graph_text(s->b, "null", 4, NODE_DONE), way);
+    if (types & TYPE_BOOLEAN) way = graph_split(s->b, graph_text(s->b, "true", 4, NODE_DONE), graph_split(s->b, graph_text(s->b, "false", 5, NODE_DONE), way));
+    if (types & (TYPE_NUMBER | TYPE_INTEGER)) way = graph_split(s->b, draw_number(s, f, !(types & TYPE_NUMBER), path, NODE_DONE), way);
+    if (types & TYPE_STRING) way = graph_split(s->b, draw_string(s, f, path, NODE_DONE), way);
+    if (types & TYPE_ARRAY) way = graph_split(s->b, draw_array(s, f, path, NODE_DONE), way);
+    if (types & TYPE_OBJECT) way = graph_split(s->b, draw_object(s, f, path, NODE_DONE), way);
     return way;
 }
 
@@ -527,7 +528,7 @@ static bool draw_job(Schema *s, uint32_t i)
     flat_init(&f);
     if (flat_add(&s->m, &f, s->job[i].schema, path, 0)) {
         uint32_t start = draw_flat(s, &f, path, 0);
-        s->b.g->rule[rule].start = start;
+        s->b->g->rule[rule].start = start;
     }
     flat_free(&f);
     return sound(s, path);
@@ -572,12 +573,11 @@ static uint32_t draw_space(Graph *b, uint32_t next)
     return graph_split(b, graph_one(b, ' ', next), graph_split(b, graph_one(b, '\n', indent), next));
 }
 
-static void draw_shared(Schema *s, const json_t *schema)
+static void draw_shared(Schema *s)
 {
-    Graph *b = &s->b;
+    Graph *b = s->b;
     CharRange raw[] = { { 0x20, 0x21 }, { 0x23, 0x5b }, { 0x5d, 0x10ffff } };
     s->raw = graph_class(b, raw, 3);
-    uint32_t root = graph_rule(b);
     s->ws = graph_rule(b);
     s->escape = graph_rule(b);
     s->string = graph_rule(b);
@@ -595,39 +595,79 @@ static void draw_shared(Schema *s, const json_t *schema)
     start = graph_number(b, &(NumberRange) { .places = -1 }, NODE_DONE);
     b->g->rule[s->number].start = start;
     s->any = rule_of(s, json_true(), "");
-    start = space(s, call_schema(s, schema, "", NODE_DONE));
-    b->g->rule[root].start = start;
 }
 
-static void name_rule(Schema *s, uint32_t rule, Status st, const char *why)
+/* ---- sets of schemas ---- */
+
+Status schema_set_open(SchemaSet **out, Graph *b, const char *name, Error *err)
 {
-    const char *path = "";
+    Schema *s = calloc(1, sizeof *s);
+    *out = s;
+    if (!s) return fail(err, ST_MEMORY, "%s: out of memory", name);
+    s->b = b;
+    s->m = (Merger) { .b = b, .root = json_true(), .name = name, .err = err, .made = json_array() };
+    if (!s->m.made) merge_fail(&s->m, ST_MEMORY, "", "out of memory");
+    else draw_shared(s);
+    sound(s, "");
+    return s->m.st;
+}
+
+Status schema_set_draw(SchemaSet *s, const GrammarSchema *g, uint32_t *rule)
+{
+    s->m.root = g->root;
+    s->m.name = g->name;
+    *rule = rule_of(s, g->schema, g->path);
+    for (; s->drawn < s->n_jobs && sound(s, g->path) && draw_job(s, s->drawn); s->drawn++);
+    sound(s, g->path);
+    return s->m.st;
+}
+
+Status schema_set_blame(SchemaSet *s, uint32_t rule, Status st, const char *why)
+{
+    const Job *job = NULL;
     for (uint32_t i = 0; i < s->n_jobs; i++)
-        if (s->job[i].rule == rule) path = s->job[i].path;
-    merge_fail(&s->m, st, path, "%s", why);
+        if (s->job[i].rule == rule) job = &s->job[i];
+    if (job) s->m.name = job->name;
+    merge_fail(&s->m, st, job ? job->path : "", "%s", why);
+    return st;
+}
+
+void schema_set_close(SchemaSet *s)
+{
+    if (!s) return;
+    for (uint32_t i = 0; i < s->n_jobs; i++) free(s->job[i].path);
+    free(s->job);
+    free(s->slot);
+    json_decref(s->m.made);
+    free(s);
+}
+
+static Status draw_root(SchemaSet *s, const json_t *schema, const char *name)
+{
+    uint32_t rule;
+    TRY(schema_set_draw(s, &(GrammarSchema) { .schema = schema, .root = schema, .name = name, .path = "" }, &rule));
+    uint32_t start = space(s, graph_call(s->b, rule, NODE_DONE));
+    s->b->g->rule[0].start = start;
+    return sound(s, "") ? ST_OK : s->m.st;
 }
 
 Status grammar_schema(Grammar **out, const json_t *schema, const char *name, Error *err)
 {
-    Schema s = { .m = { .root = schema, .name = name, .err = err } };
+    Graph b;
+    SchemaSet *s = NULL;
     *out = NULL;
-    TRY(graph_open(&s.b, err));
-    s.m.b = &s.b;
-    s.m.made = json_array();
-    if (!s.m.made) merge_fail(&s.m, ST_MEMORY, "", "out of memory");
-    else draw_shared(&s, schema);
-    for (uint32_t i = 0; i < s.n_jobs && sound(&s, "") && draw_job(&s, i); i++);
-    if (sound(&s, "")) {
+    TRY(graph_open(&b, err));
+    Status st = graph_rule(&b) == 0 ? ST_OK : fail(err, ST_MEMORY, "%s: out of memory", name);
+    if (st == ST_OK) st = schema_set_open(&s, &b, name, err);
+    if (st == ST_OK) st = draw_root(s, schema, name);
+    if (st == ST_OK) {
         uint32_t rule;
         const char *why;
-        Status st = graph_finish(out, &s.b, &rule, &why);
-        if (st != ST_OK) name_rule(&s, rule, st, why);
+        st = graph_finish(out, &b, &rule, &why);
+        if (st != ST_OK) schema_set_blame(s, rule, st, why);
     } else {
-        graph_drop(&s.b);
+        graph_drop(&b);
     }
-    for (uint32_t i = 0; i < s.n_jobs; i++) free(s.job[i].path);
-    free(s.job);
-    free(s.slot);
-    json_decref(s.m.made);
-    return s.m.st;
+    schema_set_close(s);
+    return st;
 }

@@ -16,6 +16,9 @@ typedef struct {
     Named   *rule;                                 /* [rules] in the order of the graph's */
     uint32_t cap, *slot, n_slots;                  /* rules by name */
     CharRange *set; uint32_t n_set, cap_set;
+    const GrammarSchema *schema; size_t n_schemas;
+    SchemaSet *drawn;                              /* the schemas, once one is needed */
+    uint32_t n_named;                              /* rules of the text; those of schemas come after them */
     Error   *err;
     Status   st;
 } Text;
@@ -389,6 +392,25 @@ static bool one_rule(Text *t)
     return t->st == ST_OK;
 }
 
+/* A rule that the text does not define may be a schema. */
+static bool draw_schema(Text *t, uint32_t r)
+{
+    uint32_t rule;
+    const Named *named = &t->rule[r];
+    for (size_t i = 0; i < t->n_schemas; i++) {
+        const GrammarSchema *g = &t->schema[i];
+        if (strlen(g->rule) != named->len || memcmp(g->rule, t->s + named->used, named->len) != 0) continue;
+        if (!t->drawn) t->st = schema_set_open(&t->drawn, &t->b, t->name, t->err);
+        if (t->st == ST_OK) t->st = schema_set_draw(t->drawn, g, &rule);
+        if (t->st != ST_OK) return false;
+        uint32_t start = graph_call(&t->b, rule, NODE_DONE);
+        t->b.g->rule[r].start = start;
+        return sound(t);
+    }
+    bad_at(t, named->used, ST_FORMAT, "this rule is defined nowhere");
+    return false;
+}
+
 static bool read_rules(Text *t)
 {
     if (rule_of(t, t->n, 4) != 0) return false;    /* "root" stands behind the text */
@@ -396,10 +418,11 @@ static bool read_rules(Text *t)
     while (t->at < t->n)
         if (!one_rule(t)) return false;
     if (t->rule[0].expr == GRAPH_NONE) return bad(t, "there is no rule root, with which a text begins");
-    for (uint32_t r = 0; r < t->b.g->n_rules; r++) {
+    t->n_named = t->b.g->n_rules;
+    for (uint32_t r = 0; r < t->n_named; r++) {
         if (t->rule[r].expr == GRAPH_NONE) {
-            bad_at(t, t->rule[r].used, ST_FORMAT, "this rule is defined nowhere");
-            return false;
+            if (!draw_schema(t, r)) return false;
+            continue;
         }
         t->at = t->rule[r].name;
         uint32_t start = expr_draw(&t->b, &t->x, t->rule[r].expr, false, NODE_DONE);
@@ -409,9 +432,11 @@ static bool read_rules(Text *t)
     return true;
 }
 
-Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, Error *err)
+Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, Error *err) { return grammar_compose(out, s, n, name, NULL, 0, err); }
+
+Status grammar_compose(Grammar **out, const char *s, size_t n, const char *name, const GrammarSchema *schema, size_t n_schemas, Error *err)
 {
-    Text t = { .name = name, .err = err, .n = n, .cap = 32, .n_slots = 128 };
+    Text t = { .name = name, .err = err, .n = n, .cap = 32, .n_slots = 128, .schema = schema, .n_schemas = n_schemas };
     *out = NULL;
     if (n >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0) {
         s += 3;
@@ -433,7 +458,9 @@ Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, E
         uint32_t rule;
         const char *why;
         Status st = graph_finish(out, &t.b, &rule, &why);
-        if (st != ST_OK) {
+        if (st != ST_OK && rule != GRAPH_NONE && rule >= t.n_named) {
+            t.st = schema_set_blame(t.drawn, rule, st, why);
+        } else if (st != ST_OK) {
             char line[ERROR_TEXT];
             snprintf(line, sizeof line, "rule %.*s: %s", (int) (rule == GRAPH_NONE ? 4 : t.rule[rule].len < 64 ? t.rule[rule].len : 64),
                      rule == GRAPH_NONE ? "root" : text + t.rule[rule].name, why);
@@ -442,6 +469,7 @@ Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, E
     } else {
         graph_drop(&t.b);
     }
+    schema_set_close(t.drawn);
     free(t.x.at);
     free(t.rule);
     free(t.slot);
