@@ -12,7 +12,7 @@ DESTDIR ?=
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libedit-dev
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -48,6 +48,9 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
+
+# The line editor of `ratoon chat` is the programs' own: libratoon does not link it.
+ratoon $(BUILD)/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libedit 2>/dev/null || echo -ledit)
 
 ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	$(call SAY,LINK)

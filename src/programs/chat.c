@@ -19,8 +19,7 @@ struct tm clock_now(const Options *o)
     return t;
 }
 
-/* A text that the engine knows about itself, malloc'd; NULL: unknown. */
-static char *property_text(const rt_engine *g, const char *key)
+char *property_text(const rt_engine *g, const char *key)
 {
     size_t n = rt_property(g, key, NULL, 0);
     char *s = n ? malloc(n + 1) : NULL;
@@ -28,35 +27,44 @@ static char *property_text(const rt_engine *g, const char *key)
     return s;
 }
 
-static bool has_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)) >= 0; }
+int32_t chat_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
 
-static bool open_prompt(ChatPrompt **out, const Program *p)
+static bool has_token(void *engine, const char *text) { return chat_token(engine, text) >= 0; }
+
+Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
 {
     static const char *const KEYS[] = { "chat_template", "model.arch", "bos_token", "eos_token", "pad_token", "unk_token" };
     char *s[6];
-    TemplateError err;
     for (size_t i = 0; i < 6; i++) s[i] = property_text(p->engine, KEYS[i]);
     ChatOptions co = { .source = s[0], .n = s[0] ? strlen(s[0]) : 0, .name = base_name(p->files.model), .arch = s[1] ? s[1] : "", .bos = s[2], .eos = s[3],
                        .pad = s[4], .unk = s[5], .has_token = has_token, .ud = p->engine, .lax = p->o->template_lax };
-    bool good = chat_prompt_open(out, &co, &err) == ST_OK || template_complain(p->o, &err);
+    Status st = chat_prompt_open(out, &co, err);
     for (size_t i = 0; i < 6; i++) free(s[i]);
-    if (good && *chat_prompt_warning(*out)) note(p->o, "%s", chat_prompt_warning(*out));
-    return good;
+    if (st == ST_OK && *chat_prompt_warning(*out)) note(p->o, "%s", chat_prompt_warning(*out));
+    return st;
 }
 
-static bool tokens_of(const Program *p, int32_t **out, int32_t *n, const TemplateText *t)
+bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to)
 {
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    int32_t *ids = NULL;
-    size_t count = 0;
-    for (size_t i = 0; span && i < t->n_client; i++) span[i] = (rt_span) { t->client[i].at, t->client[i].n };
-    if (span) count = rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, NULL, 0);
-    if (count > 0 && count <= INT32_MAX) ids = malloc(count * sizeof *ids);
-    if (ids) rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, ids, count);
+    size_t n_span = 0, had = (size_t) *n, count = 0;
+    for (size_t i = 0; span && i < t->n_client; i++) {
+        size_t at = t->client[i].at, end = at + t->client[i].n;
+        if (at < from) at = from;
+        if (end > to) end = to;
+        if (at < end) span[n_span++] = (rt_span) { at - from, end - at };
+    }
+    if (span && to > from) count = rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, NULL, 0);
+    int32_t *ids = span && had + count <= INT32_MAX ? realloc(*out, (had + count + 1) * sizeof *ids) : NULL;
+    if (ids) *out = ids;
+    if (ids && count > 0) {
+        rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, ids + had, count);
+        size_t skip = had > 0 && rt_adds_bos(p->engine) && ids[had] == rt_token_bos(p->engine);
+        memmove(ids + had, ids + had + skip, (count - skip) * sizeof *ids);
+        *n += (int32_t) (count - skip);
+    }
     free(span);
-    if (!ids) return complain(p->o, "the prompt of %zu bytes could not be tokenized", t->n) == 0;
-    *out = ids;
-    *n = (int32_t) count;
+    if (!ids || (count == 0 && to > from)) return complain(p->o, "the prompt of %zu bytes could not be tokenized", to - from) == 0;
     return true;
 }
 
@@ -68,8 +76,9 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     TemplateText prompt = { 0 };
     TemplateError err;
     *out = NULL;
+    *n = 0;
     if (memchr(text, 0, len)) return complain(o, "--chat: the text holds a zero byte") == 0;
-    if (!open_prompt(&c, p)) return false;
+    if (chat_open(&c, p, &err) != ST_OK) return template_complain(o, &err);
     json_t *messages = json_array(), *kwargs = json_pack("{s:b}", "enable_thinking", o->think);
     if (o->system) json_array_append_new(messages, json_pack("{s:s s:o}", "role", "system", "content", json_text(o->system, strlen(o->system))));
     json_array_append_new(messages, json_pack("{s:s s:o}", "role", "user", "content", json_text(text, len)));
@@ -77,7 +86,7 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = true, .now = &now };
     if (o->think && !chat_prompt_caps(c)->thinking) note(o, "--think: the model's chat template has no such choice");
     bool good = chat_prompt_render(&prompt, c, &q, &err) == ST_OK || template_complain(o, &err);
-    good = good && tokens_of(p, out, n, &prompt);
+    good = good && chat_append(p, out, n, &prompt, 0, prompt.n);
     template_text_free(&prompt);
     json_decref(messages);
     json_decref(kwargs);

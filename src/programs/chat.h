@@ -9,6 +9,14 @@
 bool template_complain(const Options *o, const TemplateError *err);
 /* The local time, or that of --template-now. */
 struct tm clock_now(const Options *o);
+/* For ReplyOptions and reply_style: ud is the engine. */
+int32_t chat_token(void *engine, const char *text);
+/* What the model's template makes of conversations; a warning about it is noted. */
+Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err);
+/* Appends the tokens of bytes [from, to) of a rendering to (*out)[*n], malloc'd; what begins a text comes only first. False: said. */
+bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to);
+/* A text that the engine knows about itself, malloc'd; NULL: unknown. */
+char *property_text(const rt_engine *g, const char *key);
 /* Tokens of the model's prompt for one turn of a user, --system before it; malloc'd. False: said. */
 bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, size_t len);
 
