@@ -67,7 +67,7 @@ def thinking_model():
 
 def environment(**more):
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "EDITRC")}
-    env.update(TERM="xterm", LC_ALL="C.UTF-8", HOME=TMP, XDG_STATE_HOME=path("state"), XDG_CONFIG_HOME=path("config"), **more)
+    env.update({"TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": TMP, "XDG_STATE_HOME": path("state"), "XDG_CONFIG_HOME": path("config"), **more})
     return {k: v for k, v in env.items() if v is not None}
 
 
@@ -161,6 +161,8 @@ class Chat(unittest.TestCase):
 
     def messages(self, t):
         name = path("saved.json")
+        if os.path.exists(name):
+            os.remove(name)
         t.say("/save " + name)
         with open(name) as f:
             return json.load(f)["messages"]
@@ -222,7 +224,7 @@ class Chat(unittest.TestCase):
         self.ends(t)
 
     def test_context(self):
-        t = self.chat("-n", "30", "--ctx", "150")
+        t = self.chat("-n", "8", "--ctx", "150")
         warned = False
         for i in range(10):
             out = t.say("Count the pens in box number %d, please." % i)
@@ -249,13 +251,12 @@ class Chat(unittest.TestCase):
         t = self.chat("--stats", "-d", "none", "--ngram", "off")
         t.send(LONG + "\r")
         t.until("\x1b[?2004l")
-        while len(t.seen) < 60:
-            t.until("\n")
+        t.until("20-20")
         t.send("\x03")
         stopped = t.until(READY)
         self.assertIn("stopped; the answer so far stays", stopped)
         said = self.messages(t)[1]["content"]
-        self.assertGreater(len(said), 10)
+        self.assertIn("20-20", said)
         f = figures(stopped)
         self.assertLess(f["prompt"] + f["made"], 4096)
         g = figures(t.say("/set n 10") + t.say("Thanks."))
@@ -265,14 +266,17 @@ class Chat(unittest.TestCase):
 
     def test_second_interrupt_ends_the_program(self):
         r, w = os.pipe()
-        fcntl.fcntl(w, 1031, 4096)                         # F_SETPIPE_SZ: the answer waits for its reader
+        fcntl.fcntl(w, 1031, 4096)                         # F_SETPIPE_SZ: it is nearly full, so that the answer waits for its reader
+        os.write(w, b"." * 4080)
         t = self.chat("-d", "none", stdout=w)
         os.close(w)
         t.until("> ")
         t.send(LONG + "\r")
-        first = os.read(r, 1)
-        self.assertTrue(first)
-        time.sleep(1.5)
+        waiting, end = 0, time.time() + 20
+        while waiting != 4096 and time.time() < end:
+            waiting = struct.unpack("i", fcntl.ioctl(r, termios.FIONREAD, b"0000"))[0]
+            time.sleep(0.05)
+        time.sleep(0.2)
         self.assertIsNone(t.p.poll())
         t.p.send_signal(signal.SIGINT)
         time.sleep(0.2)
@@ -349,9 +353,7 @@ class Chat(unittest.TestCase):
         t = self.chat("-n", "3", env=env)
         t.send("\x1b[A\x1b[A\r")
         t.until(READY)
-        t.send("\x12two\r")                                # Ctrl-R
-        t.send("\r")
-        t.until(READY)
+        t.say("\x12two")                                   # Ctrl-R
         self.assertEqual([m["content"] for m in self.messages(t)[::2]], ["first", "two\nlines"])
         self.ends(t)
         with open(file, "a") as f:

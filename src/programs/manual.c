@@ -2,7 +2,6 @@
 #include "programs/manual.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "programs/options.h"
 #include "ratoon.h"
@@ -91,7 +90,9 @@ static void put_command(FILE *f, const Command *c)
 
 void manual_write(FILE *f)
 {
-    fputs(".Dd $Mdocdate$\n.Dt RATOON 1\n.Os\n.Sh NAME\n.Nm ratoon\n.Nd runs language models on this machine, several tokens per pass\n", f);
+    fputs(".Dd $Mdocdate$\n.Dt RATOON 1\n", f);
+    fprintf(f, ".Os ratoon %s\n", rt_version());
+    fputs(".Sh NAME\n.Nm ratoon\n.Nd runs language models on this machine, several tokens per pass\n", f);
     fputs(".Sh SYNOPSIS\n.Nm\n.Ar command\n.Op Ar options\n.Sh DESCRIPTION\n.Nm\n"
           "runs language models from GGUF files.\n"
           "A small drafter guesses the next tokens, and the model checks all guesses in one pass.\n"

@@ -106,11 +106,11 @@ static json_t *messages_of(const Talk *t, const char *user, bool marks)
     return list;
 }
 
-static Status render(TemplateText *out, const Talk *t, const char *user, bool marks, TemplateError *err)
+static Status render(TemplateText *out, const Talk *t, const char *user, bool marks, bool generation, TemplateError *err)
 {
     struct tm now = clock_now(t->p->o);
     json_t *messages = messages_of(t, user, marks), *kwargs = json_pack("{s:b}", "enable_thinking", t->think);
-    ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = true, .now = &now };
+    ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = generation, .now = &now };
     Status st = chat_prompt_render(out, t->template, &q, err);
     json_decref(messages);
     json_decref(kwargs);
@@ -161,7 +161,7 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
     TemplateError ignored;
     char mark[64], thought[64];
     Turn *last = &t->turn[t->n - 1];
-    if (last->n == 0 || render(text, t, user, true, &ignored) != ST_OK) return false;
+    if (last->n == 0 || render(text, t, user, true, true, &ignored) != ST_OK) return false;
     mark_of(mark, t, "", t->n - 1);
     mark_of(thought, t, "r", t->n - 1);
     size_t at = find_mark(text, mark);
@@ -178,6 +178,29 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
     return chat_append(t->p, &q->token, &q->n, text, at + strlen(mark), text->n);
 }
 
+/* The tokens of the prompt that do not yet belong to the answer: what a rendering without its beginning has in common with it. */
+static int32_t before_answer(const Talk *t, const Question *q, const char *user)
+{
+    TemplateText text = { 0 };
+    TemplateError ignored;
+    char mark[64];
+    bool marks = q->held > 0;
+    int32_t first = marks, n = first, *ids = calloc(1, sizeof *ids), same = 0;     /* not the first tokens of a text, where others are before them */
+    size_t from = 0;
+    bool good = ids && render(&text, t, user, marks, false, &ignored) == ST_OK;
+    if (good && marks) {
+        mark_of(mark, t, "", t->n - 1);
+        from = find_mark(&text, mark);
+        good = from != SIZE_MAX;
+        from += strlen(mark);
+    }
+    if (good && chat_append(t->p, &ids, &n, &text, from, text.n))
+        while (first + same < n && q->held + same < q->n && ids[first + same] == q->token[q->held + same]) same++;
+    free(ids);
+    template_text_free(&text);
+    return same > 0 && q->held + same < q->n - 1 ? q->held + same : 0;
+}
+
 bool talk_ask(Question *q, Talk *t, const char *user)
 {
     TemplateText text = { 0 };
@@ -188,13 +211,14 @@ bool talk_ask(Question *q, Talk *t, const char *user)
         template_text_free(&text);
         question_free(q);
         talk_forget(t);
-        good = render(&text, t, user, false, &err) == ST_OK || template_complain(t->p->o, &err);
+        good = render(&text, t, user, false, true, &err) == ST_OK || template_complain(t->p->o, &err);
         good = good && chat_append(t->p, &q->token, &q->n, &text, 0, text.n);
     }
     if (good && q->n == 0) good = complain(t->p->o, "the chat template makes an empty prompt of this") == 0;
     if (good) {
         q->n_opening = text.n < sizeof q->opening ? text.n : sizeof q->opening;
         memcpy(q->opening, text.text + text.n - q->n_opening, q->n_opening);
+        if (t->style.think != THINK_NONE && (t->think || !chat_prompt_caps(t->template)->thinking)) q->mark = before_answer(t, q, user);
     }
     template_text_free(&text);
     if (!good) question_free(q);

@@ -6,7 +6,7 @@
  *     of one turn    [tokens of its question, up to the beginning of the answer] [the answer]
  *
  * Only what lies behind the last mark is taken from a rendering. Where the model's template leaves out the reasoning of earlier turns, the
- * turn is put together once more, without it; its prompt is where the session has a checkpoint, so that the answer alone is read again. A
+ * turn is put together once more, without it; the session has a checkpoint (rt_mark) before that, so that the answer alone is read again. A
  * conversation whose tokens are not known (loaded, or with another system message) is rendered as text. */
 #ifndef RATOON_PROGRAMS_TALK_H
 #define RATOON_PROGRAMS_TALK_H
@@ -48,6 +48,7 @@ void talk_close(Talk *t);
 typedef struct {
     int32_t *token, n;                             /* the whole prompt */
     int32_t  held;                                 /* of these the tokens of earlier turns */
+    int32_t  mark;                                 /* a place before the answer's beginning: the next prompt leaves the reasoning out; 0: none */
     char     opening[128];                         /* the rendering's end, which tells whether reasoning is open */
     size_t   n_opening;
 } Question;

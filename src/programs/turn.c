@@ -131,6 +131,7 @@ TurnEnd turn_run(TalkAnswer *out, Talk *t, const Question *q, const rt_sampling 
     }
     TurnEnd end = TURN_FAILED;
     if (program_prompt(p, p->session, q->token, q->n) != RT_OK || rt_sampling_set(p->session, s) != RT_OK) complain(p->o, "%s", rt_session_error(p->session));
+    else if (q->mark > 0 && rt_mark(p->session, &q->mark, 1) != RT_OK) complain(p->o, "%s", rt_session_error(p->session));
     else end = decode(&a, q->n);
     bool good = reply_end(a.reply, end == TURN_ENDED ? REPLY_ENDED : REPLY_CUT) && tell(&a) && append(&a.text, "", 0) && append(&a.reasoning, "", 0);
     voice_end(v, reason_tokens(&a));
