@@ -264,6 +264,16 @@ class Chat(unittest.TestCase):
         self.assertEqual(len(self.messages(t)), 4)
         self.ends(t)
 
+    def full(self, pipe):
+        """Waits until more than the filling is in the pipe and nothing comes any more: the writer is blocked."""
+        before, since, end = 0, time.time(), time.time() + 20
+        while time.time() < end and (before <= 4080 or time.time() - since < 0.4):
+            now = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"0000"))[0]
+            if now != before:
+                before, since = now, time.time()
+            time.sleep(0.02)
+        return before > 4080
+
     def test_second_interrupt_ends_the_program(self):
         r, w = os.pipe()
         fcntl.fcntl(w, 1031, 4096)                         # F_SETPIPE_SZ: it is nearly full, so that the answer waits for its reader
@@ -272,11 +282,7 @@ class Chat(unittest.TestCase):
         os.close(w)
         t.until("> ")
         t.send(LONG + "\r")
-        waiting, end = 0, time.time() + 20
-        while waiting != 4096 and time.time() < end:
-            waiting = struct.unpack("i", fcntl.ioctl(r, termios.FIONREAD, b"0000"))[0]
-            time.sleep(0.05)
-        time.sleep(0.2)
+        self.assertTrue(self.full(r))
         self.assertIsNone(t.p.poll())
         t.p.send_signal(signal.SIGINT)
         time.sleep(0.2)

@@ -72,7 +72,7 @@ void voice_say(Voice *v, const ReplyEvent *e, int32_t reason_tokens)
 void voice_end(Voice *v, int32_t reason_tokens)
 {
     if (v->thinking) end_thinking(v, reason_tokens);
-    if (v->terminal && v->last != '\n') putchar('\n');
+    if (v->terminal && v->last && v->last != '\n') putchar('\n');
     v->last = 0;
     fflush(stdout);
 }
