@@ -109,6 +109,12 @@ demo: setup
 	@$(MAKE) --no-print-directory ratoon
 	@python3 examples/demo.py
 
+MANUAL  := $(DESTDIR)$(PREFIX)/share/man/man1/ratoon.1
+BASHED  := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ratoon
+ZSHED   := $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ratoon
+FISHED  := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ratoon.fish
+SERVICE := $(DESTDIR)$(PREFIX)/lib/systemd/system/ratoon.service
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/ratoon/models/demo
 	install -m 755 ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
@@ -118,9 +124,15 @@ install: all
 	ln -sf libratoon.so.0 $(DESTDIR)$(PREFIX)/lib/libratoon.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' src/engine/ratoon.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
 	install -m 644 models/demo/*.gguf models/demo/README.md $(DESTDIR)$(PREFIX)/share/ratoon/models/demo/
+	install -d $(dir $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE))
+	./ratoon help --man > $(MANUAL)
+	./ratoon help --completion bash > $(BASHED)
+	./ratoon help --completion zsh > $(ZSHED)
+	./ratoon help --completion fish > $(FISHED)
+	sed -e 's|@PREFIX@|$(PREFIX)|' share/systemd/ratoon.service > $(SERVICE)
 
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
+	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
 
 clean:
 	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_attend bench/lab_grammar

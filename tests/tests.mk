@@ -54,6 +54,8 @@ test: check
 	python3 tests/deps.py
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
+	python3 tests/test_chat.py
+	python3 tests/test_manual.py
 	@$(MAKE) --no-print-directory test-arm
 
 test-long: test

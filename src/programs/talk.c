@@ -86,7 +86,7 @@ int32_t talk_tokens(const Talk *t)
 
 static void mark_of(char out[64], const Talk *t, const char *what, int32_t turn) { snprintf(out, 64, "@@%s.%s%d@@", t->secret, what, turn); }
 
-/* marks: in place of all answers, and of the last turn's reasoning; else the texts. user NULL: no further question. */
+/* marks: in place of all answers, and of the last turn's reasoning unless that was cut short; else the texts. user NULL: no further question. */
 static json_t *messages_of(const Talk *t, const char *user, bool marks)
 {
     json_t *list = json_array();
@@ -98,7 +98,7 @@ static json_t *messages_of(const Talk *t, const char *user, bool marks)
         mark_of(reasoning, t, "r", i);
         json_array_append_new(list, json_pack("{s:s s:o}", "role", "user", "content", json_text(x->user, strlen(x->user))));
         json_t *answer = json_pack("{s:s s:o}", "role", "assistant", "content", marks ? json_string(text) : json_text(x->text, strlen(x->text)));
-        if (*x->reasoning && (!marks || i == t->n - 1))
+        if (*x->reasoning && (!marks || (i == t->n - 1 && !x->unclosed)))
             json_object_set_new(answer, "reasoning_content", marks ? json_string(reasoning) : json_text(x->reasoning, strlen(x->reasoning)));
         json_array_append_new(list, answer);
     }
@@ -166,7 +166,7 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
     mark_of(thought, t, "r", t->n - 1);
     size_t at = find_mark(text, mark);
     if (at == SIZE_MAX) return false;
-    bool shown = !last->unclosed && find_mark(text, thought) != SIZE_MAX;
+    bool shown = find_mark(text, thought) != SIZE_MAX;
     if (last->spoken != 0 && !shown && !leave_out_reasoning(t, text, at)) return false;
     q->token = malloc(sizeof *q->token * (size_t) (talk_tokens(t) + 1));
     if (!q->token) return false;
