@@ -103,7 +103,8 @@ static void show(Chat *c, const char *rest)
     int32_t used = talk_tokens(&c->talk), ctx = rt_session_ctx(c->p.session);
     say("model        %s", c->p.files.model);
     say("drafter      %s", c->p.files.draft[0] ? c->p.files.draft : "none");
-    say("turns        %d, %s%d of %d tokens of the context", c->talk.n, c->talk.n > 0 && c->talk.turn[c->talk.n - 1].n == 0 ? "not read yet, at least " : "", used, ctx);
+    bool known = c->talk.n == 0 || c->talk.turn[c->talk.n - 1].n > 0;
+    say("turns        %d, %s%d of %d tokens of the context", c->talk.n, known ? "" : "not read yet, at least ", used, ctx);
     say("system       %s", c->talk.system ? c->talk.system : "none");
     say("thinking     %s", !chat_prompt_caps(c->talk.template)->thinking ? "as the model's template has it" : c->talk.think ? "on" : "off");
     say("drawing      temp %g, top-p %g, top-k %d, min-p %g, seed %llu", o->temp, o->top_p, o->top_k, o->min_p, (unsigned long long) o->seed);
@@ -191,7 +192,8 @@ static void attach(Chat *c, const char *rest)
     if (!text_read(&c->o, &text, &n, rest)) return;
     if (memchr(text, 0, n)) {
         say("%s: it holds a zero byte, so it is no text", rest);
-    } else if (asprintf(&all, "%s[file %s]\n%s%s[end of %s]\n\n", c->attached ? c->attached : "", base_name(rest), text, n > 0 && text[n - 1] != '\n' ? "\n" : "", base_name(rest)) < 0) {
+    } else if (asprintf(&all, "%s[file %s]\n%s%s[end of %s]\n\n", c->attached ? c->attached : "", base_name(rest), text,
+                        n > 0 && text[n - 1] != '\n' ? "\n" : "", base_name(rest)) < 0) {
         say("out of memory");
     } else {
         free(c->attached);

@@ -340,7 +340,8 @@ bool talk_load(Talk *t, char **open, const char *path)
     int64_t wrong = out_of_order(list);
     bool good = false;
     if (!json_is_array(list)) complain(o, "%s: it has no list of messages", path);
-    else if (wrong >= 0) complain(o, "%s: messages[%lld] is out of order; expected texts of user and assistant by turns, a system message before them", path, (long long) wrong);
+    else if (wrong >= 0)
+        complain(o, "%s: messages[%lld] is out of order; expected texts of user and assistant by turns, a system message before them", path, (long long) wrong);
     else good = take_messages(t, open, list);
     json_decref(j);
     return good;
