@@ -422,8 +422,8 @@ class Chat(unittest.TestCase):
         t.say("Sure?")
         saved = self.messages(t)
         third = answer_of(t.say("Really?"))
-        for command, says in [("/save", "/save FILE"), ("/save /nonexistent/x", "No such file"), ("/save " + TMP, "it is no file"), ("/load", "/load FILE"),
-                              ("/load /nonexistent", "No such file")]:
+        for command, says in [("/save", "/save FILE"), ("/save " + path("none/x"), "No such file"), ("/save " + TMP, "it is no file"), ("/load", "/load FILE"),
+                              ("/load " + path("none"), "No such file")]:
             self.assertIn(says, t.say(command))
         for text, says in [("{", "line 1"), ("{}", "no list of messages"), ('[{"role":"assistant","content":"x"}]', "messages[0] is out of order"),
                            ('[{"role":"user","content":"x"},{"role":"user","content":"y"}]', "messages[1] is out of order"),
@@ -451,7 +451,7 @@ class Chat(unittest.TestCase):
         file = write("notes.txt", "first line\nsecond line")
         t = self.chat("-n", "3")
         self.assertIn("/file FILE", t.say("/file"))
-        self.assertIn("No such file", t.say("/file /nonexistent"))
+        self.assertIn("No such file", t.say("/file " + path("none")))
         self.assertIn("zero byte", t.say("/file " + write("zero.bin", b"a\0b")))
         self.assertIn("22 bytes go with the next message", t.say("/file " + file))
         self.assertIn("attached", t.say("/show"))

@@ -127,7 +127,7 @@ class Completion(Base):
         if not shutil.which("fish"):
             self.skipTest("no fish")
         file = self.write("ratoon.fish", run(RATOON, "help", "--completion", "fish").out)
-        env = {"HOME": self.dir, "XDG_DATA_HOME": self.dir}
+        env = {"HOME": self.dir, "XDG_DATA_HOME": self.dir, "XDG_CONFIG_HOME": self.dir, "XDG_CACHE_HOME": self.dir}
 
         def complete(line):
             p = run("fish", "--no-config", "-c", "source %s; complete -C '%s'" % (file, line), env=env, cwd=self.dir)
@@ -145,7 +145,7 @@ class Config(Base):
 
     def reads(self, text, *args, command="run", expect=0):
         file = self.write("config", text)
-        p = run(RATOON, command, "--config", file, *args)
+        p = run(RATOON, command, "--config", file, "-d", "none", "--ngram", "off", *args)
         self.assertEqual(p.returncode, expect, p.err)
         return p
 
