@@ -12,13 +12,15 @@ DESTDIR ?=
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libedit-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes
 SAN     ?=
 COMMON   = -std=gnu11 -D_GNU_SOURCE -DRATOON_VERSION='"$(VERSION)"' $(CFLAGS) $(SAN) $(WARN) -ffp-contract=off -fPIC -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+# The server's own library: the program links it, libratoon does not.
+HTTP     = $(shell pkg-config --libs libmicrohttpd 2>/dev/null || echo -lmicrohttpd)
 LIBS     = $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lxxhash) -lm -lpthread
 
 # One short line per file; make V=1 shows the commands.
@@ -34,17 +36,22 @@ ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 LEVELS_x86_64  := avx2 avxvnni avx512
 LEVELS_aarch64 := neon i8mm
 LEVELS         := portable $(LEVELS_$(ARCH))
+# A level that shares all but the product with the one before it.
+TILES_x86_64   := amx
+TILES          := $(TILES_$(ARCH))
 FLAGS_avx2     := -mavx2 -mfma -mf16c
 FLAGS_avxvnni  := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
+FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mamx-tile -mamx-int8
 # Scheduling before registers are given out costs gcc 12 a dozen spills in each inner loop of these; the processors reorder by themselves.
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
+SIMD_TILES := src/backend/cpu/simd_matmul_amx.c src/backend/cpu/simd_roofline.c
 LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
 PROG_SRC := $(wildcard src/programs/*.c src/programs/serve/*.c)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
@@ -54,7 +61,7 @@ ratoon $(BUILD)/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libed
 
 ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 
 $(BUILD)/libratoon.a: $(LIB_OBJ)
 	@rm -f $@
@@ -79,7 +86,7 @@ $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	$$(call SAY,CC)
 	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach l,$(LEVELS),$(eval $(call LEVEL_RULE,$(l))))
+$(foreach l,$(LEVELS) $(TILES),$(eval $(call LEVEL_RULE,$(l))))
 
 bench/lab_matmul: $(BUILD)/bench/lab_matmul.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)

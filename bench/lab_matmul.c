@@ -6,7 +6,7 @@
  * machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Row counts, reading and the peak take turns matrix by
  * matrix; of each the fastest quarter's slowest product counts: one lucky matrix may still lie in the cache, and a loud neighbour is never
  * away for a whole round. The limit of a pass is max(bytes / bandwidth, operations / int8 peak), both measured here in the same run: the
- * bandwidth by reading the same matrices, the peak by the level's own multiply instructions on registers (float types: multiply-adds). */
+ * bandwidth by reading the same matrices, the peak by the roofline's loops (float types: multiply-adds). */
 #include <inttypes.h>
 #include <immintrin.h>
 #include <math.h>
@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/roofline.h"
 #include "base/pool.h"
 
 enum { MAX_LIST = 32, SLICES_PER_THREAD = 16 };
@@ -114,43 +115,21 @@ static double quartile(float *s, int32_t n)
     return (double)s[n / 4];
 }
 
-/* Peaks: twelve independent accumulators, in assembly since compilers move them about. Multiply-adds per second of one thread. */
+/* Peaks, by the loops of the roofline: multiply-adds per second of all threads. */
 enum { PEAK_STEPS = 20000 };
-#define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define CLOBBERED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
-#define DOT512(i) "vpdpbusd %%zmm12, %%zmm12, %%zmm" #i "\n"
-#define FMA512(i) "vfmadd231ps %%zmm12, %%zmm12, %%zmm" #i "\n"
-#define DOTVEX(i) "%{vex%} vpdpbusd %%ymm12, %%ymm12, %%ymm" #i "\n"
-#define DOT256(i) "vpmaddubsw %%ymm12, %%ymm12, %%ymm13\n vpaddw %%ymm13, %%ymm" #i ", %%ymm" #i "\n"
-#define FMA256(i) "vfmadd231ps %%ymm12, %%ymm12, %%ymm" #i "\n"
-typedef struct { CpuLevel level; bool floats; } Peak;
+typedef struct { const RooflineKernels *kernels; bool floats; double ops[64]; } Peak;
 static void peak_task(void *arg, int32_t i, int32_t thread)
 {
-    (void)i, (void)thread;
-    const Peak *peak = arg;
-    __asm__ volatile("vzeroall" ::: CLOBBERED, "xmm12", "xmm13");
-    for (int k = 0; k < PEAK_STEPS; k++) {
-        if (peak->level == LEVEL_AVX512 && !peak->floats) __asm__ volatile(TWELVE(DOT512)::: CLOBBERED);
-        else if (peak->level == LEVEL_AVX512) __asm__ volatile(TWELVE(FMA512)::: CLOBBERED);
-        else if (peak->level == LEVEL_AVXVNNI && !peak->floats) __asm__ volatile(TWELVE(DOTVEX)::: CLOBBERED);
-        else if (!peak->floats) __asm__ volatile(TWELVE(DOT256)::: CLOBBERED, "xmm13");
-        else __asm__ volatile(TWELVE(FMA256)::: CLOBBERED);
-    }
-    __asm__ volatile("vzeroupper");
+    (void)thread;
+    Peak *peak = arg;
+    peak->ops[i & 63] = (peak->floats ? peak->kernels->flops : peak->kernels->dots)(PEAK_STEPS);
 }
 
-static double peak_seconds(Pool *pool, CpuLevel level, bool floats)
+static double peak_seconds(Pool *pool, Peak *peak)
 {
-    Peak peak = {level, floats};
     double start = now();
-    pool_run(pool, peak_task, &peak, pool_threads(pool));
+    pool_run(pool, peak_task, peak, pool_threads(pool));
     return now() - start;
-}
-
-static double peak_work(const Pool *pool, CpuLevel level, bool floats)
-{
-    int per_step = 12 * (level == LEVEL_AVX512 ? floats ? 16 : 64 : floats ? 8 : 32);
-    return (double)pool_threads(pool) * PEAK_STEPS * per_step;
 }
 
 /* Random blocks; halves stay finite because their exponents are masked. */
@@ -228,6 +207,8 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     for (size_t i = 0; i < (size_t)n_max * (size_t)cols; i++) lab.x[i] = sinf((float)i);
     lab.y = get((size_t)n_max * (size_t)rows * sizeof *lab.y);
 
+    static const RooflineKernels *const rooflines[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(roofline);
+    Peak peaks = {.kernels = rooflines[level], .floats = form == ACT_F32};
     enum { READ = MAX_LIST, PEAK, WAYS };
     int32_t turns = rounds * lab.matrices;
     float *took = get((size_t)WAYS * (size_t)turns * sizeof *took);
@@ -247,7 +228,7 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     for (int32_t turn = 0; turn < turns; turn++) {
         int32_t m = turn * (n_ns + 1);             /* every product reads another matrix than the one before it */
         took[READ * turns + turn] = (float)seconds(&lab, pool, read_task, m % lab.matrices);
-        took[PEAK * turns + turn] = (float)peak_seconds(pool, level, form == ACT_F32);
+        took[PEAK * turns + turn] = (float)peak_seconds(pool, &peaks);
         for (int i = 0; i < n_ns; i++) {
             lab.n = part[i];
             lab.act = act[i];
@@ -258,7 +239,7 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     }
     double best[MAX_LIST], read_best = quartile(took + READ * turns, turns), peak_best = quartile(took + PEAK * turns, turns);
     for (int i = 0; i < n_ns; i++) best[i] = quartile(took + i * turns, turns);
-    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = peak_work(pool, level, form == ACT_F32) / peak_best;
+    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = peaks.ops[0] / 2 * pool_threads(pool) / peak_best;
     printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, peak %.0f GMAC/s, packed at %.0f MB/s by one thread\n", type_info(t)->name, rows, cols,
            lab.matrices, bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9, peak * 1e-9, (double)src_bytes / pack_s * 1e-6);
     printf("  rows      us            GB/s   GMAC/s   T(n)/T(1)  share of limit\n");

@@ -33,7 +33,7 @@ typedef struct {
 
 /* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
  * "mtp": the target's own MTP layer, "auto": that where the file has one.
- * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, neon or i8mm. kv_k, kv_v: types of the
+ * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, amx, neon or i8mm. kv_k, kv_v: types of the
  * target's stored keys and values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32
  * for a model file that is f32 throughout); a drafter's own stay f16. fa_window: positions that each row of the target looks back on, its
  * own included, where the model has no window of its own (0: all); it changes the text, with or without speculation alike. draft_type:
@@ -106,6 +106,7 @@ size_t    rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const 
 size_t    rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap);
 const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);            /* of one token, maybe part of a character; control tokens: none */
 bool      rt_token_ends(const rt_engine *g, int32_t id);                          /* an end-of-generation token */
+const char *rt_token_text(const rt_engine *g, int32_t id, size_t *n);             /* the same, but control tokens have the text of their names */
 int32_t   rt_token_find(const rt_engine *g, const char *s, size_t n);             /* -1: no token has exactly this text */
 int32_t   rt_token_bos(const rt_engine *g);                                       /* -1: none */
 bool      rt_adds_bos(const rt_engine *g);
@@ -120,6 +121,7 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);                 
 /* One bit per id for the token after text + path; asked for visited rows only; a pure function of text + path. mask returning false
  * allows everything. NULL: no mask. */
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
+rt_status rt_speculate(rt_session *s, bool on);                                   /* false: plain decoding from the next pass on; the text is the same */
 rt_status rt_take(rt_session *s, int32_t n);                                      /* keep the first n tokens of the last block */
 /* Log-probabilities of the tokens of every block, from the next one on. top: how many of the likeliest tokens come with each, 0 to 20;
  * -1: none are computed (the default). They are of the model's own distribution, before penalties, biases, masks and temperature, and the

@@ -18,10 +18,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-aarch64"
 LIBS = BUILD / "debian"
-LIBRARIES = [LIBS / "usr/lib/aarch64-linux-gnu", LIBS / "lib/aarch64-linux-gnu"]
 CC = "aarch64-linux-gnu-gcc"
 QEMU = "qemu-aarch64"
-DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libedit-dev"]
+DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libmicrohttpd-dev", "libedit-dev"]
 TESTS = ["matmul", "ops", "math"]
 LEVELS = ["portable", "neon", "i8mm"]
 DEMO = ["-m", ROOT / "models/demo/ratoon-demo-q8_0.gguf", "-d", ROOT / "models/demo/dflash-ratoon-demo-bf16.gguf"]
@@ -39,7 +38,7 @@ def last_line(p):
 def fetch_libraries():
     """None, or why there are no libraries."""
     done = LIBS / "complete"
-    if done.exists() and done.read_text() == " ".join(DEVELOP):
+    if done.exists() and done.read_text().split() == DEVELOP:
         return None
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
@@ -54,12 +53,11 @@ def fetch_libraries():
     p = run("apt-get", "-qq", *options, "update")
     if p.returncode:
         return last_line(p)
-    packages = new = [d + ":arm64" for d in DEVELOP]
-    while new:                                             # and what these link in turn
-        depends = run("apt-cache", *options, "depends", "-i", *new)
-        new = sorted({l for l in re.findall(r"Depends: (lib\S+:arm64)", depends.stdout) if not re.match(r"libc6|libgcc|.*-dev:", l)} - set(packages))
-        packages = packages + new
-    p = run("apt-get", "-qq", *options, "download", *packages, cwd=LIBS / "packages")
+    depends = run("apt-cache", *options, "depends", "-i", *[d + ":arm64" for d in DEVELOP])
+    libraries = [l for l in re.findall(r"Depends: (lib\S+:arm64)", depends.stdout) if not l.startswith("libc6") and not l.endswith("-dev:arm64")]
+    more = run("apt-cache", *options, "depends", "--recurse", "-i", *libraries)    # what they need in turn, but for the C library and the compiler's
+    libraries = sorted({l for l in re.findall(r"^(lib\S+:arm64)$", more.stdout, re.M) if not l.startswith(("libc6", "libgcc", "libcrypt"))} | set(libraries))
+    p = run("apt-get", "-qq", *options, "download", *[d + ":arm64" for d in DEVELOP], *libraries, cwd=LIBS / "packages")
     if p.returncode:
         return last_line(p)
     for deb in sorted((LIBS / "packages").glob("*.deb")):
@@ -83,7 +81,7 @@ def why_not():
 
 
 def on_arm(*args, cpu="max", **how):
-    return run(QEMU, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", "LD_LIBRARY_PATH=" + ":".join(map(str, LIBRARIES)), *args, **how)
+    return run(QEMU, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", "LD_LIBRARY_PATH=%s/usr/lib/aarch64-linux-gnu:%s/lib/aarch64-linux-gnu" % (LIBS, LIBS), *args, **how)
 
 
 
@@ -126,9 +124,9 @@ if __name__ == "__main__":
         print("0 passed, 0 failed")
         sys.exit(0)
     made = ["%s/tests/test_%s" % (BUILD.name, t) for t in TESTS] + [BUILD.name + "/ratoon"]
-    include = LIBS / "usr/include"
+    include, library = LIBS / "usr/include", LIBS / "usr/lib/aarch64-linux-gnu"
     p = subprocess.run(["make", "-j%d" % os.cpu_count(), "--no-print-directory", "BUILD=" + BUILD.name, "CC=" + CC, "SAN=", "PART=7", "CFLAGS=-O2 -g -isystem %s" % include,
-                        "LDFLAGS=-L%s -Wl,-rpath-link,%s" % (LIBRARIES[0], ":".join(map(str, LIBRARIES))), *made], cwd=ROOT)
+                        "LDFLAGS=-L%s -Wl,-rpath-link,%s:%s" % (library, library, LIBS / "lib/aarch64-linux-gnu"), *made], cwd=ROOT)
     if p.returncode:
         sys.exit("test_arm: the aarch64 build failed")
     result = unittest.main(exit=False).result

@@ -31,7 +31,7 @@ def options(command):
     """[(names, value)] of a command, as --help says them."""
     out = []
     for line in run(RATOON, command, "--help").out.splitlines():
-        m = re.match(r"  ((?:-\w+, )?--[a-z-]+)(?: (\S+))?(?:  |$| )", line)
+        m = re.match(r"  ((?:--?[a-z-]+, )?--[a-z-]+)(?: (\S+))?(?:  |$| )", line)
         if m:
             out.append((m.group(1).split(", "), m.group(2) if m.group(2) and not line.startswith("  %s  " % m.group(1)) else None))
     return out

@@ -51,7 +51,7 @@ static void alone(rt_engine *g, int32_t client, int32_t text[2][TEXT])
     rt_step_free(st);
 }
 
-typedef struct { rt_session *s; int32_t all[2 * (PROMPT + TEXT) + 64], n, made, turn; int64_t cancelled; } Client;
+typedef struct { rt_session *s; int32_t all[2 * (PROMPT + TEXT) + 64], n, made, turn; int64_t cancelled; bool plain; } Client;
 
 static void ask(Client *c, int32_t who)
 {
@@ -112,6 +112,9 @@ static void together(const RigOptions *o, int32_t budget, bool fake)
             Client *x = &c[who[j]];
             int32_t more = b[j].n;
             assert_int_equal(b[j].status, RT_OK);
+            if (x->plain) assert_true(more <= 1);  /* a client may do without guesses for a while */
+            x->plain = roll(&d, 4) == 0;
+            assert_int_equal(rt_speculate(x->s, !x->plain), RT_OK);
             if (more > 2 && roll(&d, 2)) more = 2, taken++;
             if (more > TEXT - x->made) more = TEXT - x->made;
             assert_int_equal(rt_take(x->s, more), RT_OK);

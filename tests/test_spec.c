@@ -574,7 +574,7 @@ static void threads_and_levels(void **state)
     (void) state;
     static const struct { int32_t threads; const char *level; bool in_place; } ways[] = {
         { 1, NULL, false }, { 2, NULL, false }, { 3, NULL, false }, { 1, "portable", false }, { 1, "avx2", false }, { 1, "avxvnni", false },
-        { 2, "avx512", false }, { 1, "neon", false }, { 2, "i8mm", false }, { 1, NULL, true }, { 2, "portable", true }
+        { 2, "avx512", false }, { 2, "amx", false }, { 1, "neon", false }, { 2, "i8mm", false }, { 1, NULL, true }, { 2, "portable", true }
     };
     for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
         uint8_t *first = NULL;

@@ -1,6 +1,7 @@
 # Tests: every tests/test_NAME.c is a program; what they share is an archive. `make test` runs all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           check, the same under sanitizers, fuzz corpora, the command line, the demo pair, the ARM code under qemu
+#   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
 #   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
@@ -12,7 +13,7 @@ LONG_SRC  := $(wildcard tests/long_*.c)
 LONG_NAME := $(LONG_SRC:tests/%.c=%)
 HELP_SRC  := $(filter-out $(TEST_SRC) $(LONG_SRC) tests/make_tiny.c tests/peer_tokenizer.c tests/peer_template.c,$(wildcard tests/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema image record reply
+FUZZ      := gguf safetensors template tokenizer grammar schema image record reply request
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 # PART: one case in so many of the longest tests runs (tests/part.h).
@@ -24,16 +25,16 @@ $(BUILD)/tests/libhelp.a: $(HELP_OBJ)
 	$(Q)ar rcs $@ $^
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(HTTP) $(LIBS)
 $(BUILD)/tests/long_%: $(BUILD)/tests/long_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ -lcmocka $(HTTP) $(LIBS)
 $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_tokenizer $(BUILD)/tests/peer_template: $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 .SECONDARY:
 
 run-%: $(BUILD)/tests/%
@@ -56,10 +57,19 @@ test: check
 	python3 tests/test_demo.py
 	python3 tests/test_chat.py
 	python3 tests/test_manual.py
+	@$(MAKE) --no-print-directory test-serve
 	@$(MAKE) --no-print-directory test-arm
+
+test-serve: ratoon
+	python3 tests/serve/sdk_replay.py
+	python3 tests/serve/test_http.py
+	python3 tests/serve/test_jobs.py
+	python3 tests/serve/test_text.py
+	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+	python3 tests/serve/long_serve.py
 
 # Without these packages it is skipped, so failing to get them fails nothing.
 test-arm: ratoon
@@ -70,4 +80,4 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-arm test-long tests-built run-all oracle
+.PHONY: check test test-serve test-arm test-long tests-built run-all oracle

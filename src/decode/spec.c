@@ -175,7 +175,7 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
     return decoding;
 }
 
-static bool guides(const Spec *sp, const Session *s) { return sp->budget == BUDGET_AUTO && (sp->drafter || s->ngram.head[0]); }
+static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->budget == BUDGET_AUTO && (sp->drafter || s->ngram.head[0]); }
 
 typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
 
@@ -183,7 +183,7 @@ typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const
 static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
 {
     int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
-    if (!s->ngram.head[0] || sp->simulate || sp->budget == BUDGET_PLAIN || room < 1) return;
+    if (s->plain || !s->ngram.head[0] || sp->simulate || sp->budget == BUDGET_PLAIN || room < 1) return;
     ngram_find(&t->guess, &s->ngram, s->text, s->n_text, room);
     if (t->guess.n == 0) return;
     t->proposed |= 1u << SOURCE_NGRAM;
@@ -198,7 +198,7 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
 
 static bool wants_draft(Spec *sp, Session *s, const Turn *t)
 {
-    if (!sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
+    if (s->plain || !sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
     return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_rate);
 }
 

@@ -52,6 +52,7 @@ struct Session {
     DrawBias bias[BIAS_MAX]; int32_t n_bias;
     bool   (*allow)(void *ud, const int32_t *path, size_t n, uint32_t *bits);      /* mask for the token after text + path; NULL: all */
     void    *allow_ud;
+    bool     plain;                                /* no guesses, whatever the step would do */
     int32_t  out[ROWS_DECODE + 1], n_out;          /* the last block */
     int32_t  last_accepted;                        /* drafted tokens in it, for the statistics of take */
     int32_t  top;                                  /* likeliest tokens in prob, -1: prob is not computed */

@@ -122,6 +122,12 @@ const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n)
     return g->tokenizer ? tokenizer_bytes(g->tokenizer, id, false, n) : "";
 }
 
+const char *rt_token_text(const rt_engine *g, int32_t id, size_t *n)
+{
+    *n = 0;
+    return g->tokenizer ? tokenizer_bytes(g->tokenizer, id, true, n) : "";
+}
+
 bool    rt_token_ends(const rt_engine *g, int32_t id) { return g->tokenizer && tokenizer_is_end(g->tokenizer, id); }
 int32_t rt_token_find(const rt_engine *g, const char *s, size_t n) { return g->tokenizer ? tokenizer_find(g->tokenizer, s, n) : -1; }
 int32_t rt_token_bos(const rt_engine *g) { return g->tokenizer ? tokenizer_bos(g->tokenizer) : -1; }
@@ -207,6 +213,12 @@ const rt_logprob *rt_logprobs(const rt_session *s) { return s->s.top < 0 ? NULL 
 void rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top)
 {
     logprob_row((Logprob *) out, logits, vocab, token, top < 0 ? 0 : top > TOP_MAX ? TOP_MAX : top);
+}
+
+rt_status rt_speculate(rt_session *s, bool on)
+{
+    s->s.plain = !on;
+    return RT_OK;
 }
 
 rt_status rt_take(rt_session *s, int32_t n)

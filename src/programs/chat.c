@@ -19,7 +19,8 @@ struct tm clock_now(const Options *o)
     return t;
 }
 
-char *property_text(const rt_engine *g, const char *key)
+/* A text that the engine knows about itself, malloc'd; NULL: unknown. */
+static char *property_text(const rt_engine *g, const char *key)
 {
     size_t n = rt_property(g, key, NULL, 0);
     char *s = n ? malloc(n + 1) : NULL;
@@ -30,6 +31,15 @@ char *property_text(const rt_engine *g, const char *key)
 int32_t chat_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
 
 static bool has_token(void *engine, const char *text) { return chat_token(engine, text) >= 0; }
+
+ReplyStyle chat_style(rt_engine *g)
+{
+    char *source = property_text(g, "chat_template"), *arch = property_text(g, "model.arch");
+    ReplyStyle style = reply_style(source, source ? strlen(source) : 0, arch ? arch : "", chat_token, g);
+    free(source);
+    free(arch);
+    return style;
+}
 
 Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
 {

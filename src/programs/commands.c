@@ -23,6 +23,15 @@ const Command commands[] = {
       "At the terminal /help lists the commands, Ctrl-C ends an answer (twice: the program, exit code 130), Ctrl-D leaves. Several lines make\n"
       "one message between \"\"\" and \"\"\", with \\ at a line's end, with Alt-Enter, or pasted. An answer stays in the history as the tokens\n"
       "that the model wrote, so that no turn is read twice. From a pipe all of the input is one message, and commands are text.\n" },
+    { "serve", cmd_serve, "", "Answers the HTTP interfaces of OpenAI (Chat, Completions, Responses) and Anthropic (Messages) with a local model.",
+      "Examples:\n"
+      "  ratoon serve                                                      the demo pair on http://127.0.0.1:8080\n"
+      "  ratoon serve -m qwen3.5-4b.gguf -d dflash-qwen3.5-4b.gguf --parallel 4 --cache-dir ~/.cache/ratoon\n"
+      "  ratoon serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem\n"
+      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
+      "Clients take http://127.0.0.1:8080/v1 as OpenAI's base URL and http://127.0.0.1:8080 as Anthropic's, with any key; doc/serving.md has\n"
+      "a working configuration for each. The port opens at once; until the model is loaded answers are 503. Requests run together, and what\n"
+      "one of them says never depends on the others. SIGTERM or Ctrl-C lets running requests end (--shutdown-grace), a second one does not.\n" },
     { "tokenize", cmd_tokenize, "", "Prints the token ids of a text, one line of numbers between commas.",
       "Examples:\n  ratoon tokenize -m model.gguf -p 'Hello, world'\n  ratoon tokenize -m model.gguf --special -f prompt.txt --json\n" },
     { "detokenize", cmd_detokenize, "", "Prints the text of token ids.", "Example:\n  ratoon detokenize -m model.gguf --tokens 1,2,3\n" },

@@ -160,7 +160,7 @@ static void fish(FILE *f)
         for (int32_t at = 0; option_next(&x, c, &at);) {
             ValueKind kind = value_kind(x.value);
             fprintf(f, "complete -c ratoon -n '__fish_seen_subcommand_from %s' -l %s", c->name, x.name + 2);
-            if (x.alias) fprintf(f, " -%c %s", x.alias[2] ? 'o' : 's', x.alias + 1);
+            if (x.alias) fprintf(f, " -%c %s", x.alias[1] == '-' ? 'l' : x.alias[2] ? 'o' : 's', x.alias + (x.alias[1] == '-' ? 2 : 1));
             if (kind == VALUE_FILE) fputs(" -r -F", f);
             if (kind == VALUE_OTHER) fputs(" -x", f);
             if (kind == VALUE_WORDS) {

@@ -43,6 +43,14 @@ typedef struct {
     /* verify, bench, eval, doctor */
     const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text, *prompt_tokens, *compare, *compare_rate;
     int32_t     pairs, repeats, window, compare_limit;
+    /* serve; 0: the default */
+    const char *host, *cors, *api_key_file, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning, *preserve_thinking, *reasoning_message, *tool_format;
+    const char *cache_dir;
+    TextList    api_key, allow_host, alias;
+    int32_t     port, parallel, queue_size, max_n, max_body, max_connections, write_timeout, keepalive, request_timeout, shutdown_grace;
+    int32_t     default_max_tokens, max_tokens_limit, reasoning_budget, reply_budget;
+    int32_t     cache_ram, cache_disk, cache_min_tokens, cache_interval, cancel_on_eof;            /* cancel_on_eof: 0 as it comes, -1 off */
+    bool        strict_model, strict_fields, public_metrics, prefill_assistant;
     const char *where;                             /* NULL, or the place in a configuration file that is being read */
 } Options;
 

@@ -109,7 +109,7 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
         p->layers_done += p->layers_done < p->layers;
         show_reading(p);
     }
-    return interrupts == 0;
+    return interrupts == 0 && (!p->watch || p->watch(p->watch_ud, done, total));
 }
 
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
@@ -217,8 +217,8 @@ bool program_session(Program *p)
 
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps)
 {
-    *p = (Program) { .o = o };
-    hear_interrupts();
+    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
+    if (!(with & OWN_SIGNALS)) hear_interrupts();
     if (!files_find(&p->files, o, (with & WITH_DRAFTER) != 0)) return false;
     if (!engine_open(p, taps, n_taps)) return false;
     return !(with & WITH_SESSION) || program_session(p);

@@ -33,9 +33,13 @@ typedef struct {
     bool        barred;
     /* The prompt that is being read: its tokens, those of finished passes, layers of the pass under way (see program_step). */
     int64_t     reading, read, layers, layers_done;
+    /* NULL, or asked besides: how much is loaded (total 0: a layer of a pass is done). False cancels. */
+    bool      (*watch)(void *ud, int64_t done, int64_t total);
+    void       *watch_ud;
 } Program;
-enum { WITH_DRAFTER = 1, WITH_SESSION = 2 };
-/* False: the reason has been said. program_close afterwards in any case. */
+/* OWN_SIGNALS: Ctrl-C is the command's own affair. */
+enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
+/* *p is zero but for `watch`. False: the reason has been said. program_close afterwards in any case. */
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_close(Program *p);
@@ -74,6 +78,7 @@ double seconds_now(void);
 int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv), cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv),
     cmd_inspect(int argc, char **argv), cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
     cmd_eval(int argc, char **argv), cmd_bench(int argc, char **argv), cmd_quantize(int argc, char **argv),
-    cmd_render(int argc, char **argv), cmd_chat(int argc, char **argv);
+    cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv),
+    cmd_chat(int argc, char **argv);
 
 #endif

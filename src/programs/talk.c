@@ -22,11 +22,8 @@ bool talk_open(Talk *t, Program *p)
     if (!rt_has_tokenizer(p->engine)) return complain(o, "%s: it carries no tokenizer, so nobody can talk with it", p->files.model) == 0;
     if (chat_open(&t->template, p, &err) != ST_OK) return template_complain(o, &err);
     if (o->think && !chat_prompt_caps(t->template)->thinking) note(o, "--think: the model's chat template has no such choice");
-    char *source = property_text(p->engine, "chat_template"), *arch = property_text(p->engine, "model.arch");
-    t->style = reply_style(source, source ? strlen(source) : 0, arch ? arch : "", chat_token, p->engine);
+    t->style = chat_style(p->engine);
     t->style.calls = CALLS_NONE;                   /* no tools are declared: what looks like a call is text */
-    free(source);
-    free(arch);
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) return complain(o, "no random bytes: %s", strerror(errno)) == 0;
     for (size_t i = 0; i < sizeof bytes; i++) sprintf(t->secret + 2 * i, "%02x", bytes[i]);
     return !o->system || talk_system(t, o->system);

@@ -12,7 +12,6 @@
 #define RATOON_PROGRAMS_TALK_H
 
 #include "programs/chat.h"
-#include "text/reply.h"
 
 /* What the model wrote for one question. */
 typedef struct {

@@ -3,12 +3,32 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
-static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avxvnni", "avx512", "neon", "i8mm"};
+static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avxvnni", "avx512", "amx", "neon", "i8mm"};
+
+#if defined(__x86_64__)
+/* Tiles need three consents: the processor's (CPUID), the operating system's to save them (XCR0, bits 17 and 18), and the kernel's to this
+ * process, which has to be asked for; without it the first tile instruction is a fault. The kernel answers for all threads at once. A
+ * hypervisor that claims all three and faults all the same is not found out here: trying would take a signal handler or a child process,
+ * and a library installs neither in a program that is not its own; level avx512 can be named then. */
+static bool tiles_here(void)
+{
+    enum { ASK = 0x1023, GRANTED = 0x1022, TILES = 18 };       /* arch_prctl's numbers, younger than the headers */
+    unsigned a, b, c, d, xcr0, high;
+    unsigned long granted = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bit_AMX_TILE) || !(d & bit_AMX_INT8)) return false;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return false;
+    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    if ((xcr0 >> 17 & 3) != 3) return false;
+    return syscall(SYS_arch_prctl, ASK, (unsigned long)TILES) == 0 && syscall(SYS_arch_prctl, GRANTED, &granted) == 0 && granted >> TILES & 1;
+}
+#endif
 
 /* __builtin_cpu_supports asks the processor and, for the wide registers, whether the operating system saves them (XGETBV). On ARM the
  * kernel says what programs may use. */
@@ -27,6 +47,8 @@ bool level_here(CpuLevel l)
     case LEVEL_AVX512:
         return level_here(LEVEL_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    case LEVEL_AMX:
+        return level_here(LEVEL_AVX512) && __builtin_cpu_supports("avx512vbmi") && tiles_here();
 #elif defined(__aarch64__)
     case LEVEL_NEON:
         return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;

@@ -52,7 +52,7 @@ typedef struct {
     void (*product)(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
                     int32_t group0, int32_t group1);
 } MatmulKernels;
-extern const MatmulKernels LEVEL_EACH(matmul);
+extern const MatmulKernels LEVEL_PRODUCT_EACH(matmul);
 const MatmulKernels *matmul_kernels(CpuLevel l);   /* of a level that is here */
 
 #endif

@@ -70,6 +70,8 @@ typedef struct {
     int32_t less16[16];                            /* -16 times the sum of each 16 */
     int16_t sum16[16], sum32[8];                   /* of each 16, each 32 */
     float   scale;
+    uint8_t none[12];                              /* q of every block starts a line: it is four rows of tiles */
 } ActBlock256;
+_Static_assert(sizeof(ActBlock256) % LINE == 0, "q of the next block would cross lines");
 
 #endif

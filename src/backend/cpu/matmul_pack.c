@@ -462,6 +462,6 @@ void matmul_unpack_row(float *y, Type t, const void *packed, int32_t rows, int32
 
 const MatmulKernels *matmul_kernels(CpuLevel l)
 {
-    static const MatmulKernels *const kernels[LEVEL_COUNT] = LEVEL_TABLE(matmul);
+    static const MatmulKernels *const kernels[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(matmul);
     return kernels[l];
 }

@@ -67,7 +67,7 @@ static size_t memory_bytes(void)
 
 Status roofline_open(Roofline **out, int32_t threads, CpuLevel level, Error *err)
 {
-    static const RooflineKernels *const kernels[LEVEL_COUNT] = LEVEL_TABLE(roofline);
+    static const RooflineKernels *const kernels[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(roofline);
     const size_t huge = (size_t) 2 << 20;
     *out = NULL;
     Roofline *r = calloc(1, sizeof *r);

@@ -21,8 +21,9 @@ int32_t roofline_threads(const Roofline *r);
 /* One round, about a twentieth of a second, on the first n of its threads; what was faster than in `fastest` replaces it there. */
 void    roofline_round(Peaks *fastest, Roofline *r, int32_t n);
 
-/* Per level: reads n bytes (a multiple of 256); runs rounds of 12 independent instructions and returns their operations. */
+/* Per level: reads n bytes (a multiple of 256); runs rounds of 12 independent instructions (of tiles, a sixteenth of the rounds) and returns
+ * their operations. */
 typedef struct { int64_t (*read)(const uint8_t *p, size_t n); double (*dots)(int64_t rounds), (*flops)(int64_t rounds); } RooflineKernels;
-extern const RooflineKernels LEVEL_EACH(roofline);
+extern const RooflineKernels LEVEL_PRODUCT_EACH(roofline);
 
 #endif

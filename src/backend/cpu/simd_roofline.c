@@ -60,7 +60,24 @@ static double flops(int64_t rounds)
 }
 #endif
 
-#if defined(LEVEL_IS_avx512)
+#if defined(LEVEL_IS_amx)
+/* Six tiles of sums, so that no instruction waits for another's. A tile instruction takes sixteen times as long as a vector's, so there are
+ * fewer rounds of them. */
+#define DOT(i) "tdpbusd %%tmm7,%%tmm6,%%tmm" #i "\n"
+#define ZERO(i) "tilezero %%tmm" #i "\n"
+#define SIX(X) X(0) X(1) X(2) X(3) X(4) X(5)
+static double dots(int64_t rounds)
+{
+    static const struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {
+        1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
+    };
+    __asm__ volatile("ldtilecfg %0\n" SIX(ZERO) ZERO(6) ZERO(7) :: "m"(shape));
+    for (int64_t r = 0; r < rounds / 16; r++) __asm__ volatile(SIX(DOT) SIX(DOT) :::);
+    __asm__ volatile("tilerelease");
+    return (double) (rounds / 16) * 12 * 16 * 16 * 64 * 2;
+}
+const RooflineKernels roofline_amx = { read_span, dots, flops };
+#elif defined(LEVEL_IS_avx512)
 #define DOT(i) "vpdpbusd %%zmm30,%%zmm31,%%zmm" #i "\n"
 static double dots(int64_t rounds)
 {

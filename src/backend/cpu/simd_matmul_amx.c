@@ -1,0 +1,494 @@
+/* simd_matmul_amx.c - the product on tiles: 16 activation rows times 16 weight rows times 64 columns in one instruction.
+ *
+ * A packed line is a row of a tile: 4 consecutive columns of 16 weight rows. So a tile of weights is 16 lines (64 columns), a tile of
+ * activations is the q of up to 16 rows where they lie, and a tile of sums is [row][lane]. The instruction takes as many cycles as there
+ * are activation rows, whatever the number of columns, and its sums can be read only by storing the tile.
+ *
+ * Blocks of 256: sums over the whole block should stay in the tile, so scales go into the weights, as bytes in two planes whose sums are
+ * added at the end. A product of an unsigned code and a few bits of the scale that stays below 256 needs no place but its byte: one
+ * multiplication of 16-bit words makes two of them.
+ *   Q4_K, Q5_K   code * (S & 7) and code * (S >> 3), at most 31 * 7:  isum = low + 8 high
+ *   Q2_K         code * S, at most 3 * 15, a single plane:            isum = low
+ *   the others   scale * (code - offset) as 16 bits, their bytes:     isum = low + 256 high, low unsigned, high signed
+ * Blocks of 32 have a float scale each, so that their sums would leave the tile after half its columns: that is no faster than vectors,
+ * which multiply them here too, and float weights, and a few rows of anything.
+ *
+ * Work goes in steps, a step being a block of a group. While the tiles of a step multiply, the vector units unpack the next step's
+ * weights and add the sums of what was multiplied before: these do not depend on each other, so that the processor can run them side by
+ * side. What it is short of is port 0: with tile instructions about, vector multiplications run there alone, one per cycle. */
+#ifdef LEVEL_IS_amx
+#include <immintrin.h>
+#include <string.h>
+
+#include "backend/cpu/matmul_fast.h"
+
+/* GANG: groups that take turns (see Walk). METAS: of the step under way, of the one before and of the next, as a power of two. */
+enum { TILE = 16, SUMS = TILE * GROUP, GANG = 2, METAS = 4 };
+
+/* Unpacked weights of a step, as the tiles read them. */
+typedef struct { uint8_t plane[2][64 * LINE]; } Planes;
+
+/* What the sums of a step are multiplied with; minima in pairs, as vpdpwssd takes them. */
+typedef struct { float d[GROUP], dmin[GROUP]; __m512i min[8]; } Meta;
+
+typedef int32_t Sums[4][SUMS];                     /* four tiles, stored */
+
+/* A product's arguments. */
+typedef struct {
+    float         *y;
+    size_t         y_stride;
+    const uint8_t *packed;
+    const void    *act;
+    int32_t        n, rows, cols, group0, group1;
+} Task;
+
+/* The rows of a tile: [row, row + n) of the chunk, in the tile from its row `skip` on. */
+typedef struct { int32_t row, n, skip; } Rows;
+
+/* Sums that wait for being added to acc. */
+typedef struct {
+    const Rows *rows;                              /* of one tile, or of two */
+    const Sums *sums;
+    const Meta *meta;
+    const ActBlock256 *act;                        /* the chunk's first row */
+    float      *acc, *y;                           /* of the chunk's first row and the group's first lane; y NULL: not the group's last step */
+    __mmask16   lanes;
+} Pending;
+
+INLINE __m512i load(const uint8_t *p) { return _mm512_load_si512((const void *)p); }
+INLINE void store(uint8_t *p, __m512i x) { _mm512_store_si512((void *)p, x); }
+INLINE __m512 halves(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p)); }
+INLINE __m512i both(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }
+
+/* -- scales ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* Of 64 bytes: byte at + step * lane as the lower half of both words of each lane, their upper halves zero. */
+INLINE __m512i spread(__m512i bytes, int at, const int step)
+{
+    __m512i lane = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), both((uint32_t)step * 0x10001u));
+    return _mm512_maskz_permutexvar_epi8(0x5555555555555555, _mm512_add_epi32(lane, both((uint32_t)at * 0x10001u)), bytes);
+}
+
+/* Of bytes [s][lane]: those of s and s + 1 as the words of a lane. */
+INLINE __m512i pair(__m512i bytes, const int s)
+{
+    __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    lane = _mm512_or_si512(lane, _mm512_slli_epi32(lane, 16));
+    return _mm512_maskz_permutexvar_epi8(0x5555555555555555, _mm512_add_epi32(lane, both((uint32_t)s * 0x100010u + 0x100000u)), bytes);
+}
+
+/* -- unpacking blocks of 256 ------------------------------------------------------------------------------------------------------------- */
+
+/* The upper four bits of bytes: by a permutation, since port 0, which shifts and multiplies, is the one that is short. */
+INLINE __m512i upper4(__m512i x)
+{
+    const __m512i from = _mm512_set1_epi64(0x3c342c241c140c04);
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(from, x), _mm512_set1_epi8(15));
+}
+
+INLINE __m512i fifth(__m512i low, __m512i high, int bit)
+{
+    __m512i moved = bit < 4 ? _mm512_slli_epi16(high, 4 - bit) : _mm512_srli_epi16(high, bit - 4);
+    return _mm512_ternarylogic_epi32(low, moved, _mm512_set1_epi8(16), 0xf8);      /* low | (moved & 16) */
+}
+
+INLINE __m512i sixth(__m512i low, __m512i high, int i)
+{
+    __m512i moved = i < 2 ? _mm512_slli_epi16(high, 4 - 2 * i) : _mm512_srli_epi16(high, 2 * i - 4);
+    return _mm512_ternarylogic_epi32(low, moved, _mm512_set1_epi8(48), 0xf8);
+}
+
+/* Weights to be asked for while others are unpacked: of the step that comes next in this group, into the first-level cache, and of one
+ * further on, into the second. Where there are none, it is the address of something that is there already. In assembly, or the compiler
+ * would gather them at the start. */
+typedef struct { const uint8_t *near, *far; } Ask;
+
+INLINE void ask_for(Ask next, int32_t line, const int lines)
+{
+    UNROLL for (int i = 0; i < lines; i++) {
+        __asm__ volatile("prefetcht0 %0\n\tprefetcht1 %1" :: "m"(next.near[(line + i) * LINE]), "m"(next.far[(line + i) * LINE]) : "memory");
+    }
+}
+
+/* Part i of `of` of the lines of a quarter. */
+INLINE void ask(Ask next, const int quarter, const int i, const int of, const int lines)
+{
+    const int at = lines / 4 * i / of, to = lines / 4 * (i + 1) / of;
+    ask_for(next, quarter * (lines / 4) + at, to - at);
+}
+
+/* Each unpacks a quarter of a block, 16 lines of the planes; the first also what the others have no part in. */
+
+/* Q4_K, Q5_K */
+INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p, const Type t)
+{
+    const int lines = t == T_Q4_K ? 36 : 44;
+    const uint8_t *sc = b + (lines - 4) * LINE;
+    const __m512i low3 = _mm512_set1_epi8(7), low4 = _mm512_set1_epi8(15), low6 = _mm512_set1_epi8(63);
+    if (p == 0) {
+        __m512i x = load(sc), y = load(sc + LINE), z = load(sc + 2 * LINE), m[2];
+        m[0] = _mm512_and_si512(z, low6);
+        m[1] = _mm512_and_si512(_mm512_srli_epi16(x, 6), _mm512_set1_epi8(3));
+        m[1] = _mm512_or_si512(m[1], _mm512_and_si512(_mm512_srli_epi16(y, 4), _mm512_set1_epi8(12)));
+        m[1] = _mm512_or_si512(m[1], _mm512_and_si512(_mm512_srli_epi16(z, 2), _mm512_set1_epi8(48)));
+        for (int i = 0; i < 2; i++) {
+            meta->min[2 * i] = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(m[i]));
+            meta->min[2 * i + 1] = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(m[i], 1));
+        }
+        _mm512_store_ps(meta->d, halves(sc + 3 * LINE));
+        _mm512_store_ps(meta->dmin, halves(sc + 3 * LINE + 32));
+    }
+    __m512i s = load(sc + p / 2 * LINE), part[2] = {_mm512_and_si512(s, low3), _mm512_and_si512(_mm512_srli_epi16(s, 3), low3)};
+    __m512i scale[2][2];                           /* [sub-block][plane] */
+    UNROLL for (int i = 0; i < 4; i++) scale[i / 2][i % 2] = spread(part[i % 2], 32 * (p % 2) + 16 * (i / 2), 1);
+    const uint8_t *line = b + 8 * p * LINE;
+    uint8_t *out = to->plane[0] + 16 * p * LINE;
+    UNROLL for (int i = 0; i < 8; i++) {
+        __m512i w = load(line + i * LINE), code[2] = {_mm512_and_si512(w, low4), upper4(w)};
+        if (t == T_Q5_K) {
+            __m512i high = load(b + (32 + 2 * p + i / 4) * LINE);
+            code[0] = fifth(code[0], high, i % 4 * 2);
+            code[1] = fifth(code[1], high, i % 4 * 2 + 1);
+        }
+        UNROLL for (int j = 0; j < 4; j++) {
+            store(out + j % 2 * (int)sizeof to->plane[0] + (8 * (j / 2) + i) * LINE, _mm512_mullo_epi16(code[j / 2], scale[j / 2][j % 2]));
+        }
+        ask(next, p, i, 8, lines);
+    }
+}
+
+INLINE void unpack_k2(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p)
+{
+    const __m512i low2 = _mm512_set1_epi8(3), low4 = _mm512_set1_epi8(15);
+    if (p == 0) {
+        _mm512_store_ps(meta->d, halves(b + 20 * LINE));
+        _mm512_store_ps(meta->dmin, halves(b + 20 * LINE + 32));
+        ask_for(next, 20, 1);
+    }
+    __m512i scales = load(b + (16 + p) * LINE), s = _mm512_and_si512(scales, low4), m = upper4(scales);
+    meta->min[2 * p] = pair(m, 0);
+    meta->min[2 * p + 1] = pair(m, 2);
+    UNROLL for (int i = 0; i < 4; i++) {
+        __m512i w = load(b + (4 * p + i) * LINE), scale = spread(s, 16 * i, 1);
+        uint8_t *out = to->plane[0] + (16 * p + 4 * i) * LINE;
+        for (int v = 0; v < 4; v++) store(out + v * LINE, _mm512_mullo_epi16(_mm512_and_si512(_mm512_srli_epi16(w, 2 * v), low2), scale));
+        ask(next, p, i, 4, 20);
+    }
+}
+
+/* Scales of a sub-block for wide(): in the lower and in the upper byte of words, and times the offset. */
+typedef struct { __m512i even, odd, offset; } Wide;
+
+INLINE Wide wide_scale(__m512i bytes, int at, const int step, const int offset_bits)
+{
+    __m512i even = spread(bytes, at, step), odd = _mm512_slli_epi16(even, 8);
+    return (Wide){even, odd, _mm512_srai_epi16(odd, (unsigned)(8 - offset_bits))};
+}
+
+/* A line of both planes: the bytes of scale * (code - offset). */
+INLINE void wide(uint8_t *line, __m512i code, Wide s)
+{
+    const __m512i low = _mm512_set1_epi16(0xff);
+    __m512i even = _mm512_sub_epi16(_mm512_maddubs_epi16(code, s.even), s.offset);
+    __m512i odd = _mm512_sub_epi16(_mm512_maddubs_epi16(code, s.odd), s.offset);
+    store(line, _mm512_ternarylogic_epi32(low, even, _mm512_slli_epi16(odd, 8), 0xca));                           /* low ? even : odd */
+    store(line + sizeof ((Planes *)0)->plane[0], _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(even, 8), odd, 0xca));
+}
+
+/* Q6_K, Q3_K */
+INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int quarter)
+{
+    const __m512i low4 = _mm512_set1_epi8(15), sc = load(b + (48 + quarter) * LINE);
+    if (quarter == 0) {
+        _mm512_store_ps(meta->d, halves(b + 52 * LINE));
+        ask_for(next, 52, 1);
+    }
+    UNROLL for (int half = 0; half < 2; half++) {
+        const int32_t p = 2 * quarter + half;
+        __m512i h0 = load(b + (32 + 2 * p) * LINE), h1 = load(b + (33 + 2 * p) * LINE);
+        Wide s0 = wide_scale(sc, 32 * half, 2, 5), s1 = wide_scale(sc, 32 * half + 1, 2, 5);
+        uint8_t *out = to->plane[0] + 8 * p * LINE;
+        UNROLL for (int i = 0; i < 4; i++) {
+            __m512i w = load(b + (4 * p + i) * LINE);
+            wide(out + i * LINE, sixth(_mm512_and_si512(w, low4), h0, i), s0);
+            wide(out + (4 + i) * LINE, sixth(upper4(w), h1, i), s1);
+            ask(next, quarter, 4 * half + i, 8, 52);
+        }
+    }
+}
+
+INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p)
+{
+    const __m512i low4 = _mm512_set1_epi8(15), sc = load(b + (32 + p / 2) * LINE);
+    const __m512i book = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), _mm512_set1_epi8(-128));
+    if (p == 0) {
+        _mm512_store_ps(meta->d, halves(b + 34 * LINE));
+        ask_for(next, 32, 3);
+    }
+    Wide s0 = wide_scale(sc, 32 * (p % 2), 1, 7), s1 = wide_scale(sc, 32 * (p % 2) + 16, 1, 7);
+    uint8_t *out = to->plane[0] + 16 * p * LINE;
+    UNROLL for (int i = 0; i < 8; i++) {
+        __m512i w = load(b + (8 * p + i) * LINE);
+        wide(out + i * LINE, _mm512_shuffle_epi8(book, _mm512_and_si512(w, low4)), s0);
+        wide(out + (8 + i) * LINE, _mm512_shuffle_epi8(book, upper4(w)), s1);
+        ask(next, p, i, 8, 32);
+    }
+}
+
+INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int quarter, const Type t)
+{
+    if (t == T_Q4_K || t == T_Q5_K) unpack_k45(to, meta, b, next, quarter, t);
+    else if (t == T_Q2_K) unpack_k2(to, meta, b, next, quarter);
+    else if (t == T_IQ4_XS) unpack_k4x(to, meta, b, next, quarter);
+    else unpack_k6(to, meta, b, next, quarter);
+}
+
+/* -- tiles ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Shapes: tiles 0..3 sums, 4 and 5 activations, 6 and 7 weights. */
+static void tiles_open(int32_t rows)
+{
+    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } s = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        s.bytes[i] = LINE;
+        s.rows[i] = (uint8_t)(i < 6 ? rows : TILE);
+    }
+    __asm__ volatile("ldtilecfg %0" :: "m"(s));    /* gcc 12's _tile_loadconfig names 8 bytes of it only: the others may be left out */
+}
+
+/* The compiler does not know that tile instructions read memory. */
+#define STORES_FIRST() __asm__ volatile("" ::: "memory")
+
+/* The tiles of a quarter of a block. Sums 0 and 1: planes of the rows at a0; 2 and 3: of those at a1, if it is not NULL. */
+INLINE void tiles_256(const Planes *w, const ActBlock256 *a0, const ActBlock256 *a1, int32_t k, const Type t)
+{
+    const bool two = t != T_Q2_K, sign = two && t != T_Q4_K && t != T_Q5_K;
+    const int stride = sizeof(ActBlock256);
+    STORES_FIRST();
+    if (k == 0) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    _tile_loadd(4, a0->q + 64 * k, stride);
+    _tile_loadd(6, w->plane[0] + 16 * k * LINE, LINE);
+    _tile_dpbsud(0, 4, 6);
+    if (two) {
+        _tile_loadd(7, w->plane[1] + 16 * k * LINE, LINE);
+        if (sign) _tile_dpbssd(1, 4, 7);
+        else _tile_dpbsud(1, 4, 7);
+    }
+    if (!a1) return;
+    _tile_loadd(5, a1->q + 64 * k, stride);
+    _tile_dpbsud(2, 5, 6);
+    if (two && sign) _tile_dpbssd(3, 5, 7);
+    else if (two) _tile_dpbsud(3, 5, 7);
+}
+
+INLINE void tiles_256_end(Sums *sums, bool both_rows, const Type t)
+{
+    _tile_stored(0, (*sums)[0], LINE);
+    if (t != T_Q2_K) _tile_stored(1, (*sums)[1], LINE);
+    if (!both_rows) return;
+    _tile_stored(2, (*sums)[2], LINE);
+    if (t != T_Q2_K) _tile_stored(3, (*sums)[3], LINE);
+}
+
+/* -- adding the sums --------------------------------------------------------------------------------------------------------------------- */
+
+/* x += the 2 products of each lane's int16 pair w with the pair at q; in assembly for its broadcast from memory. */
+#define DOT2(x, w, q) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(x) : "v"(w), "m"(*(const word *)(q)))
+
+/* Rows [r0, r1) of tile i, of those that wait. */
+INLINE void finish_256(const Pending *p, const int i, int32_t r0, int32_t r1, const Type t)
+{
+    const bool with_min = t == T_Q2_K || t == T_Q4_K || t == T_Q5_K;
+    const int mins = t == T_Q2_K ? 8 : 4;
+    const int32_t *low = (*p->sums)[2 * i] + GROUP * (p->rows[i].skip + r0), *high = low + SUMS;
+    const ActBlock256 *a = p->act + (p->rows[i].row + r0);
+    float *acc = p->acc + GROUP * (p->rows[i].row + r0);
+    const __m512 d = _mm512_load_ps(p->meta->d), dmin = _mm512_load_ps(p->meta->dmin);
+    __m512i min[8];
+    if (with_min) for (int j = 0; j < mins; j++) min[j] = p->meta->min[j];
+#pragma GCC unroll 1
+    for (int32_t r = r0; r < r1; r++, a++, low += GROUP, high += GROUP, acc += GROUP) {
+        __m512i isum = _mm512_load_si512(low);
+        if (t != T_Q2_K) isum = _mm512_add_epi32(isum, _mm512_slli_epi32(_mm512_load_si512(high), t == T_Q4_K || t == T_Q5_K ? 3 : 8));
+        __m512 da = _mm512_set1_ps(a->scale), sum = _mm512_load_ps(acc);
+        sum = _mm512_fmadd_ps(_mm512_mul_ps(d, da), _mm512_cvtepi32_ps(isum), sum);
+        if (with_min) {
+            const int16_t *q = t == T_Q2_K ? a->sum16 : a->sum32;
+            __m512i msum = _mm512_madd_epi16(min[0], _mm512_set1_epi32(*(const word *)(const void *)q));
+            UNROLL for (int j = 1; j < mins; j++) DOT2(msum, min[j], q + 2 * j);
+            sum = _mm512_fnmadd_ps(_mm512_mul_ps(dmin, da), _mm512_cvtepi32_ps(msum), sum);
+        }
+        _mm512_store_ps(acc, sum);
+    }
+}
+
+/* During a group's first step: where its values will go, so that they do not wait for memory in the end. */
+INLINE void want_rows(const Task *k, const Rows *rows, const float *y, int tiles)
+{
+    for (int i = 0; i < tiles; i++) {
+        for (int32_t r = 0; r < rows[i].n; r++) __builtin_prefetch(y + (size_t)(rows[i].row + r) * k->y_stride, 1);
+    }
+}
+
+/* After a group's last step: the values of tile i leave, and acc is ready for another group. */
+INLINE void put_rows(const Task *k, const Pending *p, int i)
+{
+    float *acc = p->acc + GROUP * p->rows[i].row, *y = p->y + (size_t)p->rows[i].row * k->y_stride;
+    for (int32_t r = 0; r < p->rows[i].n; r++, acc += GROUP, y += k->y_stride) {
+        _mm512_mask_storeu_ps(y, p->lanes, _mm512_load_ps(acc));
+        _mm512_store_ps(acc, _mm512_setzero_ps());
+    }
+}
+
+/* -- the loops --------------------------------------------------------------------------------------------------------------------------- */
+
+/* The rows of a chunk are divided evenly over its tiles, which are of one size: 22 are 11 and 11, and where that does not come out even,
+ * the last tiles take rows of their neighbours along, whose sums they do not add. A single tile, or pairs of them. */
+typedef struct { int32_t tiles, tile_rows; Rows rows[CHUNK_ROWS / TILE]; } Chunk;
+
+static Chunk chunk_of(int32_t n)
+{
+    Chunk c = {.tiles = (n + TILE - 1) / TILE};
+    if (c.tiles > 1) c.tiles += c.tiles % 2;
+    c.tile_rows = (n + c.tiles - 1) / c.tiles;
+    for (int32_t i = 0, row = 0; i < c.tiles; i++) {
+        int32_t left = n - row, from = row < n - c.tile_rows ? row : n - c.tile_rows;
+        c.rows[i] = (Rows){row, left < c.tile_rows ? left : c.tile_rows, row - from};
+        row += c.rows[i].n;
+    }
+    return c;
+}
+
+/* All that a product works with, apart from its arguments. */
+typedef struct {
+    float   acc[GANG][CHUNK_ROWS * GROUP];
+    uint8_t apart1[24 * LINE];                     /* a load that follows a store to the same place of another page waits for it */
+    Sums    sums[2];
+    uint8_t apart2[24 * LINE];
+    Planes  planes;
+    Meta    meta[METAS];
+} Desk;
+
+/* The steps of a product: the blocks of a gang of groups, the groups taking turns, so that the activations of a block are
+ * still in the first-level cache for the gang's other groups. */
+typedef struct { int32_t gang, group, block, blocks, end; } Walk;    /* gang: its first group; end: group1 */
+
+INLINE Walk walk_start(const Task *k, int32_t blocks) { return (Walk){k->group0, k->group0, 0, blocks, k->group1}; }
+INLINE bool walk_on(const Walk *w) { return w->group < w->end; }
+
+INLINE Walk walk_next(Walk w)
+{
+    if (w.group + 1 < w.gang + GANG && w.group + 1 < w.end) {
+        w.group++;
+    } else if (w.block + 1 < w.blocks) {
+        w.block++;
+        w.group = w.gang;
+    } else {
+        w.block = 0;
+        w.group = w.gang += GANG;
+    }
+    return w;
+}
+
+INLINE __mmask16 lanes_of(const Task *k, int32_t group)
+{
+    int32_t lanes = k->rows - group * GROUP;
+    return lanes < GROUP ? (__mmask16)((1u << lanes) - 1) : 0xffff;
+}
+
+/* A quarter of what waits, so that vectors have something to do beside each quarter of the next tiles. */
+INLINE void finish_256_quarter(const Task *k, const Pending *p, const int q, const bool two, const Type t)
+{
+    const int i = two ? q / 2 : 0, of = two ? 2 : 4, at = q % of;
+    finish_256(p, i, p->rows[i].n * at / of, p->rows[i].n * (at + 1) / of, t);
+    if (at + 1 == of && p->y) put_rows(k, p, i);
+}
+
+/* A block of a group, or of that place in the next gang if the group ends before, or `none`. */
+INLINE const uint8_t *block_at(const Task *k, int32_t group, int32_t block, int32_t blocks, const int lines, const uint8_t *none)
+{
+    if (block >= blocks) block -= blocks, group += GANG;
+    return block < blocks && group < k->group1 ? k->packed + ((size_t)group * (size_t)blocks + (size_t)block) * (size_t)(lines * LINE) : none;
+}
+
+/* two: tiles in pairs, or a single one of at most 16 rows. */
+INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, const Type t)
+{
+    const int32_t blocks = k->cols / 256;
+    int32_t rows = 0;
+    for (int32_t row0 = 0; row0 < k->n; row0 += two ? CHUNK_ROWS : TILE) {
+        const int32_t most = two ? CHUNK_ROWS : TILE;
+        const Chunk c = chunk_of(k->n - row0 < most ? k->n - row0 : most);
+        if (rows != c.tile_rows) tiles_open(rows = c.tile_rows);
+        Walk at = walk_start(k, blocks), to = at;
+        const uint8_t *b = block_at(k, at.group, 0, blocks, lines, NULL);
+        memset(desk->acc, 0, sizeof desk->acc);
+        UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], b, (Ask){b, b}, q, t);
+        Pending wait = {0};
+        int32_t turn = 0;
+        for (int32_t s = 0; walk_on(&at); s++, at = to) {
+            to = walk_next(at);
+            b = walk_on(&to) ? block_at(k, to.group, to.block, blocks, lines, NULL) : NULL;
+            const ActBlock256 *a = (const ActBlock256 *)k->act + (size_t)at.block * (size_t)k->n + (size_t)row0;
+            const Ask next = {block_at(k, to.group, to.block + 1, blocks, lines, b), block_at(k, to.group, to.block + AHEAD, blocks, lines, b)};
+            for (int32_t i = 0; i < c.tiles; i += 1 + two, turn ^= 1) {
+                const ActBlock256 *a0 = a + c.rows[i].row - c.rows[i].skip, *a1 = two ? a + c.rows[i + 1].row - c.rows[i + 1].skip : NULL;
+                UNROLL for (int q = 0; q < 4; q++) {
+                    tiles_256(&desk->planes, a0, a1, q, t);
+                    if (i + 1 + two >= c.tiles && b) unpack_256(&desk->planes, &desk->meta[(s + 1) % METAS], b, next, q, t);
+                    if (wait.rows) finish_256_quarter(k, &wait, q, two, t);
+                }
+                tiles_256_end(&desk->sums[turn], two, t);
+                float *y = k->y + (size_t)row0 * k->y_stride + (size_t)at.group * GROUP;
+                wait = (Pending){.rows = &c.rows[i], .sums = (const Sums *)&desk->sums[turn], .meta = &desk->meta[s % METAS], .act = a,
+                                 .acc = desk->acc[at.group - at.gang], .y = at.block + 1 == blocks ? y : NULL, .lanes = lanes_of(k, at.group)};
+                if (at.block == 0) want_rows(k, &c.rows[i], y, 1 + two);
+            }
+        }
+        UNROLL for (int q = 0; q < 4; q++) finish_256_quarter(k, &wait, q, two, t);
+    }
+}
+#define RUN_256(type, LINES)                                                                                                                        \
+    static void run_##type##_one(Desk *desk, const Task *k) { run_256(desk, k, LINES, false, T_##type); }                                           \
+    static void run_##type##_two(Desk *desk, const Task *k) { run_256(desk, k, LINES, true, T_##type); }                                            \
+    static void run_##type(Desk *desk, const Task *k)                                                                                               \
+    {                                                                                                                                               \
+        if (k->n <= TILE) run_##type##_one(desk, k);                                                                                                \
+        else run_##type##_two(desk, k);                                                                                                             \
+    }
+RUN_256(Q2_K, 21)
+RUN_256(Q4_K, 36)
+RUN_256(Q5_K, 44)
+RUN_256(Q6_K, 53)
+RUN_256(IQ4_XS, 35)
+
+/* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here have no blocks of 256. */
+static const struct { void (*run)(Desk *desk, const Task *k); int32_t rows; } tiles[T_COUNT] = {
+    [T_Q2_K] = {run_Q2_K, 6},  [T_Q3_K] = {run_Q6_K, 14}, [T_Q4_K] = {run_Q4_K, 8},
+    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 14}, [T_IQ4_XS] = {run_IQ4_XS, 14},
+};
+
+static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols, int32_t group0,
+                    int32_t group1)
+{
+    if (!tiles[t].run || n < tiles[t].rows || group0 >= group1) {
+        matmul_avx512.product(y, y_stride, t, packed, act, n, rows, cols, group0, group1);
+        return;
+    }
+    _Alignas(64) Desk desk;
+    tiles[t].run(&desk, &(Task){y, y_stride, packed, act, n, rows, cols, group0, group1});
+    _tile_release();                               /* whoever is scheduled next on this processor has less to save */
+}
+
+static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t cols, int32_t row0, int32_t row1)
+{
+    matmul_avx512.quantise(act, form, x, n, cols, row0, row1);
+}
+
+const MatmulKernels matmul_amx = {quantise, product};
+#endif

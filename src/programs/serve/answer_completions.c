@@ -1,0 +1,201 @@
+/* Completions: text, and nothing else. */
+#include "programs/serve/answer_impl.h"
+
+#include <string.h>
+
+static const char *finish_name(const Choice *c) { return c->end.reason == FINISH_STOP || c->end.reason == FINISH_STOP_SEQUENCE || c->end.reason == FINISH_CALLS ? "stop" : "length"; }
+
+static void head(Answer *a)
+{
+    out_json(&a->out, "{'id':%s,'object':'text_completion','created':%lld,'model':%s,'system_fingerprint':%s", a->id, (long long) a->o.created, a->q->model, a->fingerprint);
+}
+
+/* A token as a string of the old form: one that is no text by itself is written in bytes, so that two of them differ. */
+static void write_token(Out *o, const Choice *c, const Alternative *x)
+{
+    const char *s = c->bytes.s ? c->bytes.s + x->at : "";
+    Out plain = { 0 };
+    json_t *text = x->n ? json_stringn(s, x->n) : json_string("");
+    if (text) out_string(o, s, x->n);
+    else {
+        out_text(&plain, "bytes:");
+        for (size_t i = 0; i < x->n; i++) {
+            static const char HEX[] = "0123456789abcdef";
+            unsigned char b = (unsigned char) s[i];
+            out_bytes(&plain, (char[]) { '\\', 'x', HEX[b >> 4], HEX[b & 15] }, 4);
+        }
+        out_string(o, plain.s ? plain.s : "", plain.n);
+    }
+    json_decref(text);
+    out_free(&plain);
+}
+
+static void write_top(Out *o, const Choice *c, const Token *t)
+{
+    if (t->n_top == 0) {
+        out_text(o, "null");
+        return;
+    }
+    out_text(o, "{");
+    for (size_t k = 0; k < t->n_top; k++) {
+        if (k) out_text(o, ",");
+        write_token(o, c, &c->top[t->top + k]);
+        out_json(o, ":%g", c->top[t->top + k].logprob);
+    }
+    out_text(o, "}");
+}
+
+static size_t characters(const Choice *c, const Alternative *x)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < x->n; i++) n += ((unsigned char) c->bytes.s[x->at + i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* Of the tokens that were not yet written. */
+static void write_logprobs(Answer *a, Choice *c)
+{
+    Out *o = &a->out;
+    size_t from = c->logs_sent, to = c->n_log;
+    if (!a->q->logprobs || (from == to && a->q->stream)) {
+        out_text(o, "null");
+        return;
+    }
+    out_text(o, "{\"tokens\":[");
+    for (size_t i = from; i < to; i++) {
+        if (i > from) out_text(o, ",");
+        write_token(o, c, &c->token[c->log[i]].is);
+    }
+    out_text(o, "],\"token_logprobs\":[");
+    for (size_t i = from; i < to; i++) out_json(o, i > from ? ",%g" : "%g", c->token[c->log[i]].is.logprob);
+    out_text(o, "],\"top_logprobs\":");
+    if (a->q->top_logprobs == 0) out_text(o, "null");
+    else {
+        for (size_t i = from; i < to; i++) {
+            out_text(o, i > from ? "," : "[");
+            write_top(o, c, &c->token[c->log[i]]);
+        }
+        out_text(o, from == to ? "[]" : "]");
+    }
+    out_text(o, ",\"text_offset\":[");
+    for (size_t i = from; i < to; i++) {
+        out_json(o, i > from ? ",%lld" : "%lld", (long long) c->characters);
+        c->characters += characters(c, &c->token[c->log[i]].is);
+    }
+    out_text(o, "]}");
+    c->logs_sent = to;
+}
+
+static void write_tokens(Answer *a, Choice *c)
+{
+    if (!a->q->return_tokens) return;
+    out_text(&a->out, ",\"tokens\":[");
+    for (size_t i = c->tokens_sent; i < c->n_token; i++) out_json(&a->out, i > c->tokens_sent ? ",%d" : "%d", (int) c->token[i].id);
+    out_text(&a->out, "]");
+    c->tokens_sent = c->n_token;
+}
+
+static void chunk(Answer *a, Choice *c, const char *s, size_t n, const char *finish, bool last)
+{
+    Out *o = &a->out;
+    out_text(o, "data: ");
+    head(a);
+    out_json(o, ",'choices':[{'index':%d,'text':", (int) choice_number(a, c));
+    out_string(o, s, n);
+    out_text(o, ",\"logprobs\":");
+    write_logprobs(a, c);
+    write_tokens(a, c);
+    out_json(o, ",'finish_reason':%s}]", finish);
+    if (last) write_ignored(o, a);
+    if (last && a->o.show_seed) out_json(o, ",'seed':%lld", (long long) a->o.seed);
+    if (a->q->include_usage) out_text(o, ",\"usage\":null");
+    if (a->q->timings_per_token || (last && !a->q->include_usage)) {
+        out_text(o, ",\"timings\":");
+        write_timings(o, a);
+    }
+    out_text(o, "}\n\n");
+}
+
+static void nothing_to_open(Answer *a) { (void) a; }
+
+static void nothing(Answer *a, Choice *c, Item *i)
+{
+    (void) a;
+    (void) c;
+    (void) i;
+}
+
+static void text_delta(Answer *a, Choice *c, Item *i, const char *s, size_t n)
+{
+    (void) i;
+    chunk(a, c, s, n, NULL, false);
+}
+
+static void text_finish(Answer *a, Choice *c)
+{
+    size_t open = 0;
+    for (size_t i = 0; i < a->n_choice; i++) open += !a->choice[i].finished && &a->choice[i] != c;
+    chunk(a, c, "", 0, finish_name(c), open == 0);
+    c->finished = true;
+}
+
+static void text_close(Answer *a)
+{
+    Out *o = &a->out;
+    if (a->q->include_usage) {
+        out_text(o, "data: ");
+        head(a);
+        out_text(o, ",\"choices\":[],\"usage\":");
+        write_usage(o, a);
+        out_text(o, ",\"timings\":");
+        write_timings(o, a);
+        out_text(o, "}\n\n");
+    }
+    out_text(o, "data: [DONE]\n\n");
+}
+
+static void text_alive(Answer *a, int64_t processed, int64_t total, double ms, bool event)
+{
+    (void) event;
+    Out *o = &a->out;
+    if (!a->q->return_progress) {
+        out_json(o, ": prefill %lld/%lld\n\n", (long long) processed, (long long) total);
+        return;
+    }
+    out_text(o, "data: ");
+    head(a);
+    out_text(o, ",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null}]");
+    out_json(o, ",'prompt_progress':{'total':%lld,'cache':%lld,'processed':%lld,'time_ms':%f}}\n\n", (long long) total, (long long) a->usage.cached, (long long) processed, ms);
+}
+
+static void text_fail(Answer *a, const HttpError *e)
+{
+    out_text(&a->out, "data: {\"error\":");
+    write_error(&a->out, e);
+    out_text(&a->out, "}\n\n");
+}
+
+static void text_body(Answer *a)
+{
+    Out *o = &a->out;
+    head(a);
+    out_text(o, ",\"choices\":[");
+    for (size_t i = 0; i < a->n_choice; i++) {
+        Choice *c = &a->choice[i];
+        out_json(o, i ? ",{'index':%d,'text':" : "{'index':%d,'text':", (int) i);
+        write_text(o, c, ITEM_TEXT);
+        out_text(o, ",\"logprobs\":");
+        write_logprobs(a, c);
+        write_tokens(a, c);
+        out_json(o, ",'finish_reason':%s}", finish_name(c));
+    }
+    out_text(o, "],\"usage\":");
+    write_usage(o, a);
+    out_text(o, ",\"timings\":");
+    write_timings(o, a);
+    if (a->o.show_seed) out_json(o, ",'seed':%lld", (long long) a->o.seed);
+    write_ignored(o, a);
+    out_text(o, "}");
+}
+
+const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", nothing_to_open, nothing, text_delta, nothing, text_finish, text_close, text_alive, text_fail, text_body };

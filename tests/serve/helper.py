@@ -1,0 +1,191 @@
+"""What the server's tests share: starting one on the demo pair, asking it with or without an HTTP library, reading streams and figures."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
+DEMO = os.path.join(ROOT, "models", "demo", "ratoon-demo-q8_0.gguf")
+SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may take: sanitized builds
+
+
+class Server:
+    """`ratoon serve` on a free port. log: what it said on standard error so far."""
+
+    def __init__(self, *options, wait=True, env=None):
+        self.p = subprocess.Popen([RATOON, "serve", "-m", DEMO, "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
+                                  env={**os.environ, **(env or {})})
+        self.log, self.port, self.url = "", 0, ""
+        self.said = threading.Condition()
+        threading.Thread(target=self.read_log, daemon=True).start()
+        self.expect(r"listening on ")
+        self.url = re.search(r"listening on (\S+)", self.log).group(1)
+        self.port = int(re.search(r":(\d+)$", self.url).group(1)) if not self.url.startswith("unix:") else 0
+        if wait:
+            self.expect(r"ready in")
+
+    def read_log(self):
+        for line in self.p.stderr:
+            with self.said:
+                self.log += line.decode("utf-8", "replace")
+                self.said.notify_all()
+        with self.said:
+            self.said.notify_all()
+
+    def expect(self, pattern, seconds=30):
+        end = time.time() + seconds * SLOW
+        with self.said:
+            while not re.search(pattern, self.log):
+                if time.time() > end or self.p.poll() is not None:
+                    raise AssertionError("the server did not say %r: %s" % (pattern, self.log))
+                self.said.wait(0.1)
+
+    def stop(self, sig=signal.SIGTERM, seconds=20):
+        """The exit status."""
+        if self.p.poll() is None:
+            self.p.send_signal(sig)
+        try:
+            return self.p.wait(seconds * SLOW)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            raise AssertionError("the server did not end: " + self.log[-2000:])
+
+    # ---- with an HTTP library ----
+
+    def ask(self, method, path, body=None, headers=None, timeout=30):
+        """(status, headers, body); body: bytes, or what becomes JSON."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        try:
+            c.request(method, path, body, headers or {})
+            r = c.getresponse()
+            return r.status, {k.lower(): v for k, v in r.getheaders()}, r.read()
+        finally:
+            c.close()
+
+    def get(self, path, **how):
+        return self.ask("GET", path, **how)
+
+    def post(self, path, body, **how):
+        return self.ask("POST", path, body, **how)
+
+    def json(self, path, body=None, **how):
+        status, _, text = self.ask("GET" if body is None else "POST", path, body, **how)
+        if status != 200:
+            raise AssertionError("%s: %d %s" % (path, status, text))
+        return json.loads(text)
+
+    # ---- without one ----
+
+    def connect(self, receive=None, timeout=15):
+        s = socket.socket()
+        if receive:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        s.settimeout(timeout * SLOW)
+        s.connect(("127.0.0.1", self.port))
+        return s
+
+    def raw(self, data, timeout=15):
+        """Everything that comes back until the server closes or is silent for a second after an answer."""
+        with self.connect(timeout=timeout) as s:
+            try:
+                s.sendall(data)
+            except (ConnectionError, socket.timeout):
+                pass
+            return read_all(s)
+
+    # ---- figures ----
+
+    def metrics(self):
+        text = self.get("/metrics")[2].decode()
+        return {k: float(v) for k, v in re.findall(r"^(ratoon_\S+) (\S+)$", text, re.M)}
+
+    def threads(self):
+        return len(os.listdir("/proc/%d/task" % self.p.pid))
+
+    def descriptors(self):
+        return len(os.listdir("/proc/%d/fd" % self.p.pid))
+
+    def wait_for(self, test, seconds=10):
+        end = time.time() + seconds * SLOW
+        while time.time() < end:
+            if test():
+                return True
+            time.sleep(0.02)
+        return test()
+
+    def idle(self):
+        h = self.json("/health?verbose=1")
+        return h["running"] == 0 and h["waiting"] == 0
+
+
+def read_all(s, quiet=0.2):
+    out = b""
+    try:
+        while True:
+            part = s.recv(65536)
+            if not part:
+                return out
+            out += part
+            s.settimeout(quiet * SLOW)
+    except (socket.timeout, ConnectionError):
+        return out
+
+
+def status_of(answer):
+    m = re.match(rb"HTTP/1\.[01] (\d{3}) ", answer)
+    return int(m.group(1)) if m else 0
+
+
+def reset(s):
+    """Closes with a RST."""
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+
+
+def request(path, body, method="POST", extra=""):
+    if not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    return ("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (method, path, len(body), extra)).encode() + body
+
+
+def events(text):
+    """Data of a stream's events: parsed JSON, or "[DONE]"."""
+    out = []
+    for block in text.decode().split("\n\n"):
+        data = [l[6:] for l in block.split("\n") if l.startswith("data: ")]
+        if data:
+            out.append(data[0] if data[0] == "[DONE]" else json.loads(data[0]))
+    return out
+
+
+def chat(text, **more):
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+CHAT = "/v1/chat/completions"
+# A long answer: the demo model is quick, so only length keeps it busy.
+LONG = dict(max_tokens=1800, ignore_eos=True)
+
+
+def main(module):
+    if not os.access(RATOON, os.X_OK):
+        print("%s is needed (make ratoon)" % RATOON)
+        return 1
+    args = [a for a in sys.argv[1:] if not a.startswith("-")]
+    loader = unittest.TestLoader()
+    suite = loader.loadTestsFromNames(args, module) if args else loader.loadTestsFromModule(module)
+    result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1).run(suite)
+    failed = len(result.failures) + len(result.errors)
+    print("%d passed, %d failed" % (result.testsRun - failed - len(result.skipped), failed) + (", %d skipped" % len(result.skipped) if result.skipped else ""))
+    return 1 if failed or result.testsRun == 0 else 0

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""The official Python SDKs of OpenAI and Anthropic against the demo pair: chat, streams with the SDKs' own accumulators, tools round trips
+with forced calls, structured output, Responses, counting, and errors as their typed exceptions.
+
+    python3 tests/serve/test_sdk.py [-v] [TestName.test_name ...]
+
+The SDKs are installed into $BUILD/sdk (a virtual environment) where pip can; else, or with NO_SDK=1, everything is skipped and says so.
+The last line is 'N passed, N failed'."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from helper import *
+
+try:
+    import anthropic
+    import openai
+    import pydantic
+except ImportError:
+    anthropic = None
+
+VENV = os.path.join(ROOT, os.environ.get("BUILD", "build"), "sdk")
+PACKAGES = ["openai", "anthropic"]
+S = None
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+           "required": ["city", "days"], "additionalProperties": False}
+
+
+def find_sdk():
+    """Runs this test again with an interpreter that has the SDKs; returns why there is none."""
+    python = os.path.join(VENV, "bin", "python3")
+    if os.environ.get("NO_SDK"):
+        return "NO_SDK is set"
+    if os.environ.get("SDK_FOUND"):
+        return "the SDKs cannot be imported"
+    def has(p):
+        return os.path.exists(p) and subprocess.run([p, "-c", "import openai, anthropic"], stderr=subprocess.DEVNULL).returncode == 0
+    if not has(python):
+        p = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if p.returncode == 0:
+            p = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "20", "--retries", "1", *PACKAGES],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+        if p.returncode != 0 or not has(python):
+            return "pip could not install " + " and ".join(PACKAGES)
+    os.execve(python, [python, os.path.abspath(__file__), *sys.argv[1:]], {**os.environ, "SDK_FOUND": "1"})
+
+
+def setUpModule():
+    global S
+    S = Server("--quiet", "--max-n", "4", wait=False)
+    if not S.wait_for(lambda: S.get("/health")[0] == 200, 30):
+        raise AssertionError("not ready: " + S.log)
+
+
+def tearDownModule():
+    code = S.stop()
+    if code != 0:
+        raise AssertionError("exit status %d: %s" % (code, S.log[-3000:]))
+
+
+class OpenAI(unittest.TestCase):
+    def setUp(self):
+        self.c = openai.OpenAI(base_url=S.url + "/v1", api_key="any", max_retries=0)
+        self.addCleanup(self.c.close)
+        self.ask = [{"role": "user", "content": "def add(a, b):"}]
+        self.tools = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER, "strict": True}}]
+
+    def test_models(self):
+        model = self.c.models.list().data[0]
+        self.assertEqual(self.c.models.retrieve(model.id).id, model.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.c.models.retrieve("nobody")
+
+    def test_chat(self):
+        r = self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=20, n=2, temperature=1, seed=1, logprobs=True, top_logprobs=2)
+        self.assertEqual(len(r.choices), 2)
+        self.assertEqual(len(r.choices[0].logprobs.content[0].top_logprobs), 2)
+        self.assertEqual(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens)
+        self.assertIsInstance(r.usage.prompt_tokens_details.cached_tokens, int)
+
+    def test_chat_stream(self):
+        whole = self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=30).choices[0].message.content
+        text, usage = "", None
+        for chunk in self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=30, stream=True, stream_options={"include_usage": True}):
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            usage = chunk.usage or usage
+        self.assertEqual(text, whole)
+        self.assertGreater(usage.completion_tokens, 0)
+        with self.c.chat.completions.stream(model="m", messages=self.ask, max_tokens=30, stop=whole[20:25]) as s:        # it refuses an end by length
+            for _ in s:
+                pass
+            self.assertEqual(s.get_final_completion().choices[0].message.content, whole[:whole.index(whole[20:25])])
+
+    def test_tools(self):
+        choice = {"type": "function", "function": {"name": "get_weather"}}
+        r = self.c.chat.completions.create(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300)
+        call = r.choices[0].message.tool_calls[0]
+        self.assertEqual((r.choices[0].finish_reason, call.function.name), ("tool_calls", "get_weather"))
+        self.assertIn(json.loads(call.function.arguments)["city"], ("Oslo", "Rome"))
+        follow = self.ask + [r.choices[0].message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+        r2 = self.c.chat.completions.create(model="m", messages=follow, tools=self.tools, max_tokens=10)
+        self.assertGreater(r2.usage.prompt_tokens_details.cached_tokens, 0)
+        with self.c.chat.completions.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300) as s:
+            for _ in s:
+                pass
+            final = s.get_final_completion().choices[0].message.tool_calls[0]
+        self.assertEqual(final.function.arguments, call.function.arguments)
+
+    def test_structured(self):
+        class Person(pydantic.BaseModel):
+            name: str = pydantic.Field(max_length=10)
+            age: int = pydantic.Field(ge=0, le=99)
+        r = self.c.chat.completions.parse(model="m", messages=self.ask, response_format=Person, max_tokens=500)
+        self.assertIsInstance(r.choices[0].message.parsed, Person)
+        p = self.c.responses.parse(model="m", input="A person", text_format=Person, max_output_tokens=500)
+        self.assertIsInstance(p.output_parsed, Person)
+        with self.assertRaises(openai.LengthFinishReasonError):
+            self.c.chat.completions.parse(model="m", messages=self.ask, response_format=Person, max_tokens=2)
+
+    def test_completions(self):
+        r = self.c.completions.create(model="m", prompt=["def a():", "class B:"], max_tokens=10, logprobs=2, echo=True)
+        self.assertTrue(r.choices[0].text.startswith("def a():"))
+        self.assertEqual("".join(r.choices[1].logprobs.tokens), r.choices[1].text)
+        self.assertEqual("".join(c.choices[0].text for c in self.c.completions.create(model="m", prompt="def a():", max_tokens=10, stream=True) if c.choices),
+                         self.c.completions.create(model="m", prompt="def a():", max_tokens=10).choices[0].text)
+
+    def test_responses(self):
+        r = self.c.responses.create(model="m", input="def add(a, b):", max_output_tokens=20)
+        self.assertTrue(r.output_text)
+        self.assertGreater(r.usage.output_tokens, 0)
+        stop = r.output_text[10:15]                # its accumulator knows no other end than response.completed
+        with self.c.responses.stream(model="m", input="def add(a, b):", max_output_tokens=20, extra_body={"stop": [stop]}) as s:
+            kinds = [e.type for e in s]
+            final = s.get_final_response()
+        self.assertEqual(final.output_text, r.output_text[:r.output_text.index(stop)])
+        self.assertEqual(kinds[0], "response.created")
+        again = self.c.responses.create(model="m", input="and?", previous_response_id=r.id, max_output_tokens=5)
+        self.assertEqual(again.previous_response_id, r.id)
+        self.assertEqual(self.c.responses.retrieve(r.id).output_text, r.output_text)
+        self.c.responses.delete(r.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.c.responses.retrieve(r.id)
+
+    def test_responses_tools(self):
+        tools = [{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": True}]
+        with self.c.responses.stream(model="m", input="Weather?", tools=tools, tool_choice="required", parallel_tool_calls=False, max_output_tokens=300) as s:
+            for _ in s:
+                pass
+            final = s.get_final_response()
+        call = [o for o in final.output if o.type == "function_call"][0]
+        self.assertIn(json.loads(call.arguments)["city"], ("Oslo", "Rome"))
+        r = self.c.responses.create(model="m", max_output_tokens=10, tools=tools, input=[{"role": "user", "content": "Weather?"}, *[o.model_dump(exclude_none=True) for o in final.output],
+                                                                            {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}])
+        self.assertGreater(r.usage.input_tokens, final.usage.input_tokens)
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as e:
+            self.c.chat.completions.create(model="m", messages=self.ask, temperature=-1)
+        self.assertEqual(e.exception.param, "temperature")
+        self.assertTrue(e.exception.request_id)
+        with self.assertRaises(openai.BadRequestError) as e:
+            self.c.chat.completions.create(model="m", messages=[{"role": "user", "content": "a " * 5000}])
+        self.assertEqual(e.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.APIStatusError) as e:
+            self.c.embeddings.create(model="m", input="a")
+        self.assertEqual(e.exception.status_code, 501)
+        server = Server("--api-key", "right")
+        try:
+            with openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as c, self.assertRaises(openai.AuthenticationError):
+                c.models.list()
+            with openai.OpenAI(base_url=server.url, api_key="right", max_retries=0) as c:             # without /v1
+                self.assertTrue(c.models.list().data)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_async(self):
+        import asyncio
+
+        async def run():
+            async with openai.AsyncOpenAI(base_url=S.url + "/v1", api_key="any", max_retries=0) as c:
+                async def one(i):
+                    text = ""
+                    async for chunk in await c.chat.completions.create(model="m", messages=self.ask, max_tokens=20, stream=True):
+                        text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+                    return text
+                return await asyncio.gather(*[one(i) for i in range(8)])
+        self.assertEqual(len(set(asyncio.run(run()))), 1)
+
+
+class Anthropic(unittest.TestCase):
+    def setUp(self):
+        self.c = anthropic.Anthropic(base_url=S.url, api_key="any", max_retries=0)
+        self.addCleanup(self.c.close)
+        self.ask = [{"role": "user", "content": "def add(a, b):"}]
+        self.tools = [{"name": "get_weather", "description": "d", "input_schema": WEATHER}]
+
+    def test_messages(self):
+        r = self.c.messages.create(model="m", messages=self.ask, max_tokens=20, system="You write code.")
+        self.assertEqual((r.type, r.role, r.content[0].type), ("message", "assistant", "text"))
+        with self.c.messages.stream(model="m", messages=self.ask, max_tokens=20, system="You write code.") as s:
+            text = "".join(s.text_stream)
+            final = s.get_final_message()
+        self.assertEqual(text, r.content[0].text)
+        self.assertEqual(final.stop_reason, r.stop_reason)
+        self.assertEqual(final.usage.output_tokens, r.usage.output_tokens)
+
+    def test_tools(self):
+        choice = {"type": "tool", "name": "get_weather"}
+        r = self.c.messages.create(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300)
+        call = [b for b in r.content if b.type == "tool_use"][0]
+        self.assertEqual((r.stop_reason, call.name), ("tool_use", "get_weather"))
+        self.assertIn(call.input["city"], ("Oslo", "Rome"))
+        with self.c.messages.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300) as s:
+            for _ in s:
+                pass
+            again = [b for b in s.get_final_message().content if b.type == "tool_use"][0]
+        self.assertEqual(again.input, call.input)
+        follow = self.ask + [{"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in r.content]},
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "rain"}]}]
+        r2 = self.c.messages.create(model="m", messages=follow, tools=self.tools, max_tokens=10)
+        self.assertGreater(r2.usage.cache_read_input_tokens, 0)
+
+    def test_count(self):
+        n = self.c.messages.count_tokens(model="m", messages=self.ask).input_tokens
+        u = self.c.messages.create(model="m", messages=self.ask, max_tokens=1).usage
+        self.assertEqual(n, u.input_tokens + u.cache_read_input_tokens + u.cache_creation_input_tokens)
+
+    def test_errors(self):
+        with self.assertRaises(anthropic.BadRequestError):
+            self.c.messages.create(model="m", messages=[], max_tokens=5)
+        with self.assertRaises(anthropic.BadRequestError) as e:
+            self.c.messages.create(model="m", messages=[{"role": "user", "content": "a " * 5000}], max_tokens=5)
+        self.assertIn("prompt is too long", str(e.exception))
+        with self.assertRaises(anthropic.NotFoundError):
+            self.c.models.retrieve("nobody")
+        server = Server("--api-key", "right")
+        try:
+            with anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as c, self.assertRaises(anthropic.AuthenticationError):
+                c.messages.create(model="m", messages=self.ask, max_tokens=5)
+            with anthropic.Anthropic(base_url=server.url, auth_token="right", max_retries=0) as c:
+                c.messages.create(model="m", messages=self.ask, max_tokens=1)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    why = None if anthropic else find_sdk()
+    if why:
+        print("the SDKs' tests are skipped: " + why)
+        print("0 passed, 0 failed, skipped")
+        sys.exit(0)
+    sys.exit(main(sys.modules[__name__]))

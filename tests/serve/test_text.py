@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""What requests ask of the text, over the wire: sampling, stops, limits, several choices, log-probabilities, forms, calls, reasoning and its
+budget, going on, and the prefix cache as a client sees it.
+
+    python3 tests/serve/test_text.py [-v] [TestName.test_name ...]
+
+The last line is 'N passed, N failed'."""
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from helper import *
+
+S = None
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a place", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"], "additionalProperties": False}}}
+TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"utc": {"type": "boolean"}}, "required": ["utc"]}}}
+
+
+def setUpModule():
+    global S
+    S = Server("--cache-min-tokens", "16")
+
+
+def tearDownModule():
+    code = S.stop()
+    if code != 0:
+        raise AssertionError("exit status %d: %s" % (code, S.log[-3000:]))
+
+
+def ask(text="def add(a, b):", **more):
+    return S.json(CHAT, chat(text, **{"max_tokens": 40, "ignore_eos": True, **more}))
+
+
+def text_of(j, i=0):
+    return j["choices"][i]["message"]["content"]
+
+
+def streamed(body, path=CHAT):
+    status, _, text = S.post(path, {**body, "stream": True})
+    if status != 200:
+        raise AssertionError("%d %s" % (status, text))
+    return events(text)
+
+
+class Sampling(unittest.TestCase):
+    def test_stream_is_the_same_text(self):
+        for more in ({}, {"temperature": 1, "seed": 5}, {"stop": ["\n"]}):
+            body = chat("import os", max_tokens=60, ignore_eos=True, **more)
+            whole = S.json(CHAT, body)
+            parts = streamed({**body, "stream_options": {"include_usage": True}})
+            self.assertEqual("".join(p["choices"][0]["delta"].get("content") or "" for p in parts[:-1] if p["choices"]), text_of(whole))
+            self.assertEqual(parts[-1], "[DONE]")
+            self.assertEqual(parts[-2]["choices"], [])
+            self.assertEqual(parts[-2]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+
+    def test_seeds(self):
+        a, b, c = (text_of(ask(temperature=1, seed=s)) for s in (1, 1, 2))
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, c)
+        drawn = ask(temperature=1)
+        self.assertEqual(text_of(drawn), text_of(ask(temperature=1, seed=drawn["seed"])))
+
+    def test_several_choices(self):
+        j = ask(n=3, temperature=1, seed=10)
+        for i in range(3):
+            self.assertEqual(text_of(j, i), text_of(ask(temperature=1, seed=10 + i)))
+        self.assertEqual(j["usage"]["completion_tokens"], 120)
+        same = ask(n=2)
+        self.assertEqual(text_of(same, 0), text_of(same, 1))
+        by = {}
+        for p in streamed(chat("def add(a, b):", max_tokens=40, ignore_eos=True, n=3, temperature=1, seed=10))[:-1]:
+            for c in p["choices"]:
+                by[c["index"]] = by.get(c["index"], "") + (c["delta"].get("content") or "")
+        self.assertEqual([by[i] for i in range(3)], [text_of(j, i) for i in range(3)])
+
+    def test_more_choices_than_sessions(self):
+        server = Server("--parallel", "2", "--max-n", "6")
+        try:
+            j = server.json(CHAT, chat("x = 1", n=6, temperature=1, seed=1, max_tokens=10, ignore_eos=True))
+            self.assertEqual(len({c["message"]["content"] for c in j["choices"]} | {"x"}), 1 + len({c["message"]["content"] for c in j["choices"]}))
+            self.assertEqual([c["index"] for c in j["choices"]], list(range(6)))
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_stop_strings(self):
+        whole = text_of(ask())
+        for a, b in ((5, 8), (10, 11), (0, 3)):
+            stop = whole[a:b]
+            j = ask(stop=["never there", stop])
+            self.assertEqual(text_of(j) or "", whole[:whole.index(stop)])
+            self.assertEqual(j["choices"][0]["finish_reason"], "stop")
+        m = S.json("/v1/messages", {"messages": [{"role": "user", "content": "def add(a, b):"}], "max_tokens": 40, "stop_sequences": [whole[5:8]]})
+        self.assertEqual((m["stop_reason"], m["stop_sequence"]), ("stop_sequence", whole[5:8]))
+
+    def test_bias_and_limits(self):
+        first = S.json("/tokenize", {"content": text_of(ask(max_tokens=1))})["tokens"][0]
+        j = ask(max_tokens=1, logit_bias={str(first): -100})
+        self.assertNotEqual(text_of(j), text_of(ask(max_tokens=1)))
+        self.assertEqual(j["choices"][0]["finish_reason"], "length")
+        none = ask(max_tokens=0)
+        self.assertEqual((none["usage"]["completion_tokens"], none["choices"][0]["finish_reason"]), (0, "length"))
+        full = ask(max_tokens=-1)
+        self.assertEqual(full["usage"]["total_tokens"], 2048)
+        self.assertEqual(full["choices"][0]["finish_reason"], "length")
+
+    def test_context_boundary(self):
+        def prompt(n):
+            return {"prompt": [100] * n, "max_tokens": 4, "ignore_eos": True}
+        self.assertEqual(S.json("/v1/completions", prompt(2047))["usage"]["completion_tokens"], 1)
+        self.assertEqual(S.json("/v1/completions", prompt(2044))["usage"]["completion_tokens"], 4)
+        for n in (2048, 2049, 5000):
+            status, _, body = S.post("/v1/completions", prompt(n))
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (400, "context_length_exceeded"))
+        status, _, body = S.post("/v1/messages", {"messages": [{"role": "user", "content": "a b " * 2000}], "max_tokens": 5})
+        self.assertRegex(json.loads(body)["error"]["message"], r"^prompt is too long: \d+ tokens > 2048 maximum")
+
+    def test_completions(self):
+        j = S.json("/v1/completions", {"prompt": ["def a():", [100, 101, 102]], "max_tokens": 5, "ignore_eos": True, "n": 2, "temperature": 1, "seed": 1})
+        self.assertEqual([c["index"] for c in j["choices"]], [0, 1, 2, 3])
+        one = S.json("/v1/completions", {"prompt": "def a():", "max_tokens": 5, "ignore_eos": True, "temperature": 1, "seed": 2})
+        self.assertEqual(j["choices"][1]["text"], one["choices"][0]["text"])
+        for bad in (-1, 4096, 10 ** 7):
+            self.assertEqual(S.post("/v1/completions", {"prompt": [bad]})[0], 400)
+
+
+class Honest(unittest.TestCase):
+    """What a request may ask for beside the text."""
+
+    def test_speculation_off(self):
+        usual, plain = ask(max_tokens=60), ask(max_tokens=60, speculative={"mode": "off"})
+        self.assertEqual(plain["choices"], usual["choices"])
+        self.assertEqual(plain["timings"]["draft_n"], 0)
+        self.assertGreater(usual["timings"]["draft_n"], 0)
+        self.assertNotIn("ignored", plain)
+        self.assertEqual(ask(max_tokens=5, speculative={"budget": 9, "mode": "chain"})["ignored"], ["speculative.budget", "speculative.mode"])
+
+    def test_special_tokens_are_shown(self):
+        bos = S.json("/tokenize", {"content": "<|im_start|>"})["tokens"][0]
+        body = {"prompt": "a", "max_tokens": 3, "ignore_eos": True, "logit_bias": {str(bos): 100}}
+        self.assertEqual(S.json("/v1/completions", body)["choices"][0]["text"], "")
+        self.assertEqual(S.json("/v1/completions", {**body, "special": True})["choices"][0]["text"], "<|im_start|>" * 3)
+
+    def test_progress(self):
+        parts = streamed(chat("return " * 900, max_tokens=2, return_progress=True, prefix_cache={"scope": "off"}))
+        seen = [p["prompt_progress"] for p in parts[:-1] if "prompt_progress" in p]
+        self.assertGreater(len(seen), 2)
+        self.assertEqual(sorted(x["processed"] for x in seen), [x["processed"] for x in seen])
+
+    def test_tokens_returned(self):
+        j = S.json("/v1/completions", {"prompt": "def f", "max_tokens": 9, "ignore_eos": True, "return_tokens": True})
+        ids = j["choices"][0].get("tokens") or j.get("tokens")
+        self.assertEqual(S.json("/detokenize", {"tokens": ids})["content"], j["choices"][0]["text"])
+
+
+class Logprobs(unittest.TestCase):
+    def test_chat(self):
+        j = ask(logprobs=True, top_logprobs=5)
+        content = j["choices"][0]["logprobs"]["content"]
+        self.assertEqual("".join(bytes(t["bytes"]).decode("utf-8", "replace") for t in content), text_of(j))
+        self.assertEqual(len(content), 40)
+        for t in content:
+            self.assertEqual(len(t["top_logprobs"]), 5)
+            self.assertAlmostEqual(t["logprob"], t["top_logprobs"][0]["logprob"])      # greedy
+            self.assertLessEqual(sum(math.exp(x["logprob"]) for x in t["top_logprobs"]), 1.0001)
+        again = []
+        for p in streamed(chat("def add(a, b):", max_tokens=40, ignore_eos=True, logprobs=True, top_logprobs=5))[:-1]:
+            again += ((p["choices"][0].get("logprobs") or {}).get("content") or []) if p["choices"] else []
+        self.assertEqual(again, content)
+
+    def test_scoring(self):
+        """echo with log-probabilities: those of the prompt are those that generating it gave."""
+        made = S.json("/v1/completions", {"prompt": "def add(a, b):", "max_tokens": 20, "ignore_eos": True, "logprobs": 2})["choices"][0]
+        scored = S.json("/v1/completions", {"prompt": "def add(a, b):" + made["text"], "max_tokens": 0, "echo": True, "logprobs": 2})["choices"][0]
+        self.assertEqual(scored["text"], "def add(a, b):" + made["text"])
+        lp = scored["logprobs"]
+        self.assertIsNone(lp["token_logprobs"][0])
+        if lp["tokens"][-20:] == made["logprobs"]["tokens"]:           # the text was cut into the same tokens again
+            self.assertEqual(lp["token_logprobs"][-20:], made["logprobs"]["token_logprobs"])
+        self.assertEqual("".join(lp["tokens"]), scored["text"])
+
+
+class Forms(unittest.TestCase):
+    SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+              "required": ["name", "age"], "additionalProperties": False}
+
+    def valid(self, text):
+        j = json.loads(text)
+        self.assertEqual(set(j), {"name", "age"})
+        self.assertLessEqual(len(j["name"]), 10)
+        self.assertTrue(0 <= j["age"] <= 99)
+
+    def test_schema_in_each_dialect(self):
+        flat = {"type": "json_schema", "name": "x", "schema": self.SCHEMA}
+        for temperature in (0, 1):
+            more = {"temperature": temperature, "seed": 3}
+            j = S.json(CHAT, chat("A person", max_tokens=300, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": self.SCHEMA}}, **more))
+            self.valid(text_of(j))
+            self.assertEqual(j["choices"][0]["finish_reason"], "stop")
+            r = S.json("/v1/responses", {"input": "A person", "max_output_tokens": 300, "text": {"format": flat}, "temperature": temperature})
+            self.valid(r["output"][0]["content"][0]["text"])
+            m = S.json("/v1/messages", {"messages": [{"role": "user", "content": "A person"}], "max_tokens": 300, "output_config": {"format": {"type": "json_schema", "schema": self.SCHEMA}}})
+            self.valid(m["content"][0]["text"])
+
+    def test_grammar(self):
+        j = S.json(CHAT, chat("Yes or no?", max_tokens=20, grammar='root ::= "yes" | "no"'))
+        self.assertIn(text_of(j), ("yes", "no"))
+        self.assertEqual(S.post(CHAT, chat("a", grammar="root ::= (")) [0], 400)
+        self.assertEqual(S.post(CHAT, chat("a", response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}))[0], 400)
+
+    def test_json_object(self):
+        j = S.json(CHAT, chat("An object", max_tokens=400, response_format={"type": "json_object"}, temperature=1, seed=1))
+        if j["choices"][0]["finish_reason"] == "stop":
+            self.assertIsInstance(json.loads(text_of(j)), dict)
+
+
+class Calls(unittest.TestCase):
+    def valid(self, name, arguments):
+        if name == "get_weather":
+            self.assertIn(arguments["city"], ("Oslo", "Rome"))
+            self.assertTrue(1 <= arguments["days"] <= 9)
+        else:
+            self.assertEqual(name, "get_time")
+            self.assertIsInstance(arguments["utc"], bool)
+
+    def test_forced(self):
+        for choice, allowed in (("required", {"get_weather", "get_time"}), ({"type": "function", "function": {"name": "get_weather"}}, {"get_weather"})):
+            for more in ({}, {"temperature": 1, "seed": 4}):
+                body = chat("What now?", max_tokens=200, tools=[WEATHER, TIME], tool_choice=choice, parallel_tool_calls=False, **more)
+                j = S.json(CHAT, body)
+                (call,) = j["choices"][0]["message"]["tool_calls"]
+                self.assertEqual(j["choices"][0]["finish_reason"], "tool_calls")
+                self.assertIn(call["function"]["name"], allowed)
+                self.valid(call["function"]["name"], json.loads(call["function"]["arguments"]))
+                parts = streamed(body)
+                deltas = [d for p in parts[:-1] if p["choices"] for d in p["choices"][0]["delta"].get("tool_calls") or []]
+                self.assertEqual("".join(d["function"].get("arguments") or "" for d in deltas), call["function"]["arguments"])
+                self.assertEqual([d["function"]["name"] for d in deltas if d["function"].get("name")], [call["function"]["name"]])
+
+    def test_other_dialects(self):
+        m = S.json("/v1/messages", {"messages": [{"role": "user", "content": "What now?"}], "max_tokens": 200, "tool_choice": {"type": "tool", "name": "get_weather"},
+                                    "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}]})
+        self.assertEqual(m["stop_reason"], "tool_use")
+        self.valid("get_weather", [b for b in m["content"] if b["type"] == "tool_use"][0]["input"])
+        r = S.json("/v1/responses", {"input": "What now?", "max_output_tokens": 200, "tool_choice": "required", "parallel_tool_calls": False,
+                                     "tools": [{"type": "function", "name": "get_time", "parameters": TIME["function"]["parameters"]}]})
+        (call,) = [o for o in r["output"] if o["type"] == "function_call"]
+        self.valid("get_time", json.loads(call["arguments"]))
+
+    def test_none_and_unknown(self):
+        j = S.json(CHAT, chat("What now?", max_tokens=30, tools=[WEATHER], tool_choice="none"))
+        self.assertFalse(j["choices"][0]["message"].get("tool_calls"))
+        self.assertEqual(S.post(CHAT, chat("a", tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "nobody"}}))[0], 400)
+
+    def test_round_trip(self):
+        """The second turn brings the call back with its arguments written otherwise; the prompt goes on from the very tokens all the same."""
+        first = chat("What is the weather like in the north these days, and for how long will it last?", max_tokens=200, tools=[WEATHER],
+                     tool_choice={"type": "function", "function": {"name": "get_weather"}})
+        j = S.json(CHAT, first)
+        (call,) = j["choices"][0]["message"]["tool_calls"]
+        shuffled = dict(reversed(list(json.loads(call["function"]["arguments"]).items())))
+        call["function"]["arguments"] = json.dumps(shuffled, indent=3)
+        second = {**first, "tool_choice": "auto", "max_tokens": 10,
+                  "messages": first["messages"] + [j["choices"][0]["message"], {"role": "tool", "tool_call_id": call["id"], "content": "rain"}]}
+        k = S.json(CHAT, second)
+        cached, whole = k["usage"]["prompt_tokens_details"]["cached_tokens"], j["usage"]["total_tokens"]
+        self.assertGreaterEqual(cached, whole - 8)                     # all but the forced end of the call, which no pass has read
+        self.assertGreater(cached, j["usage"]["prompt_tokens"] + 5)
+        call["function"]["name"] = "get_time"      # an edited history is taken as it is
+        k = S.json(CHAT, second)
+        self.assertLess(k["usage"]["prompt_tokens_details"]["cached_tokens"], j["usage"]["prompt_tokens"])
+
+
+class Reasoning(unittest.TestCase):
+    def opened(self, **more):
+        """The demo's template knows no reasoning, but an answer that is gone on with may be in the middle of it."""
+        return S.json(CHAT, {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\n"}], "continue_final_message": True,
+                             "max_tokens": 60, "ignore_eos": True, **more})
+
+    def test_budget(self):
+        j = self.opened(reasoning={"max_tokens": 12})
+        c = j["choices"][0]
+        # The small model may begin to reason again, which is ended at once: so the text counts, not the figure.
+        self.assertTrue(10 <= S.json("/tokenize", {"content": c["message"]["reasoning_content"]})["count"] <= 16)
+        self.assertTrue(c["message"]["content"])
+        self.assertEqual(c["finish_details"]["close_kind"], "hard")
+        free = self.opened()
+        self.assertEqual(free["usage"]["completion_tokens_details"]["reasoning_tokens"], 60)
+
+    def test_form_after_reasoning(self):
+        j = self.opened(reasoning={"max_tokens": 8}, max_tokens=200, ignore_eos=False, grammar='root ::= "yes" | "no"')
+        self.assertIn(j["choices"][0]["message"]["content"], ("yes", "no"))
+        self.assertTrue(j["choices"][0]["message"]["reasoning_content"])
+
+    def test_exact_with_and_without_speculation(self):
+        plain = Server("-d", "none", "--ngram", "off", "--parallel", "1", "--cache-ram", "0")
+        try:
+            for more in (dict(reasoning={"max_tokens": 12}), dict(reasoning={"max_tokens": 9}, max_tokens=200, ignore_eos=False, grammar='root ::= "yes" | "no"'),
+                         dict(reasoning={"max_tokens": 10}, temperature=1, seed=3)):
+                body = {"messages": [{"role": "user", "content": "def f"}, {"role": "assistant", "content": "<think>\n"}], "continue_final_message": True,
+                        "max_tokens": 60, "ignore_eos": True, **more}
+                self.assertEqual(S.json(CHAT, body)["choices"], plain.json(CHAT, body)["choices"])
+        finally:
+            self.assertEqual(plain.stop(), 0)
+
+
+class GoingOn(unittest.TestCase):
+    def test_continue(self):
+        whole = text_of(ask("x = 3", max_tokens=30))
+        cut = whole[:len(whole) // 2]
+        j = S.json(CHAT, {"messages": [{"role": "user", "content": "x = 3"}, {"role": "assistant", "content": cut}], "continue_final_message": True, "max_tokens": 5,
+                          "ignore_eos": True})
+        self.assertTrue((cut + text_of(j)).startswith(cut))
+
+    def test_turns_are_not_read_again(self):
+        messages = [{"role": "system", "content": "You write code. " * 20}, {"role": "user", "content": "def first(a):"}]
+        for turn in range(4):
+            j = S.json(CHAT, {"messages": messages, "max_tokens": 30})
+            cached, prompt = j["usage"]["prompt_tokens_details"]["cached_tokens"], j["usage"]["prompt_tokens"]
+            if turn:
+                self.assertGreaterEqual(cached, before - 3)
+            before = prompt
+            messages += [j["choices"][0]["message"], {"role": "user", "content": "and then %d?" % turn}]
+
+    def test_many_conversations(self):
+        """More of them than sessions: each goes on from the cache, and says what it would have said alone."""
+        plain = Server("-d", "none", "--ngram", "off", "--parallel", "1", "--cache-ram", "0")
+        try:
+            talks = [[{"role": "user", "content": "class Number%d: " % i * 8}] for i in range(9)]
+            for turn in range(3):
+                for t in talks:
+                    j = S.json(CHAT, {"messages": t, "max_tokens": 20})
+                    self.assertEqual(j["choices"], plain.json(CHAT, {"messages": t, "max_tokens": 20})["choices"])
+                    if turn:
+                        self.assertGreater(j["usage"]["prompt_tokens_details"]["cached_tokens"], 40)
+                    t += [j["choices"][0]["message"], {"role": "user", "content": "go on"}]
+        finally:
+            self.assertEqual(plain.stop(), 0)
+
+    def test_a_restart(self):
+        folder = tempfile.mkdtemp(prefix="ratoon-serve-")
+        options = ["--cache-dir", folder, "--cache-min-tokens", "16"]
+        body = {"messages": [{"role": "system", "content": "You write code. " * 30}, {"role": "user", "content": "def f(x):"}], "max_tokens": 20}
+        try:
+            server = Server(*options)
+            first = server.json(CHAT, body)
+            self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertEqual(server.stop(), 0)
+            self.assertTrue(os.listdir(folder))
+            server = Server(*options)
+            second = server.json(CHAT, body)
+            self.assertEqual(second["choices"], first["choices"])
+            self.assertGreater(second["usage"]["prompt_tokens_details"]["cached_tokens"], 60)
+            self.assertEqual(server.metrics()['ratoon_snapshot_hits_total{tier="disk"}'] >= 1, True)
+            self.assertEqual(server.stop(), 0)
+        finally:
+            shutil.rmtree(folder)
+
+    def test_responses_are_stored(self):
+        r = S.json("/v1/responses", {"input": "def f(x):", "max_output_tokens": 10})
+        self.assertEqual(S.json("/v1/responses/" + r["id"])["output"], r["output"])
+        follow = S.json("/v1/responses", {"input": "and?", "previous_response_id": r["id"], "max_output_tokens": 10})
+        self.assertEqual(follow["previous_response_id"], r["id"])
+        self.assertGreater(follow["usage"]["input_tokens"], r["usage"]["input_tokens"] + 5)
+        status, _, body = S.post("/v1/responses", {"input": "and?", "previous_response_id": "resp_nowhere"})
+        self.assertEqual((status, json.loads(body)["error"]["code"]), (400, "previous_response_not_found"))
+        self.assertEqual(S.ask("DELETE", "/v1/responses/" + r["id"])[0], 200)
+        self.assertEqual(S.get("/v1/responses/" + r["id"])[0], 404)
+        self.assertEqual(S.ask("DELETE", "/v1/responses/" + r["id"])[0], 404)
+
+
+class Documents(unittest.TestCase):
+    def test_curl_lines(self):
+        """Every curl line of README and doc/serving.md, against this server."""
+        if not shutil.which("curl"):
+            self.skipTest("no curl")
+        lines = []
+        for name in ("README.md", "doc/serving.md"):
+            with open(os.path.join(ROOT, name)) as f:
+                lines += [l.strip() for l in f if l.startswith("curl ")]
+        self.assertGreater(len(lines), 5)
+        for line in lines:
+            p = subprocess.run(line.replace("http://127.0.0.1:8080", S.url).replace("curl ", "curl -sS --fail-with-body ", 1), shell=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+            self.assertEqual(p.returncode, 0, (line, p.stdout, p.stderr))
+            self.assertRegex(p.stdout, r"choices|content|output")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.modules[__name__]))
