@@ -49,6 +49,7 @@ check: setup
 run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
 
 SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-sanitize
+test: export XDG_CONFIG_HOME := /nonexistent
 test: check
 	$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	$(MAKE) --no-print-directory $(SANITIZE) run-all
