@@ -12,7 +12,7 @@ DESTDIR ?=
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -55,6 +55,9 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
+
+# The line editor of `ratoon chat` is the programs' own: libratoon does not link it.
+ratoon $(BUILD)/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libedit 2>/dev/null || echo -ledit)
 
 ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	$(call SAY,LINK)
@@ -115,6 +118,12 @@ demo: setup
 	@$(MAKE) --no-print-directory ratoon
 	@python3 examples/demo.py
 
+MANUAL  := $(DESTDIR)$(PREFIX)/share/man/man1/ratoon.1
+BASHED  := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ratoon
+ZSHED   := $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ratoon
+FISHED  := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ratoon.fish
+SERVICE := $(DESTDIR)$(PREFIX)/lib/systemd/system/ratoon.service
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/ratoon/models/demo
 	install -m 755 ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
@@ -124,9 +133,15 @@ install: all
 	ln -sf libratoon.so.0 $(DESTDIR)$(PREFIX)/lib/libratoon.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' src/engine/ratoon.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
 	install -m 644 models/demo/*.gguf models/demo/README.md $(DESTDIR)$(PREFIX)/share/ratoon/models/demo/
+	install -d $(dir $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE))
+	./ratoon help --man > $(MANUAL)
+	./ratoon help --completion bash > $(BASHED)
+	./ratoon help --completion zsh > $(ZSHED)
+	./ratoon help --completion fish > $(FISHED)
+	sed -e 's|@PREFIX@|$(PREFIX)|' share/systemd/ratoon.service > $(SERVICE)
 
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon
+	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
 
 clean:
 	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_attend bench/lab_grammar

@@ -20,7 +20,7 @@ BUILD = ROOT / "build-aarch64"
 LIBS = BUILD / "debian"
 CC = "aarch64-linux-gnu-gcc"
 QEMU = "qemu-aarch64"
-DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libmicrohttpd-dev"]
+DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libmicrohttpd-dev", "libedit-dev"]
 TESTS = ["matmul", "ops", "math"]
 LEVELS = ["portable", "neon", "i8mm"]
 DEMO = ["-m", ROOT / "models/demo/ratoon-demo-q8_0.gguf", "-d", ROOT / "models/demo/dflash-ratoon-demo-bf16.gguf"]
@@ -81,7 +81,7 @@ def why_not():
 
 
 def on_arm(*args, cpu="max", **how):
-    return run(QEMU, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", "LD_LIBRARY_PATH=%s/usr/lib/aarch64-linux-gnu" % LIBS, *args, **how)
+    return run(QEMU, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", "-E", "LD_LIBRARY_PATH=%s/usr/lib/aarch64-linux-gnu:%s/lib/aarch64-linux-gnu" % (LIBS, LIBS), *args, **how)
 
 
 
@@ -126,7 +126,7 @@ if __name__ == "__main__":
     made = ["%s/tests/test_%s" % (BUILD.name, t) for t in TESTS] + [BUILD.name + "/ratoon"]
     include, library = LIBS / "usr/include", LIBS / "usr/lib/aarch64-linux-gnu"
     p = subprocess.run(["make", "-j%d" % os.cpu_count(), "--no-print-directory", "BUILD=" + BUILD.name, "CC=" + CC, "SAN=", "PART=7", "CFLAGS=-O2 -g -isystem %s" % include,
-                        "LDFLAGS=-L%s -Wl,-rpath-link,%s" % (library, library), *made], cwd=ROOT)
+                        "LDFLAGS=-L%s -Wl,-rpath-link,%s:%s" % (library, library, LIBS / "lib/aarch64-linux-gnu"), *made], cwd=ROOT)
     if p.returncode:
         sys.exit("test_arm: the aarch64 build failed")
     result = unittest.main(exit=False).result

@@ -25,6 +25,7 @@ RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 MODELS = ["qwen3", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3", "dflash-llama", "small-dflash"]
 TMP = None
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"            # whoever runs the tests may have a configuration
 
 
 def setUpModule():

@@ -50,12 +50,15 @@ check: setup
 run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
 
 SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-sanitize
+test: export XDG_CONFIG_HOME := /nonexistent
 test: check
 	$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	$(MAKE) --no-print-directory $(SANITIZE) run-all
 	python3 tests/deps.py
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
+	python3 tests/test_chat.py
+	python3 tests/test_manual.py
 	@$(MAKE) --no-print-directory test-serve
 	@$(MAKE) --no-print-directory test-arm
 

@@ -28,7 +28,18 @@ static char *property_text(const rt_engine *g, const char *key)
     return s;
 }
 
-static bool has_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)) >= 0; }
+int32_t chat_token(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
+
+static bool has_token(void *engine, const char *text) { return chat_token(engine, text) >= 0; }
+
+ReplyStyle chat_style(rt_engine *g)
+{
+    char *source = property_text(g, "chat_template"), *arch = property_text(g, "model.arch");
+    ReplyStyle style = reply_style(source, source ? strlen(source) : 0, arch ? arch : "", chat_token, g);
+    free(source);
+    free(arch);
+    return style;
+}
 
 Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
 {
@@ -43,19 +54,27 @@ Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
     return st;
 }
 
-static bool tokens_of(const Program *p, int32_t **out, int32_t *n, const TemplateText *t)
+bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to)
 {
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    int32_t *ids = NULL;
-    size_t count = 0;
-    for (size_t i = 0; span && i < t->n_client; i++) span[i] = (rt_span) { t->client[i].at, t->client[i].n };
-    if (span) count = rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, NULL, 0);
-    if (count > 0 && count <= INT32_MAX) ids = malloc(count * sizeof *ids);
-    if (ids) rt_tokenize_prompt(p->engine, t->text, t->n, span, t->n_client, ids, count);
+    size_t n_span = 0, had = (size_t) *n, count = 0;
+    for (size_t i = 0; span && i < t->n_client; i++) {
+        size_t at = t->client[i].at, end = at + t->client[i].n;
+        if (at < from) at = from;
+        if (end > to) end = to;
+        if (at < end) span[n_span++] = (rt_span) { at - from, end - at };
+    }
+    if (span && to > from) count = rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, NULL, 0);
+    int32_t *ids = span && had + count <= INT32_MAX ? realloc(*out, (had + count + 1) * sizeof *ids) : NULL;
+    if (ids) *out = ids;
+    if (ids && count > 0) {
+        rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, ids + had, count);
+        size_t skip = had > 0 && rt_adds_bos(p->engine) && ids[had] == rt_token_bos(p->engine);
+        memmove(ids + had, ids + had + skip, (count - skip) * sizeof *ids);
+        *n += (int32_t) (count - skip);
+    }
     free(span);
-    if (!ids) return complain(p->o, "the prompt of %zu bytes could not be tokenized", t->n) == 0;
-    *out = ids;
-    *n = (int32_t) count;
+    if (!ids || (count == 0 && to > from)) return complain(p->o, "the prompt of %zu bytes could not be tokenized", to - from) == 0;
     return true;
 }
 
@@ -67,6 +86,7 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     TemplateText prompt = { 0 };
     TemplateError err;
     *out = NULL;
+    *n = 0;
     if (memchr(text, 0, len)) return complain(o, "--chat: the text holds a zero byte") == 0;
     if (chat_open(&c, p, &err) != ST_OK) return template_complain(o, &err);
     json_t *messages = json_array(), *kwargs = json_pack("{s:b}", "enable_thinking", o->think);
@@ -76,7 +96,7 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = true, .now = &now };
     if (o->think && !chat_prompt_caps(c)->thinking) note(o, "--think: the model's chat template has no such choice");
     bool good = chat_prompt_render(&prompt, c, &q, &err) == ST_OK || template_complain(o, &err);
-    good = good && tokens_of(p, out, n, &prompt);
+    good = good && chat_append(p, out, n, &prompt, 0, prompt.n);
     template_text_free(&prompt);
     json_decref(messages);
     json_decref(kwargs);

@@ -4,13 +4,20 @@
 
 #include "programs/program.h"
 #include "text/chat_prompt.h"
+#include "text/reply.h"
 
 /* Says what is wrong with a template, with its line and a caret below the place. Returns false. */
 bool template_complain(const Options *o, const TemplateError *err);
 /* The local time, or that of --template-now. */
 struct tm clock_now(const Options *o);
+/* For ReplyOptions and reply_style: ud is the engine. */
+int32_t chat_token(void *engine, const char *text);
 /* What the model's template makes of conversations; a warning about it is noted. */
 Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err);
+/* Appends the tokens of bytes [from, to) of a rendering to (*out)[*n], malloc'd; what begins a text comes only first. False: said. */
+bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to);
+/* How the model writes reasoning and calls. */
+ReplyStyle chat_style(rt_engine *g);
 /* Tokens of the model's prompt for one turn of a user, --system before it; malloc'd. False: said. */
 bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, size_t len);
 

@@ -254,8 +254,6 @@ static void set_names(Server *s)
     for (int32_t i = 0; i < o->alias.n; i++) s->names[s->n_names++] = o->alias.at[i];
 }
 
-static int32_t token_of(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
-
 static char *property_text(const rt_engine *g, const char *key, size_t *n)
 {
     *n = rt_property(g, key, NULL, 0);
@@ -265,15 +263,10 @@ static char *property_text(const rt_engine *g, const char *key, size_t *n)
     return s;
 }
 
-static bool set_style(Server *s)
+static void set_style(Server *s)
 {
-    size_t n, m;
-    char *source = property_text(s->p.engine, "chat_template", &n), *arch = property_text(s->p.engine, "model.arch", &m);
-    if (source && arch) s->style = reply_style(n ? source : NULL, n, arch, token_of, s->p.engine);
+    s->style = chat_style(s->p.engine);
     if (s->o.tool_format) call_format_named(&s->style.calls, s->o.tool_format);
-    free(source);
-    free(arch);
-    return source && arch;
 }
 
 static void set_request_defaults(Server *s)
@@ -342,7 +335,8 @@ static bool load(Serve *v)
     }
     s->store = store_new();
     s->replay = replay_new();
-    if (!set_style(s) || !s->store || !s->replay || !(s->forms = forms_new(g, s->style))) return complain(&s->o, "out of memory") == EXIT_FINE;
+    set_style(s);
+    if (!s->store || !s->replay || !(s->forms = forms_new(g, s->style))) return complain(&s->o, "out of memory") == EXIT_FINE;
     set_request_defaults(s);
     Runner *runner = NULL;
     bool good = open_cache(v) && runner_open(&runner, s);

@@ -1,6 +1,7 @@
 /* commands.c - the register of commands, and the two that speak about the others. */
 #include <string.h>
 
+#include "programs/manual.h"
 #include "programs/program.h"
 
 static int cmd_help(int argc, char **argv);
@@ -15,6 +16,13 @@ const Command commands[] = {
       "  ratoon run -m model.gguf -p 'A person: ' --json-schema '{\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"}}}'\n"
       "Speculation never changes the text: with a drafter or without, for any --budget, the same seed gives the same tokens.\n"
       "Ctrl-C once ends the text (exit code 0), twice ends the program (130).\n" },
+    { "chat", cmd_chat, "", "Talks with a model, at the terminal or with one message from a pipe.",
+      "Examples:\n"
+      "  ratoon chat -m qwen3.5-4b.gguf --temp 0.7 --system 'Answer briefly.'\n"
+      "  git diff | ratoon chat -m model.gguf --system 'Review this change.'\n"
+      "At the terminal /help lists the commands, Ctrl-C ends an answer (twice: the program, exit code 130), Ctrl-D leaves. Several lines make\n"
+      "one message between \"\"\" and \"\"\", with \\ at a line's end, with Alt-Enter, or pasted. An answer stays in the history as the tokens\n"
+      "that the model wrote, so that no turn is read twice. From a pipe all of the input is one message, and commands are text.\n" },
     { "serve", cmd_serve, "", "Answers the HTTP interfaces of OpenAI (Chat, Completions, Responses) and Anthropic (Messages) with a local model.",
       "Examples:\n"
       "  ratoon serve                                                      the demo pair on http://127.0.0.1:8080\n"
@@ -66,7 +74,8 @@ const Command commands[] = {
       "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q4_0. Vectors, norms, convolutions and routers stay F32.\n"
       "IN may be any part of a split file; OUT appears when it is complete.\n"
       "Example:\n  ratoon quantize qwen3.5-4b-BF16.gguf qwen3.5-4b-Q4_K_M.gguf Q4_K_M\n" },
-    { "help", cmd_help, "[COMMAND]", "Explains a command.", "" },
+    { "help", cmd_help, "[COMMAND]", "Explains a command; writes the manual page and the completions of shells.",
+      "Examples:\n  ratoon help --man | man -l -\n  ratoon help --completion bash > ~/.local/share/bash-completion/completions/ratoon\n" },
     { "version", cmd_version, "", "Prints the version.", "" },
     { 0 },
 };
@@ -83,7 +92,7 @@ void commands_list(FILE *f)
     fputs("Usage: ratoon COMMAND [options]\n\n"
           "Runs language models on this machine, several tokens per pass, with exactly the text of ordinary decoding.\n\n", f);
     for (const Command *c = commands; c->name; c++) fprintf(f, "  %-12s%s\n", c->name, c->summary);
-    fputs("\nStart with:   ratoon run -p 'def hello(name):'\nThe rest:     ratoon help COMMAND\n", f);
+    fputs("\nStart with:   ratoon run -p 'def hello(name):'\nThe rest:     ratoon help COMMAND, or the manual: ratoon help --man | man -l -\n", f);
 }
 
 static int cmd_help(int argc, char **argv)
@@ -91,6 +100,19 @@ static int cmd_help(int argc, char **argv)
     Options o;
     int status;
     if (!options_read(&o, argc, argv, &status)) return status;
+    if ((o.man || o.completion) && (o.n_words > 0 || (o.man && o.completion))) {
+        fputs("ratoon help: --man and --completion stand alone\n", stderr);
+        return EXIT_USAGE;
+    }
+    if (o.man) {
+        manual_write(stdout);
+        return output_done(&o);
+    }
+    if (o.completion) {
+        if (completion_write(stdout, o.completion)) return output_done(&o);
+        fprintf(stderr, "ratoon help: --completion is '%s', expected bash, zsh or fish\n", o.completion);
+        return EXIT_USAGE;
+    }
     if (o.n_words == 0) {
         commands_list(stdout);
         return output_done(&o);

@@ -2,24 +2,28 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "programs/config.h"
 
 typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET, KIND_SWITCH } Kind;
 
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64, C_DOCTOR = 128, C_EVAL = 256,
-    C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048, C_SERVE = 4096,
-    C_DRAWS = C_RUN | C_BENCH,
-    C_LOADS = C_SERVE | C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
+    C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048, C_SERVE = 4096, C_CHAT = 8192, C_HELP = 16384,
+    C_DRAWS = C_RUN | C_BENCH | C_CHAT,
+    C_LOADS = C_SERVE | C_CHAT | C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
     C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER,
+    C_WORKS = 0x7fffffff & ~C_HELP,
 };
 
 static const struct { const char *name; uint32_t bit; } command_bits[] = {
     { "run", C_RUN }, { "logits", C_LOGITS }, { "tokenize", C_TOKENIZE }, { "detokenize", C_DETOKENIZE }, { "inspect", C_INSPECT }, { "plan", C_PLAN },
     { "verify", C_VERIFY }, { "doctor", C_DOCTOR }, { "eval", C_EVAL }, { "bench", C_BENCH }, { "quantize", C_QUANTIZE },
-    { "render", C_RENDER }, { "serve", C_SERVE },
+    { "render", C_RENDER }, { "serve", C_SERVE }, { "chat", C_CHAT }, { "help", C_HELP },
 };
 
 typedef struct {
@@ -48,13 +52,17 @@ static const OptionSpec table[] = {
     { "--system", NULL, KIND_TEXT, "TEXT", AT(system), 0, 0, C_RUN, "with --chat: the system message before it" },
     { "--think", NULL, KIND_FLAG, NULL, AT(think), 0, 0, C_RUN, "with --chat: the model may reason first, where its template has that choice" },
     { "--no-think", NULL, KIND_FLAG, NULL, AT(no_think), 0, 0, C_RUN, "with --chat: it answers at once (the default)" },
+    { "--system", NULL, KIND_TEXT, "TEXT", AT(system), 0, 0, C_CHAT, "the system message" },
+    { "--think", NULL, KIND_FLAG, NULL, AT(think), 0, 0, C_CHAT, "the model may reason before it answers, where its template has that choice" },
+    { "--no-think", NULL, KIND_FLAG, NULL, AT(no_think), 0, 0, C_CHAT, "it answers at once (the default)" },
+    { "--no-history", NULL, KIND_FLAG, NULL, AT(no_history), 0, 0, C_CHAT, "what is typed is not kept (otherwise the last 1000 messages in $XDG_STATE_HOME/ratoon/history)" },
     { "--template", NULL, KIND_TEXT, "FILE", AT(template_file), 0, 0, C_RENDER, "a chat template, instead of a model's" },
     { "--input", NULL, KIND_TEXT, "CASE.json", AT(input), 0, 0, C_RENDER, "the conversation: messages, tools, documents, add_generation_prompt, kwargs, special_tokens" },
-    { "--template-now", NULL, KIND_SEED, "SECONDS", AT(template_now), 0, 0, C_RUN | C_RENDER | C_SERVE, "the clock that a template sees, in seconds since 1970 (default: now)" },
-    { "--template-lax", NULL, KIND_FLAG, NULL, AT(template_lax), 0, 0, C_RUN | C_RENDER | C_SERVE, "an attribute of something undefined is undefined, not an error" },
+    { "--template-now", NULL, KIND_SEED, "SECONDS", AT(template_now), 0, 0, C_RUN | C_RENDER | C_SERVE | C_CHAT, "the clock that a template sees, in seconds since 1970 (default: now)" },
+    { "--template-lax", NULL, KIND_FLAG, NULL, AT(template_lax), 0, 0, C_RUN | C_RENDER | C_SERVE | C_CHAT, "an attribute of something undefined is undefined, not an error" },
     { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE | C_VERIFY | C_BENCH, "control tokens written in the text become tokens, BOS is added where the file asks for it" },
     { "--nfc", NULL, KIND_FLAG, NULL, AT(nfc), 0, 0, C_TOKENIZE, "normalise the text to NFC first, as Hugging Face tokenizers of Qwen do" },
-    { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_DRAWS | C_VERIFY, "tokens to generate at most (run: to the context's end; verify 64; bench 128, with --prompt-tokens 32)" },
+    { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_DRAWS | C_VERIFY, "tokens to generate at most (run, chat: to the context's end; verify 64; bench 128, with --prompt-tokens 32)" },
     { "--ctx", NULL, KIND_INT, "N", AT(ctx), 1, 1 << 24, C_LOADS & ~C_SERVE, "context in tokens (default: the model's, 8192, or what fits in memory)" },
     { "--ctx", "--max-ctx", KIND_INT, "N", AT(ctx), 1, 1 << 24, C_SERVE, "context of each session in tokens (default: the model's or 131072, halved until all sessions fit in 80 % of free memory)" },
     { "--host", NULL, KIND_TEXT, "ADDRESS", AT(host), 0, 0, C_SERVE, "where to listen: an address, a name, or unix:/path (default 127.0.0.1, this machine only)" },
@@ -95,7 +103,7 @@ static const OptionSpec table[] = {
     { "--cache-disk", NULL, KIND_INT, "MIB", AT(cache_disk), 1, 1 << 24, C_SERVE, "bytes of --cache-dir (default 4096)" },
     { "--cache-min-tokens", NULL, KIND_INT, "N", AT(cache_min_tokens), 1, 1 << 24, C_SERVE, "shorter beginnings are not worth remembering (default 256)" },
     { "--snapshot-interval", NULL, KIND_INT, "N", AT(cache_interval), 64, 1 << 24, C_SERVE, "in long prompts remember every so many tokens (default 8192)" },
-    { "--draft-ctx", NULL, KIND_INT, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH | C_SERVE, "the drafter's ring of keys and values (default: its window, at least 4096)" },
+    { "--draft-ctx", NULL, KIND_INT, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT, "the drafter's ring of keys and values (default: its window, at least 4096)" },
     { "--chunk", NULL, KIND_INT, "N", AT(chunk), 1, 4096, C_LOADS, "prompt tokens per pass (default 256)" },
     { "--temp", NULL, KIND_REAL, "T", AT(temp), 0, 1000, C_DRAWS | C_SERVE, "temperature; below 1e-5 greedy (default 0)" },
     { "--top-p", NULL, KIND_REAL, "P", AT(top_p), 0.000001, 1, C_DRAWS | C_SERVE, "keep the likeliest tokens that hold this much probability (default 1: all)" },
@@ -109,15 +117,15 @@ static const OptionSpec table[] = {
     { "--stop", NULL, KIND_TEXTS, "TEXT", AT(stop), 0, 0, C_RUN, "end before this text appears; may be given up to 16 times" },
     { "--grammar", NULL, KIND_TEXT, "FILE", AT(grammar), 0, 0, C_RUN, "the text must follow this grammar (doc/grammar.md)" },
     { "--json-schema", NULL, KIND_TEXT, "FILE", AT(json_schema), 0, 0, C_RUN, "the text must be JSON that is valid by this schema: a file, or the schema itself from its {" },
-    { "--ignore-eos", NULL, KIND_FLAG, NULL, AT(ignore_eos), 0, 0, C_DRAWS, "go on after the model's end token" },
-    { "--budget", NULL, KIND_BUDGET, "auto|N", AT(budget), 1, 63, C_RUN | C_PLAN | C_BENCH | C_SERVE, "draft tokens checked per pass; auto measures what pays, plain decoding included" },
-    { "--ngram", NULL, KIND_SWITCH, "on|off", AT(ngram), 0, 0, C_RUN | C_PLAN | C_BENCH | C_VERIFY | C_SERVE,
+    { "--ignore-eos", NULL, KIND_FLAG, NULL, AT(ignore_eos), 0, 0, C_DRAWS & ~C_CHAT, "go on after the model's end token" },
+    { "--budget", NULL, KIND_BUDGET, "auto|N", AT(budget), 1, 63, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT, "draft tokens checked per pass; auto measures what pays, plain decoding included" },
+    { "--ngram", NULL, KIND_SWITCH, "on|off", AT(ngram), 0, 0, C_RUN | C_PLAN | C_BENCH | C_VERIFY | C_SERVE | C_CHAT,
       "guess from what the text says already: needs no drafter, pays on edits and quotations (default on)" },
-    { "--draft-block", NULL, KIND_INT, "N", AT(draft_block), 2, 33, C_RUN | C_PLAN | C_BENCH | C_VERIFY | C_SERVE,
+    { "--draft-block", NULL, KIND_INT, "N", AT(draft_block), 2, 33, C_RUN | C_PLAN | C_BENCH | C_VERIFY | C_SERVE | C_CHAT,
       "rows of a proposal, the root's with them (default: what the drafter was trained for; beyond it is worth measuring)" },
     { "--budget", NULL, KIND_TEXT, "LIST", AT(budgets), 0, 0, C_VERIFY, "tree budgets to try (default 8,22,60,auto)" },
-    { "--tree", NULL, KIND_FLAG, NULL, AT(tree), 0, 0, C_RUN | C_BENCH | C_SERVE, "check a tree of guesses (the default)" },
-    { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_RUN | C_BENCH | C_SERVE, "check only the likeliest guess of every depth" },
+    { "--tree", NULL, KIND_FLAG, NULL, AT(tree), 0, 0, C_RUN | C_BENCH | C_SERVE | C_CHAT, "check a tree of guesses (the default)" },
+    { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_RUN | C_BENCH | C_SERVE | C_CHAT, "check only the likeliest guess of every depth" },
     { "--chain", NULL, KIND_FLAG, NULL, AT(chain), 0, 0, C_VERIFY, "only chains, no trees" },
     { "--prefix", NULL, KIND_TEXT, "IDS", AT(prefix), 0, 0, C_LOGITS, "tokens committed first, not in the output: 7,8,9 or @FILE" },
     { "--parents", NULL, KIND_TEXT, "LIST", AT(parents), 0, 0, C_LOGITS, "the rows are one tree of at most 64: -1,0,0 (without it: a chain)" },
@@ -157,7 +165,11 @@ static const OptionSpec table[] = {
     { "--csv", NULL, KIND_TEXT, "FILE", AT(csv), 0, 0, C_BENCH, "also write comma-separated values, what was run and where in comments" },
     { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH, "also draw the result" },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_RUN, "print figures of the run on standard error" },
+    { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_CHAT, "print figures of each answer on standard error" },
     { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER, "say nothing on standard error but errors" },
+    { "--config", NULL, KIND_TEXT, "FILE", AT(config), 0, 0, C_WORKS, "take options from FILE (default: $XDG_CONFIG_HOME/ratoon/config, if there is one); the command line wins" },
+    { "--man", NULL, KIND_FLAG, NULL, AT(man), 0, 0, C_HELP, "print the manual page, in mdoc" },
+    { "--completion", NULL, KIND_TEXT, "bash|zsh|fish", AT(completion), 0, 0, C_HELP, "print the completions of that shell" },
 };
 
 enum { N_OPTIONS = sizeof table / sizeof *table };
@@ -180,11 +192,23 @@ static const OptionSpec *find(uint32_t bit, const char *name, size_t n)
     return NULL;
 }
 
+/* "ratoon COMMAND: FILE:LINE: ...". Returns false. */
+static bool refuse(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(const Options *o, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "ratoon %s: %s%s", o->command, o->where ? o->where : "", o->where ? ": " : "");
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return false;
+}
+
 /* Between its limits, written without a point for whole numbers. */
 static bool out_of_range(const Options *o, const OptionSpec *s, const char *value)
 {
-    fprintf(stderr, "ratoon %s: %s is '%s', expected a %snumber from %.10g to %.10g\n", o->command, s->name, value, s->kind == KIND_REAL ? "" : "whole ", s->min, s->max);
-    return false;
+    return refuse(o, "%s is '%s', expected a %snumber from %.10g to %.10g", s->name, value, s->kind == KIND_REAL ? "" : "whole ", s->min, s->max);
 }
 
 static bool read_value(Options *o, const OptionSpec *s, const char *value)
@@ -200,18 +224,12 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
         return true;
     case KIND_TEXTS: {
         TextList *list = (TextList *) place;
-        if (!*value || list->n == TEXTS_MAX || strlen(value) > 512) {
-            fprintf(stderr, "ratoon %s: %s expects a text of 1 to 512 bytes, at most %d times\n", o->command, s->name, TEXTS_MAX);
-            return false;
-        }
+        if (!*value || list->n == TEXTS_MAX || strlen(value) > 512) return refuse(o, "%s expects a text of 1 to 512 bytes, at most %d times", s->name, TEXTS_MAX);
         list->at[list->n++] = value;
         return true;
     }
     case KIND_SWITCH:
-        if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0) {
-            fprintf(stderr, "ratoon %s: %s is '%s', expected on or off\n", o->command, s->name, value);
-            return false;
-        }
+        if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0) return refuse(o, "%s is '%s', expected on or off", s->name, value);
         *(int32_t *) place = strcmp(value, "on") == 0 ? 0 : -1;
         return true;
     case KIND_BUDGET:
@@ -228,10 +246,7 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
     }
     case KIND_SEED: {
         unsigned long long v = strtoull(value, &end, 10);
-        if (end == value || *end || errno || strchr(value, '-')) {
-            fprintf(stderr, "ratoon %s: %s is '%s', expected a whole number from 0 to 18446744073709551615\n", o->command, s->name, value);
-            return false;
-        }
+        if (end == value || *end || errno || strchr(value, '-')) return refuse(o, "%s is '%s', expected a whole number from 0 to 18446744073709551615", s->name, value);
         *(uint64_t *) place = v;
         return true;
     }
@@ -244,6 +259,43 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
     }
     return false;
 }
+
+/* ---- the configuration file ---- */
+
+static const OptionSpec *find_name(uint32_t bit, const char *name)
+{
+    char dashed[64];
+    int n = snprintf(dashed, sizeof dashed, "--%s", name);
+    return n < (int) sizeof dashed ? find(bit, dashed, (size_t) n) : NULL;
+}
+
+bool options_set(Options *o, const char *name, const char *value)
+{
+    const OptionSpec *s = find_name(command_bit(o->command), name);
+    if (!s || strcmp(name, "config") == 0) return refuse(o, "there is no option '%s' of ratoon %s", name, o->command);
+    if (s->kind != KIND_FLAG) return read_value(o, s, value);
+    bool on = strcmp(value, "true") == 0;
+    if (!on && strcmp(value, "false") != 0) return refuse(o, "%s is '%s', expected true or false", s->name, value);
+    *(bool *) ((char *) o + s->place) = on;
+    return true;
+}
+
+/* A line of the file: of this command, of another (whose values are looked at all the same), or of all that have the option. */
+static bool take_line(void *ud, const ConfigLine *l)
+{
+    Options *o = ud, other = { .command = l->section, .where = l->where };
+    bool good;
+    o->where = l->where;
+    if (l->section && !command_bit(l->section)) good = refuse(o, "there is no command '%s' with options", l->section);
+    else if (!l->key) good = true;
+    else if (l->section) good = options_set(strcmp(l->section, o->command) == 0 ? o : &other, l->key, l->value);
+    else if (!find_name(C_WORKS, l->key)) good = refuse(o, "there is no option '%s'", l->key);
+    else good = !find_name(command_bit(o->command), l->key) || options_set(o, l->key, l->value);
+    o->where = NULL;
+    return good;
+}
+
+/* ---- the command line ---- */
 
 static int32_t words_max(const char *words)
 {
@@ -259,13 +311,14 @@ static bool wrong(int *status, const Options *o, const char *what, const char *a
     return false;
 }
 
-bool options_read(Options *o, int argc, char **argv, int *status)
+typedef struct { const OptionSpec *spec; const char *value; } Given;
+
+/* Words, and options in the order of their places. True: the command is to run; *status as options_read. */
+static bool read_words(Options *o, Given *given, int32_t *n, int argc, char **argv, int *status)
 {
     const Command *c = command_find(argv[0]);
     uint32_t bit = command_bit(argv[0]);
     bool only_words = false;
-    *o = (Options) { .command = argv[0], .top_p = 1, .rep_penalty = 1, .port = -1, .shutdown_grace = -1, .cache_ram = -1, .reasoning_budget = -1 };
-    *status = EXIT_FINE;
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         if (only_words || a[0] != '-' || !a[1]) {
@@ -284,19 +337,55 @@ bool options_read(Options *o, int argc, char **argv, int *status)
         const char *equals = a[1] == '-' ? strchr(a, '=') : NULL;
         const OptionSpec *s = find(bit, a, equals ? (size_t) (equals - a) : strlen(a));
         if (!s) return wrong(status, o, "unknown option", a);
-        if (s->kind == KIND_FLAG) {
-            if (equals) return wrong(status, o, "no value is expected in", a);
-            read_value(o, s, NULL);
-            continue;
-        }
-        if (!equals && i + 1 == argc) return wrong(status, o, "a value is missing after", a);
-        if (!read_value(o, s, equals ? equals + 1 : argv[++i])) {
-            *status = EXIT_USAGE;
-            return false;
+        if (s->kind == KIND_FLAG && equals) return wrong(status, o, "no value is expected in", a);
+        if (s->kind != KIND_FLAG && !equals && i + 1 == argc) return wrong(status, o, "a value is missing after", a);
+        given[(*n)++] = (Given) { s, s->kind == KIND_FLAG ? NULL : equals ? equals + 1 : argv[++i] };
+        if (strcmp(s->name, "--config") == 0) o->config = given[*n - 1].value;
+    }
+    return true;
+}
+
+static void unset(Options *o, const OptionSpec *s)
+{
+    char *place = (char *) o + s->place;
+    if (s->kind == KIND_FLAG) *(bool *) place = false;
+    else if (s->kind == KIND_TEXT) *(const char **) place = NULL;
+    else if (s->kind == KIND_TEXTS) *(TextList *) place = (TextList) { 0 };
+}
+
+/* What the file says gives way to the command line: lists begin anew, and the other one of two that exclude each other is off. */
+static void make_way(Options *o, const Given *given, int32_t n)
+{
+    static const char *const pairs[][2] = { { "think", "no-think" }, { "tree", "chain" }, { "grammar", "json-schema" }, { "prompt", "file" },
+                                            { "prompt", "tokens" }, { "file", "tokens" } };
+    uint32_t bit = command_bit(o->command);
+    for (int32_t i = 0; i < n; i++) {
+        unset(o, given[i].spec);
+        for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+            const OptionSpec *a = find_name(bit, pairs[k][0]), *b = find_name(bit, pairs[k][1]);
+            if (given[i].spec == a && b) unset(o, b);
+            if (given[i].spec == b && a) unset(o, a);
         }
     }
-    if (o->tree && o->chain) return wrong(status, o, "there can be only one of --tree and", "--chain");
-    return true;
+}
+
+bool options_read(Options *o, int argc, char **argv, int *status)
+{
+    Given *given = calloc((size_t) argc, sizeof *given);
+    int32_t n = 0;
+    *o = (Options) { .command = argv[0], .top_p = 1, .rep_penalty = 1, .port = -1, .shutdown_grace = -1, .cache_ram = -1, .reasoning_budget = -1 };
+    *status = EXIT_FINE;
+    if (!given) return wrong(status, o, "out of memory for the options of", o->command);
+    bool runs = read_words(o, given, &n, argc, argv, status), good = runs;
+    if (good && (command_bit(o->command) & C_WORKS)) {
+        good = config_read(o->command, o->config, take_line, o);
+        make_way(o, given, n);
+    }
+    for (int32_t i = 0; good && i < n; i++) good = read_value(o, given[i].spec, given[i].value);
+    if (runs && !good) *status = EXIT_USAGE;
+    free(given);
+    if (good && o->tree && o->chain) return wrong(status, o, "there can be only one of --tree and", "--chain");
+    return good;
 }
 
 /* The help text in a column beside the option, broken at spaces. */
@@ -316,19 +405,29 @@ static void print_wrapped(FILE *f, const char *text, int indent, int width)
     fputc('\n', f);
 }
 
+bool option_next(OptionInfo *out, const Command *c, int32_t *at)
+{
+    uint32_t bit = command_bit(c->name);
+    while (*at < N_OPTIONS) {
+        const OptionSpec *s = &table[(*at)++];
+        *out = (OptionInfo) { s->name, s->alias, s->value, s->help };
+        if (s->commands & bit) return true;
+    }
+    return false;
+}
+
 void options_help(FILE *f, const Command *c)
 {
     enum { COLUMN = 30, WIDTH = 100 };
     uint32_t bit = command_bit(c->name);
     fprintf(f, "Usage: ratoon %s [options]%s%s\n\n%s\n\n", c->name, *c->words ? " " : "", c->words, c->summary);
     if (bit) fputs("Options:\n", f);
-    for (int32_t i = 0; i < N_OPTIONS; i++) {
-        const OptionSpec *s = &table[i];
-        if (!(s->commands & bit)) continue;
+    OptionInfo x;
+    for (int32_t i = 0; option_next(&x, c, &i);) {
         char left[64];
-        int n = snprintf(left, sizeof left, "  %s%s%s%s%s", s->alias ? s->alias : "", s->alias ? ", " : "", s->name, s->value ? " " : "", s->value ? s->value : "");
+        int n = snprintf(left, sizeof left, "  %s%s%s%s%s", x.alias ? x.alias : "", x.alias ? ", " : "", x.name, x.value ? " " : "", x.value ? x.value : "");
         fprintf(f, "%s%*s", left, n < COLUMN ? COLUMN - n : 1, "");
-        print_wrapped(f, s->help, COLUMN, WIDTH - COLUMN);
+        print_wrapped(f, x.help, COLUMN, WIDTH - COLUMN);
     }
     if (*c->more) fprintf(f, "\n%s", c->more);
 }

@@ -1,5 +1,5 @@
-/* options.h - every option of every command, in one table: the parser and `--help` are made from it, so they agree.
- * A command reads its words and options with options_read; what it does not find there was not given and has its default. Values are
+/* options.h - every option of every command, in one table: the parser `--help`, the manual, the shells' completions and the
+ * configuration file are made from it, so they agree. A command reads its words and options with options_read; what it does not find there was not given and has its default. Values are
  * checked against the table's range here, so commands see numbers that make sense. */
 #ifndef RATOON_PROGRAMS_OPTIONS_H
 #define RATOON_PROGRAMS_OPTIONS_H
@@ -38,8 +38,8 @@ typedef struct {
     int32_t     budget, ngram, draft_block;        /* ngram: 0 as it comes, -1 off */
     bool        tree, chain;
     /* what is reported */
-    bool        json, stats, quiet, check_tensors, roofline;
-    const char *csv, *svg;
+    bool        json, stats, quiet, check_tensors, roofline, no_history, man;
+    const char *csv, *svg, *completion, *config;
     /* verify, bench, eval, doctor */
     const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text, *prompt_tokens, *serve, *compare, *compare_rate;
     int32_t     pairs, repeats, window, compare_limit;
@@ -51,6 +51,7 @@ typedef struct {
     int32_t     default_max_tokens, max_tokens_limit, reasoning_budget, reply_budget;
     int32_t     cache_ram, cache_disk, cache_min_tokens, cache_interval, cancel_on_eof;            /* cancel_on_eof: 0 as it comes, -1 off */
     bool        strict_model, strict_fields, public_metrics, prefill_assistant;
+    const char *where;                             /* NULL, or the place in a configuration file that is being read */
 } Options;
 
 typedef struct {
@@ -64,6 +65,13 @@ extern const Command commands[];                   /* commands.c; ends with a na
 /* False: *status is the exit code (0 after --help, 2 after a wrong option, which has been named on stderr). */
 bool options_read(Options *o, int argc, char **argv, int *status);
 void options_help(FILE *f, const Command *c);
+/* name without its dashes, as in a configuration file. False: there is no such option of this command, or the value is wrong; said. */
+bool options_set(Options *o, const char *name, const char *value);
+
+/* One option as the manual and the shells show it. */
+typedef struct { const char *name, *alias, *value, *help; } OptionInfo;           /* alias NULL: none; value NULL: it takes none */
+/* The next option of a command from *at on, which begins with 0; false: there is none. */
+bool option_next(OptionInfo *out, const Command *c, int32_t *at);
 const Command *command_find(const char *name);     /* NULL: none */
 void commands_list(FILE *f);
 

@@ -78,6 +78,7 @@ double seconds_now(void);
 int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv), cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv),
     cmd_inspect(int argc, char **argv), cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
     cmd_eval(int argc, char **argv), cmd_bench(int argc, char **argv), cmd_quantize(int argc, char **argv),
-    cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv);
+    cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv),
+    cmd_chat(int argc, char **argv);
 
 #endif

@@ -1,0 +1,25 @@
+# ratoon on Debian 12, built in one stage and run in another, as a user who owns nothing (doc/install.md).
+#   docker build -t ratoon .
+#   docker run --rm -it -v "$PWD/models:/models:ro" ratoon chat -m /models/model.gguf
+FROM debian:12 AS build
+RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY Makefile VERSION ./
+COPY tests/tests.mk tests/tests.mk
+COPY bench/bench.mk bench/bench.mk
+RUN make setup
+COPY . .
+RUN make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
+
+FROM debian:12-slim
+RUN apt-get update && apt-get install -y --no-install-recommends libjansson4 libpcre2-8-0 libutf8proc2 libxxhash0 libedit2 libmicrohttpd12 \
+    && rm -rf /var/lib/apt/lists/* && useradd --system --uid 10001 --create-home --home-dir /var/lib/ratoon ratoon \
+    && install -d -o ratoon -g ratoon -m 700 /var/lib/ratoon/cache
+COPY --from=build /out/usr/local/ /usr/local/
+USER ratoon
+WORKDIR /var/lib/ratoon
+VOLUME /var/lib/ratoon/cache
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["ratoon"]
+CMD ["serve", "--host", "0.0.0.0", "--cache-dir", "/var/lib/ratoon/cache"]

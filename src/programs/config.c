@@ -1,0 +1,77 @@
+#include "programs/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "programs/program.h"
+
+/* Options point into it. */
+static char *config_text;
+
+static bool default_path(char *out, size_t cap)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (config && *config == '/') n = snprintf(out, cap, "%s/ratoon/config", config);
+    else if (home && *home) n = snprintf(out, cap, "%s/.config/ratoon/config", home);
+    return n > 0 && (size_t) n < cap && access(out, F_OK) == 0;
+}
+
+/* Without the blanks around it, ended by a NUL. */
+static char *trimmed(char *s, char *end)
+{
+    static const char blanks[] = " \t\r";
+    while (end > s && strchr(blanks, end[-1])) end--;
+    *end = 0;
+    return s + strspn(s, blanks);
+}
+
+static bool refuse(const char *command, const char *where, const char *what, const char *text)
+{
+    fprintf(stderr, "ratoon %s: %s: %s '%.60s', expected `key = value` or [command]\n", command, where, what, text);
+    return false;
+}
+
+/* One line, which is changed. *section: the one that it stands in. */
+static bool read_line(const char *command, char *s, char *end, const char *where, const char **section, bool (*take)(void *ud, const ConfigLine *line), void *ud)
+{
+    s = trimmed(s, end);
+    if (!*s || *s == '#') return true;
+    size_t n = strlen(s);
+    if (*s == '[') {
+        if (s[n - 1] != ']') return refuse(command, where, "the section is not closed:", s);
+        *section = trimmed(s + 1, s + n - 1);
+        return take(ud, &(ConfigLine) { *section, NULL, NULL, where });
+    }
+    char *equals = strchr(s, '=');
+    if (!equals) return refuse(command, where, "there is no = in", s);
+    char *value = trimmed(equals + 1, s + n), *key = trimmed(s, equals);
+    if (!*key) return refuse(command, where, "there is no key before", "=");
+    return take(ud, &(ConfigLine) { *section, key, value, where });
+}
+
+bool config_read(const char *command, const char *path, bool (*take)(void *ud, const ConfigLine *line), void *ud)
+{
+    char found[4096], where[4200];
+    Options o = { .command = command };
+    size_t n;
+    if (!path && !default_path(found, sizeof found)) return true;
+    if (!path) path = found;
+    free(config_text);
+    config_text = NULL;
+    if (!text_read(&o, &config_text, &n, path)) return false;
+    char *p = config_text, *stop = p + n;
+    const char *section = NULL;
+    for (int line = 1; p < stop; line++) {
+        char *end = memchr(p, '\n', (size_t) (stop - p));
+        if (!end) end = stop;
+        snprintf(where, sizeof where, "%s:%d", path, line);
+        if (memchr(p, 0, (size_t) (end - p))) return refuse(command, where, "there is a zero byte in", p);
+        if (!read_line(command, p, end, where, &section, take, ud)) return false;
+        p = end + 1;
+    }
+    return true;
+}
