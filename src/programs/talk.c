@@ -168,7 +168,7 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
     q->token = malloc(sizeof *q->token * (size_t) (talk_tokens(t) + 1));
     if (!q->token) return false;
     for (int32_t i = 0; i < t->n; i++) {
-        memcpy(q->token + q->n, t->turn[i].token, sizeof *q->token * (size_t) t->turn[i].n);
+        if (t->turn[i].n > 0) memcpy(q->token + q->n, t->turn[i].token, sizeof *q->token * (size_t) t->turn[i].n);
         q->n += t->turn[i].n;
     }
     q->held = q->n;
