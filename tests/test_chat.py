@@ -119,9 +119,11 @@ class Terminal:
         rest = self.drain()
         return self.p.wait(30), rest
 
-    def drain(self):
-        out = self.seen
+    def drain(self, timeout=30):
+        out, end = self.seen, time.time() + timeout
         while True:
+            if not select.select([self.master], [], [], max(0, end - time.time()))[0]:
+                raise AssertionError("the program did not end within %d s; what came: %r" % (timeout, out))
             try:
                 more = os.read(self.master, 65536)
             except OSError:
@@ -487,6 +489,7 @@ class Chat(unittest.TestCase):
             shown = t.until(" s)\r\n")
             self.assertIn("thinking...\r\n", shown)
             self.assertNotIn("\x1b[2", shown.replace("\x1b[?2004", ""))
+            t.until("> ")
             self.ends(t)
         p = self.pipe("Hello", "-m", model, "-d", "none", "--think", "-n", "12")
         self.assertEqual(p.stdout, b"")

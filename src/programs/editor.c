@@ -317,11 +317,21 @@ static bool block_ends(const char *s, size_t n, size_t *text)
     return n >= 6 && memcmp(s + n - 3, "\"\"\"", 3) == 0;
 }
 
+static void bracket_pastes(const Editor *e, bool on)
+{
+    const char *term = getenv("TERM");
+    if (!term || strcmp(term, "dumb") == 0) return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", e->out);
+    fflush(e->out);
+}
+
 /* Lines are added to *out until they are a message. */
 static Edited read_lines(Editor *e, char **out, size_t *n)
 {
     for (bool block = false, first = true;; first = false) {
         int count = 0;
+        el_set(e->el, EL_PREP_TERM, 1);            /* before the prompt: el_gets would do it after, and a Ctrl-D in between is lost */
+        if (first) bracket_pastes(e, true);
         const char *line = el_gets(e->el, &count);
         if (interrupts) return EDIT_INTERRUPTED;
         if (!line || count <= 0) return EDIT_END;
@@ -343,14 +353,6 @@ static Edited read_lines(Editor *e, char **out, size_t *n)
     }
 }
 
-static void bracket_pastes(const Editor *e, bool on)
-{
-    const char *term = getenv("TERM");
-    if (!term || strcmp(term, "dumb") == 0) return;
-    fputs(on ? "\033[?2004h" : "\033[?2004l", e->out);
-    fflush(e->out);
-}
-
 Edited editor_read(Editor *e, char **out, const char *prompt)
 {
     size_t n = 0;
@@ -359,7 +361,6 @@ Edited editor_read(Editor *e, char **out, const char *prompt)
     e->prompt = prompt;
     e->n_ahead = 0;
     e->pasting = false;
-    bracket_pastes(e, true);
     Edited end = read_lines(e, out, &n);
     bracket_pastes(e, false);
     if (end != EDITED) {
