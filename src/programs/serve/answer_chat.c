@@ -18,17 +18,14 @@ static const char *reason(const Answer *a, const Choice *c)
     return r == FINISH_CALLS && is_old(a) ? "function_call" : REASON[r];
 }
 
-static void head(Answer *a, const char *object)
-{
-    out_json(&a->out, "{'id':%s,'object':%s,'created':%lld,'model':%s,'system_fingerprint':%s", a->id, object, (long long) a->o.created, a->q->model, a->fingerprint);
-}
+static const char CHUNK[] = "chat.completion.chunk";
 
 /* ---- chunks ---- */
 
 static void begin_chunk(Answer *a, const Choice *c)
 {
     out_text(&a->out, "data: ");
-    head(a, "chat.completion.chunk");
+    write_head(a, CHUNK);
     out_json(&a->out, ",'choices':[{'index':%d,'delta':{", (int) choice_number(a, c));
 }
 
@@ -42,12 +39,7 @@ static void end_chunk(Answer *a, Choice *c, const Item *item, size_t n, const ch
         out_text(&a->out, "}");
         c->logs_sent = c->n_log;
     }
-    if (a->q->return_tokens && c->n_token > c->tokens_sent) {
-        out_text(&a->out, ",\"tokens\":[");
-        for (size_t i = c->tokens_sent; i < c->n_token; i++) out_json(&a->out, i > c->tokens_sent ? ",%d" : "%d", (int) c->token[i].id);
-        out_text(&a->out, "]");
-        c->tokens_sent = c->n_token;
-    }
+    if (c->n_token > c->tokens_sent) write_tokens(a, c);
     if (a->q->return_drafted && n > 0) {
         bool first = true;
         out_text(&a->out, ",\"drafted\":[");
@@ -57,14 +49,7 @@ static void end_chunk(Answer *a, Choice *c, const Item *item, size_t n, const ch
     out_json(&a->out, ",'finish_reason':%s", finish);
     if (finish) write_details(&a->out, a, c);
     out_text(&a->out, "}]");
-    if (last) write_ignored(&a->out, a);
-    if (last && a->o.show_seed) out_json(&a->out, ",'seed':%lld", (long long) a->o.seed);
-    if (a->q->include_usage) out_text(&a->out, ",\"usage\":null");
-    if (a->q->timings_per_token || (last && !a->q->include_usage)) {
-        out_text(&a->out, ",\"timings\":");
-        write_timings(&a->out, a);
-    }
-    out_text(&a->out, "}\n\n");
+    write_chunk_end(a, last);
 }
 
 static void chat_open(Answer *a)
@@ -119,55 +104,20 @@ static void chat_end(Answer *a, Choice *c, Item *i)
     end_chunk(a, c, NULL, 0, NULL, false);
 }
 
-static bool is_last(const Answer *a, const Choice *c)
-{
-    size_t open = 0;
-    for (size_t i = 0; i < a->n_choice; i++) open += !a->choice[i].finished && &a->choice[i] != c;
-    return open == 0;
-}
-
 static void chat_finish(Answer *a, Choice *c)
 {
-    bool last = is_last(a, c);
+    bool last = is_last_choice(a, c);
     begin_chunk(a, c);
     end_chunk(a, c, NULL, 0, reason(a, c), last);
     c->finished = true;
 }
 
-static void chat_close(Answer *a)
-{
-    Out *o = &a->out;
-    if (a->q->include_usage) {
-        out_text(o, "data: ");
-        head(a, "chat.completion.chunk");
-        out_text(o, ",\"choices\":[],\"usage\":");
-        write_usage(o, a);
-        out_text(o, ",\"timings\":");
-        write_timings(o, a);
-        out_text(o, "}\n\n");
-    }
-    out_text(o, "data: [DONE]\n\n");
-}
+static void chat_close(Answer *a) { write_stream_end(a, CHUNK); }
 
 static void chat_alive(Answer *a, int64_t processed, int64_t total, double ms, bool event)
 {
     (void) event;
-    Out *o = &a->out;
-    if (!a->q->return_progress) {
-        out_json(o, ": prefill %lld/%lld\n\n", (long long) processed, (long long) total);
-        return;
-    }
-    out_text(o, "data: ");
-    head(a, "chat.completion.chunk");
-    out_text(o, ",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]");
-    out_json(o, ",'prompt_progress':{'total':%lld,'cache':%lld,'processed':%lld,'time_ms':%f}}\n\n", (long long) total, (long long) a->usage.cached, (long long) processed, ms);
-}
-
-static void chat_fail(Answer *a, const HttpError *e)
-{
-    out_text(&a->out, "data: {\"error\":");
-    write_error(&a->out, e);
-    out_text(&a->out, "}\n\n");
+    write_alive(a, CHUNK, "{\"index\":0,\"delta\":{},\"finish_reason\":null}", processed, total, ms);
 }
 
 /* ---- the body ---- */
@@ -208,7 +158,7 @@ static void write_calls(Answer *a, const Choice *c)
     if (!old) out_text(o, "]");
 }
 
-static void write_choice(Answer *a, const Choice *c)
+static void write_choice(Answer *a, Choice *c)
 {
     Out *o = &a->out;
     out_json(o, "{'index':%d,'message':{'role':'assistant','content':", (int) choice_number(a, c));
@@ -227,11 +177,7 @@ static void write_choice(Answer *a, const Choice *c)
     } else out_text(o, "null");
     out_json(o, ",'finish_reason':%s", reason(a, c));
     write_details(o, a, c);
-    if (a->q->return_tokens) {
-        out_text(o, ",\"tokens\":[");
-        for (size_t i = 0; i < c->n_token; i++) out_json(o, i ? ",%d" : "%d", (int) c->token[i].id);
-        out_text(o, "]");
-    }
+    write_tokens(a, c);
     if (a->q->return_drafted) {
         bool first = true;
         size_t at = 0;
@@ -249,19 +195,13 @@ static void write_choice(Answer *a, const Choice *c)
 static void chat_body(Answer *a)
 {
     Out *o = &a->out;
-    head(a, "chat.completion");
+    write_head(a, "chat.completion");
     out_text(o, ",\"choices\":[");
     for (size_t i = 0; i < a->n_choice; i++) {
         if (i) out_text(o, ",");
         write_choice(a, &a->choice[i]);
     }
-    out_text(o, "],\"usage\":");
-    write_usage(o, a);
-    out_text(o, ",\"timings\":");
-    write_timings(o, a);
-    if (a->o.show_seed) out_json(o, ",'seed':%lld", (long long) a->o.seed);
-    write_ignored(o, a);
-    out_text(o, "}");
+    write_body_end(a);
 }
 
-const Encoder ENCODE_CHAT = { "chatcmpl-", "call_", chat_open, chat_begin, chat_delta, chat_end, chat_finish, chat_close, chat_alive, chat_fail, chat_body };
+const Encoder ENCODE_CHAT = { "chatcmpl-", "call_", chat_open, chat_begin, chat_delta, chat_end, chat_finish, chat_close, chat_alive, write_stream_error, chat_body };

@@ -5,10 +5,7 @@
 
 static const char *finish_name(const Choice *c) { return c->end.reason == FINISH_STOP || c->end.reason == FINISH_STOP_SEQUENCE || c->end.reason == FINISH_CALLS ? "stop" : "length"; }
 
-static void head(Answer *a)
-{
-    out_json(&a->out, "{'id':%s,'object':'text_completion','created':%lld,'model':%s,'system_fingerprint':%s", a->id, (long long) a->o.created, a->q->model, a->fingerprint);
-}
+static const char OBJECT[] = "text_completion";
 
 /* A token as a string of the old form: one that is no text by itself is written in bytes, so that two of them differ. */
 static void write_token(Out *o, const Choice *c, const Alternative *x)
@@ -86,34 +83,18 @@ static void write_logprobs(Answer *a, Choice *c)
     c->logs_sent = to;
 }
 
-static void write_tokens(Answer *a, Choice *c)
-{
-    if (!a->q->return_tokens) return;
-    out_text(&a->out, ",\"tokens\":[");
-    for (size_t i = c->tokens_sent; i < c->n_token; i++) out_json(&a->out, i > c->tokens_sent ? ",%d" : "%d", (int) c->token[i].id);
-    out_text(&a->out, "]");
-    c->tokens_sent = c->n_token;
-}
-
 static void chunk(Answer *a, Choice *c, const char *s, size_t n, const char *finish, bool last)
 {
     Out *o = &a->out;
     out_text(o, "data: ");
-    head(a);
+    write_head(a, OBJECT);
     out_json(o, ",'choices':[{'index':%d,'text':", (int) choice_number(a, c));
     out_string(o, s, n);
     out_text(o, ",\"logprobs\":");
     write_logprobs(a, c);
     write_tokens(a, c);
     out_json(o, ",'finish_reason':%s}]", finish);
-    if (last) write_ignored(o, a);
-    if (last && a->o.show_seed) out_json(o, ",'seed':%lld", (long long) a->o.seed);
-    if (a->q->include_usage) out_text(o, ",\"usage\":null");
-    if (a->q->timings_per_token || (last && !a->q->include_usage)) {
-        out_text(o, ",\"timings\":");
-        write_timings(o, a);
-    }
-    out_text(o, "}\n\n");
+    write_chunk_end(a, last);
 }
 
 static void nothing_to_open(Answer *a) { (void) a; }
@@ -133,52 +114,22 @@ static void text_delta(Answer *a, Choice *c, Item *i, const char *s, size_t n)
 
 static void text_finish(Answer *a, Choice *c)
 {
-    size_t open = 0;
-    for (size_t i = 0; i < a->n_choice; i++) open += !a->choice[i].finished && &a->choice[i] != c;
-    chunk(a, c, "", 0, finish_name(c), open == 0);
+    chunk(a, c, "", 0, finish_name(c), is_last_choice(a, c));
     c->finished = true;
 }
 
-static void text_close(Answer *a)
-{
-    Out *o = &a->out;
-    if (a->q->include_usage) {
-        out_text(o, "data: ");
-        head(a);
-        out_text(o, ",\"choices\":[],\"usage\":");
-        write_usage(o, a);
-        out_text(o, ",\"timings\":");
-        write_timings(o, a);
-        out_text(o, "}\n\n");
-    }
-    out_text(o, "data: [DONE]\n\n");
-}
+static void text_close(Answer *a) { write_stream_end(a, OBJECT); }
 
 static void text_alive(Answer *a, int64_t processed, int64_t total, double ms, bool event)
 {
     (void) event;
-    Out *o = &a->out;
-    if (!a->q->return_progress) {
-        out_json(o, ": prefill %lld/%lld\n\n", (long long) processed, (long long) total);
-        return;
-    }
-    out_text(o, "data: ");
-    head(a);
-    out_text(o, ",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null}]");
-    out_json(o, ",'prompt_progress':{'total':%lld,'cache':%lld,'processed':%lld,'time_ms':%f}}\n\n", (long long) total, (long long) a->usage.cached, (long long) processed, ms);
-}
-
-static void text_fail(Answer *a, const HttpError *e)
-{
-    out_text(&a->out, "data: {\"error\":");
-    write_error(&a->out, e);
-    out_text(&a->out, "}\n\n");
+    write_alive(a, OBJECT, "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":null}", processed, total, ms);
 }
 
 static void text_body(Answer *a)
 {
     Out *o = &a->out;
-    head(a);
+    write_head(a, OBJECT);
     out_text(o, ",\"choices\":[");
     for (size_t i = 0; i < a->n_choice; i++) {
         Choice *c = &a->choice[i];
@@ -189,13 +140,7 @@ static void text_body(Answer *a)
         write_tokens(a, c);
         out_json(o, ",'finish_reason':%s}", finish_name(c));
     }
-    out_text(o, "],\"usage\":");
-    write_usage(o, a);
-    out_text(o, ",\"timings\":");
-    write_timings(o, a);
-    if (a->o.show_seed) out_json(o, ",'seed':%lld", (long long) a->o.seed);
-    write_ignored(o, a);
-    out_text(o, "}");
+    write_body_end(a);
 }
 
-const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", nothing_to_open, nothing, text_delta, nothing, text_finish, text_close, text_alive, text_fail, text_body };
+const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", nothing_to_open, nothing, text_delta, nothing, text_finish, text_close, text_alive, write_stream_error, text_body };

@@ -95,6 +95,21 @@ void    write_error(Out *o, const HttpError *e);   /* {"message":...} */
 /* The last chunk's and the body's extras. */
 void    write_details(Out *o, const Answer *a, const Choice *c);
 const char *error_type_messages(int status);
+
+/* ---- answer_chunks.c: what Chat and Completions share. object: what the dialect calls its chunk, or its body ---- */
+
+void    write_head(Answer *a, const char *object);             /* the beginning of a chunk or body, up to its model and fingerprint */
+/* ,"tokens":[...] of those that were not yet written, where they are asked for. */
+void    write_tokens(Answer *a, Choice *c);
+bool    is_last_choice(const Answer *a, const Choice *c);      /* all others are finished */
+/* The rest of a chunk behind its list of choices; last: of the one that ends the last choice. */
+void    write_chunk_end(Answer *a, bool last);
+void    write_stream_end(Answer *a, const char *object);       /* the chunk with the usage, where it is asked for, and [DONE] */
+/* A comment, or a chunk with prompt_progress where it is asked for; empty: a choice that says nothing. */
+void    write_alive(Answer *a, const char *object, const char *empty, int64_t processed, int64_t total, double ms);
+void    write_stream_error(Answer *a, const HttpError *e);
+void    write_body_end(Answer *a);                             /* of a body behind its list of choices */
+
 Item   *answer_empty_item(Answer *a, Choice *c);   /* one more text item without a text; NULL: no memory */
 
 #endif

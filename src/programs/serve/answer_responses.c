@@ -124,7 +124,7 @@ static void echo(Out *o, const Answer *a, const char *key, const char *otherwise
     else out_text(o, otherwise);
 }
 
-static void write_head(Out *o, const Answer *a, const char *status)
+static void response_head(Out *o, const Answer *a, const char *status)
 {
     out_json(o, "{'id':%s,'object':'response','created_at':%lld,'status':%s,'model':%s", a->id, (long long) a->o.created, status, a->q->model);
     echo(o, a, "instructions", "null");
@@ -147,7 +147,7 @@ static void write_response(Out *o, Answer *a, const char *status, const HttpErro
     const AnswerUsage *u = &a->usage;
     const Choice *c = &a->choice[0];
     bool first = true;
-    write_head(o, a, status);
+    response_head(o, a, status);
     if (e) out_json(o, ",'error':{'code':%s,'message':%s}", e->code ? e->code : "server_error", e->message);
     else out_text(o, ",\"error\":null");
     if (strcmp(status, "incomplete") == 0) out_json(o, ",'incomplete_details':{'reason':'max_output_tokens'}");
@@ -176,7 +176,7 @@ static void shell_event(Answer *a, const char *type)
 {
     event(a, type);
     out_text(&a->out, ",\"response\":");
-    write_head(&a->out, a, "in_progress");
+    response_head(&a->out, a, "in_progress");
     out_text(&a->out, ",\"error\":null,\"incomplete_details\":null,\"output\":[],\"usage\":null}");
     end_event(a);
 }
