@@ -31,10 +31,15 @@ double bench_limit_ms(const Bench *b, int32_t rows);
 /* The beginning of every JSON result: command, version, machine, model, peaks and peer. */
 json_t *bench_json(const Bench *b);
 void bench_plot_text(Bench *b, PlotText *t, const char *title, const char *subtitle);
-/* Files asked for with --csv and --svg; NULL: not asked for, or said (then *good is false). A CSV begins with comments. */
-FILE *bench_csv(const Bench *b, bool *good);
-FILE *bench_svg(const Bench *b, bool *good);
-void bench_close(const Bench *b, FILE *f, const char *path, bool *good);          /* f NULL is fine */
+/* How a kind of result is written; `result` is the kind's own. `csv` writes behind the comments at the top. */
+typedef struct {
+    void    (*csv)(Bench *b, void *result, FILE *f);
+    void    (*svg)(Bench *b, void *result, FILE *f);
+    json_t *(*json)(Bench *b, void *result);
+    void    (*text)(Bench *b, void *result);
+} BenchReport;
+/* Files asked for with --csv and --svg, then JSON or text on standard output. False: something could not be written, said. */
+bool bench_report(Bench *b, const BenchReport *how, void *result);
 
 int  bench_passes(Bench *b), bench_rates(Bench *b), bench_prompts(Bench *b), bench_roofline(Bench *b), bench_serve(Bench *b);
 

@@ -45,8 +45,9 @@ static double peer_ms(const Bench *b, int32_t rows, const char **what)
     return rate > 0 ? 1e3 * rows / rate : 0;
 }
 
-static void print(const Bench *b, const Passes *x)
+static void print(Bench *b, void *ud)
 {
+    const Passes *x = ud;
     const char *what;
     printf("%s\n%s: memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s\n", b->model, b->machine, b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12);
     if (b->o.compare) printf("in turn, %d rounds: %s\n", b->rounds, b->o.compare);
@@ -59,8 +60,9 @@ static void print(const Bench *b, const Passes *x)
     if (bench_limit_ms(b, x->rows[0]) > x->ms[0]) printf("more than 100 %%: the weights of so small a model stay in the cache\n");
 }
 
-static json_t *as_json(const Bench *b, const Passes *x)
+static json_t *as_json(Bench *b, void *ud)
 {
+    const Passes *x = ud;
     json_t *list = json_array(), *j = bench_json(b);
     const char *what;
     for (int32_t i = 0; i < x->n; i++) {
@@ -73,8 +75,9 @@ static json_t *as_json(const Bench *b, const Passes *x)
     return j;
 }
 
-static void write_csv(const Bench *b, const Passes *x, FILE *f)
+static void write_csv(Bench *b, void *ud, FILE *f)
 {
+    const Passes *x = ud;
     const char *what;
     fprintf(f, "rows,ms,times_first,limit_ms,share_of_limit,compare_ms,ratio\n");
     for (int32_t i = 0; i < x->n; i++) {
@@ -99,8 +102,9 @@ static void add_limit(const Bench *b, PlotLine *l, double most)
     l->y[l->n++] = bench_limit_ms(b, (int32_t) most);
 }
 
-static void draw(Bench *b, const Passes *x, FILE *f)
+static void draw(Bench *b, void *ud, FILE *f)
 {
+    const Passes *x = ud;
     static PlotLine line[3];
     PlotText t;
     char name[200], other_name[80], subtitle[200];
@@ -140,19 +144,7 @@ static void draw(Bench *b, const Passes *x, FILE *f)
     plot_lines(f, &t, "rows of the pass", "milliseconds", line, n);
 }
 
-static int report(Bench *b, const Passes *x)
-{
-    bool good = true;
-    FILE *f = bench_csv(b, &good);
-    if (f) write_csv(b, x, f);
-    bench_close(b, f, b->o.csv, &good);
-    f = bench_svg(b, &good);
-    if (f) draw(b, x, f);
-    bench_close(b, f, b->o.svg, &good);
-    if (b->o.json) return json_print(&b->o, as_json(b, x)) && good ? EXIT_FINE : EXIT_FAILED;
-    print(b, x);
-    return output_done(&b->o) == EXIT_FINE && good ? EXIT_FINE : EXIT_FAILED;
-}
+static const BenchReport REPORT = { write_csv, draw, as_json, print };
 
 int bench_passes(Bench *b)
 {
@@ -167,5 +159,5 @@ int bench_passes(Bench *b)
     memcpy(x.rows, rows, sizeof *rows * (size_t) n);
     x.n = n;
     free(rows);
-    return bench_rounds(b, b->o.draft ? WITH_DRAFTER | WITH_SESSION : WITH_SESSION, measure, &x) ? report(b, &x) : EXIT_FAILED;
+    return bench_rounds(b, b->o.draft ? WITH_DRAFTER | WITH_SESSION : WITH_SESSION, measure, &x) && bench_report(b, &REPORT, &x) ? EXIT_FINE : EXIT_FAILED;
 }

@@ -37,6 +37,7 @@ typedef struct {
     bool        profiled;                          /* seen is there */
     char        profile_name[64];
     bool        ignore_eos;
+    double     *scratch;                           /* [pairs]: for medians */
     Progress    bar;
 } Runs;
 
@@ -210,7 +211,7 @@ static bool measure(Bench *b, void *ud)
 static double over(double a, double b) { return b > 0 ? a / b : 0; }
 
 /* Medians over the pairs: tokens per second, and their ratio to plain decoding of the same pair. group -1: all prompts. */
-static void medians(const Runs *r, const Way *way, int32_t group, double *speed, double *ratio, double *x)
+static void medians(const Runs *r, const Way *way, int32_t group, double *speed, double *ratio)
 {
     for (int32_t what = 0; what < 2; what++) {
         for (int32_t pair = 0; pair < r->pairs; pair++) {
@@ -223,9 +224,9 @@ static void medians(const Runs *r, const Way *way, int32_t group, double *speed,
                 pt += r->way[0].tokens[cell];
                 ps += r->way[0].seconds[cell];
             }
-            x[pair] = what ? over(over(t, s), over(pt, ps)) : over(t, s);
+            r->scratch[pair] = what ? over(over(t, s), over(pt, ps)) : over(t, s);
         }
-        *(what ? ratio : speed) = median(x, r->pairs);
+        *(what ? ratio : speed) = median(r->scratch, r->pairs);
     }
 }
 
@@ -244,15 +245,15 @@ static json_t *acceptance_json(const Way *way)
 
 static double peer_rate(const Runs *r) { return r->o->compare ? peer_median(&r->b->peer, RATE_DECODE, 0) : 0; }
 
-static json_t *way_json(const Runs *r, const Way *way, double *x)
+static json_t *way_json(const Runs *r, const Way *way)
 {
     double speed, ratio;
     json_t *groups = json_object();
     for (int32_t g = 0; g < r->n_groups; g++) {
-        medians(r, way, g, &speed, &ratio, x);
+        medians(r, way, g, &speed, &ratio);
         json_object_set_new(groups, r->groups[g], json_pack("{s:f s:f s:f}", "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, g)));
     }
-    medians(r, way, -1, &speed, &ratio, x);
+    medians(r, way, -1, &speed, &ratio);
     json_t *j = json_pack("{s:s s:f s:f s:f s:I s:I s:I s:I s:I s:o s:o s:b}", "way", way->name, "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, -1),
                           "generated", (json_int_t) way->generated, "passes", (json_int_t) way->passes, "drafted", (json_int_t) way->drafted, "accepted",
                           (json_int_t) way->accepted, "drafting_passes", (json_int_t) way->drafting, "acceptance", acceptance_json(way), "classes", groups, "simulated",
@@ -261,16 +262,16 @@ static json_t *way_json(const Runs *r, const Way *way, double *x)
     return j;
 }
 
-static void print_way(const Runs *r, const Way *way, double *x)
+static void print_way(const Runs *r, const Way *way)
 {
     double speed, ratio;
-    medians(r, way, -1, &speed, &ratio, x);
+    medians(r, way, -1, &speed, &ratio);
     printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s", way->name, speed, ratio, accept_length(way, -1),
            r->o->simulate && way != r->way ? "  (simulated acceptance)" : "");
     if (peer_rate(r) > 0) printf("  %.2f times %s", speed / peer_rate(r), r->b->peer_name);
     putchar('\n');
     for (int32_t g = 0; g < r->n_groups && r->n_groups > 1; g++) {
-        medians(r, way, g, &speed, &ratio, x);
+        medians(r, way, g, &speed, &ratio);
         printf("  %-16s %9.2f tokens/s  %.2fx plain  accept length %.2f\n", r->groups[g], speed, ratio, accept_length(way, g));
     }
     if (way->drafting == 0) return;
@@ -279,10 +280,11 @@ static void print_way(const Runs *r, const Way *way, double *x)
     printf(" of %lld passes that drafted\n", (long long) way->drafting);
 }
 
-static json_t *as_json(const Runs *r, double *x)
+static json_t *as_json(Bench *b, void *ud)
 {
-    json_t *ways = json_array(), *j = bench_json(r->b);
-    for (int32_t w = 0; w < r->n_ways; w++) json_array_append_new(ways, way_json(r, &r->way[w], x));
+    const Runs *r = ud;
+    json_t *ways = json_array(), *j = bench_json(b);
+    for (int32_t w = 0; w < r->n_ways; w++) json_array_append_new(ways, way_json(r, &r->way[w]));
     json_object_update_new(j, json_pack("{s:o s:i s:i s:i s:I s:o s:o}", "draft", r->b->p.files.draft[0] ? json_string(base_name(r->b->p.files.draft)) : json_null(), "prompts",
                                         r->prompts.n, "pairs", r->pairs, "n", r->n, "differing_texts", (json_int_t) r->differing, "simulated",
                                         r->o->simulate ? json_string(r->profile_name) : json_null(), "ways", ways));
@@ -290,8 +292,9 @@ static json_t *as_json(const Runs *r, double *x)
     return j;
 }
 
-static void write_csv(const Runs *r, FILE *f)
+static void write_csv(Bench *b, void *ud, FILE *f)
 {
+    const Runs *r = ud;
     fprintf(f, "way,prompt,class,pair,tokens,passes,seconds\n");
     for (int32_t i = 0; i < r->n_runs; i++) {
         const Run *x = &r->run[i];
@@ -299,13 +302,14 @@ static void write_csv(const Runs *r, FILE *f)
         for (const char *s = r->groups[r->group[x->prompt]]; *s; s++) fprintf(f, "%s%c", *s == '"' ? "\"" : "", (unsigned char) *s < 32 ? ' ' : *s);
         fprintf(f, "\",%d,%lld,%lld,%.6f\n", x->pair + 1, (long long) x->tokens, (long long) x->passes, x->seconds);
     }
-    for (int32_t i = 0; i < r->b->peer.n; i++)
-        for (int32_t k = 0; r->b->peer.rate[i].kind == RATE_DECODE && k < r->b->peer.rate[i].rounds; k++)
-            fprintf(f, "compared,,,%d,1,,%.6f\n", k + 1, 1 / r->b->peer.rate[i].tok_s[k]);
+    for (int32_t i = 0; i < b->peer.n; i++)
+        for (int32_t k = 0; b->peer.rate[i].kind == RATE_DECODE && k < b->peer.rate[i].rounds; k++)
+            fprintf(f, "compared,,,%d,1,,%.6f\n", k + 1, 1 / b->peer.rate[i].tok_s[k]);
 }
 
-static void draw(Runs *r, FILE *f, double *x)
+static void draw(Bench *b, void *ud, FILE *f)
 {
+    const Runs *r = ud;
     static PlotGroup group[GROUPS_MAX];
     PlotSeries s = { 0 };
     PlotText t;
@@ -316,14 +320,14 @@ static void draw(Runs *r, FILE *f, double *x)
         s.colour[s.n++] = w == 0 ? 2 : w + 1 == r->n_ways ? 0 : 2 + w;
         for (int32_t g = 0; g < r->n_groups; g++) {
             double speed, ratio;
-            medians(r, &r->way[w], g, &speed, &ratio, x);
+            medians(r, &r->way[w], g, &speed, &ratio);
             snprintf(group[g].name, sizeof group[g].name, "%s", r->groups[g]);
             group[g].value[w] = speed;
             snprintf(group[g].label[w], sizeof group[g].label[w], w == 0 ? "%.4g" : "%.2fx", w == 0 ? speed : ratio);
         }
     }
     if (peer_rate(r) > 0) {
-        s.name[s.n] = r->b->peer_name;
+        s.name[s.n] = b->peer_name;
         s.colour[s.n] = 1;
         for (int32_t g = 0; g < r->n_groups; g++) {
             group[g].value[s.n] = peer_rate(r);
@@ -332,7 +336,7 @@ static void draw(Runs *r, FILE *f, double *x)
         s.n++;
     }
     snprintf(subtitle, sizeof subtitle, "%s%d prompts, %d tokens each at most, medians of %d interleaved runs", r->o->simulate ? "SIMULATED acceptance; " : "", r->prompts.n, r->n, r->pairs);
-    bench_plot_text(r->b, &t, "Decoding with and without speculation", subtitle);
+    bench_plot_text(b, &t, "Decoding with and without speculation", subtitle);
     plot_bars(f, &t, "tokens per second", &s, group, r->n_groups);
 }
 
@@ -345,28 +349,24 @@ static bool write_profile(Runs *r)
     return profile_write(r->o, &r->seen, name, r->o->write_profile);
 }
 
+static void print(Bench *b, void *ud)
+{
+    const Runs *r = ud;
+    printf("%d prompts, %d tokens each at most, medians of %d interleaved runs%s%s%s\n", r->prompts.n, r->n, r->pairs,
+           r->o->simulate ? "; SIMULATED acceptance, profile " : "", r->o->simulate ? r->profile_name : "", r->o->simulate ? " (the text means nothing)" : "");
+    for (int32_t w = 0; w < r->n_ways; w++) print_way(r, &r->way[w]);
+    if (peer_rate(r) > 0) printf("%-10s %9.2f tokens/s, in turn: %s\n", b->peer_name, peer_rate(r), r->o->compare);
+}
+
+static const BenchReport REPORT = { write_csv, draw, as_json, print };
+
 static int report(Runs *r)
 {
-    Bench *b = r->b;
-    double *x = calloc((size_t) r->pairs, sizeof *x);
-    if (!x) return complain(r->o, "out of memory");
+    r->scratch = calloc((size_t) r->pairs, sizeof *r->scratch);
+    if (!r->scratch) return complain(r->o, "out of memory");
     bool good = write_profile(r);
-    FILE *f = bench_csv(b, &good);
-    if (f) write_csv(r, f);
-    bench_close(b, f, r->o->csv, &good);
-    f = bench_svg(b, &good);
-    if (f) draw(r, f, x);
-    bench_close(b, f, r->o->svg, &good);
-    if (r->o->json) {
-        good &= json_print(r->o, as_json(r, x));
-    } else {
-        printf("%d prompts, %d tokens each at most, medians of %d interleaved runs%s%s%s\n", r->prompts.n, r->n, r->pairs,
-               r->o->simulate ? "; SIMULATED acceptance, profile " : "", r->o->simulate ? r->profile_name : "", r->o->simulate ? " (the text means nothing)" : "");
-        for (int32_t w = 0; w < r->n_ways; w++) print_way(r, &r->way[w], x);
-        if (peer_rate(r) > 0) printf("%-10s %9.2f tokens/s, in turn: %s\n", r->b->peer_name, peer_rate(r), r->o->compare);
-    }
-    free(x);
-    good &= output_done(r->o) == EXIT_FINE;
+    good &= bench_report(r->b, &REPORT, r);
+    free(r->scratch);
     if (r->differing) good = complain(r->o, "%lld texts differ from plain decoding (see ratoon verify)", (long long) r->differing) == 0;
     return good ? EXIT_FINE : EXIT_FAILED;
 }

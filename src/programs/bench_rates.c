@@ -90,8 +90,9 @@ static double other(const Bench *b, const Rates *x, int32_t i)
 
 static const char *kind(const Rates *x, int32_t i) { return is_decoding(x, i) ? "decode" : "prompt"; }
 
-static void print(const Bench *b, const Rates *x)
+static void print(Bench *b, void *ud)
 {
+    const Rates *x = ud;
     printf("%s\n%s: memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s\n", b->model, b->machine, b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12);
     if (b->o.compare) printf("in turn, %d rounds: %s\n", b->rounds, b->o.compare);
     for (int32_t i = 0; i <= x->n; i++) {
@@ -101,8 +102,9 @@ static void print(const Bench *b, const Rates *x)
     }
 }
 
-static json_t *as_json(const Bench *b, const Rates *x)
+static json_t *as_json(Bench *b, void *ud)
 {
+    const Rates *x = ud;
     json_t *list = json_array(), *j = bench_json(b);
     for (int32_t i = 0; i <= x->n; i++) {
         json_t *r = json_pack("{s:s s:i s:f s:f}", "kind", kind(x, i), "tokens", x->tokens[i], "tok_s", x->tok_s[i], "share_of_limit", share(b, x, i));
@@ -113,8 +115,9 @@ static json_t *as_json(const Bench *b, const Rates *x)
     return j;
 }
 
-static void write_csv(const Bench *b, const Rates *x, FILE *f)
+static void write_csv(Bench *b, void *ud, FILE *f)
 {
+    const Rates *x = ud;
     fprintf(f, "kind,tokens,tok_s,share_of_limit,compare_tok_s,ratio\n");
     for (int32_t i = 0; i <= x->n; i++) {
         fprintf(f, "%s,%d,%.4f,%.4f,", kind(x, i), x->tokens[i], x->tok_s[i], share(b, x, i));
@@ -123,8 +126,9 @@ static void write_csv(const Bench *b, const Rates *x, FILE *f)
     }
 }
 
-static void draw(Bench *b, const Rates *x, FILE *f)
+static void draw(Bench *b, void *ud, FILE *f)
 {
+    const Rates *x = ud;
     static PlotGroup group[LENGTHS_MAX + 1];
     PlotSeries s = { .name = { "ratoon", b->peer_name }, .colour = { 0, 1 }, .n = b->o.compare ? 2 : 1 };
     PlotText t;
@@ -144,19 +148,7 @@ static void draw(Bench *b, const Rates *x, FILE *f)
     plot_bars(f, &t, b->o.compare ? NULL : "tokens per second", &s, group, x->n + 1);
 }
 
-static int report(Bench *b, const Rates *x)
-{
-    bool good = true;
-    FILE *f = bench_csv(b, &good);
-    if (f) write_csv(b, x, f);
-    bench_close(b, f, b->o.csv, &good);
-    f = bench_svg(b, &good);
-    if (f) draw(b, x, f);
-    bench_close(b, f, b->o.svg, &good);
-    if (b->o.json) return json_print(&b->o, as_json(b, x)) && good ? EXIT_FINE : EXIT_FAILED;
-    print(b, x);
-    return output_done(&b->o) == EXIT_FINE && good ? EXIT_FINE : EXIT_FAILED;
-}
+static const BenchReport REPORT = { write_csv, draw, as_json, print };
 
 int bench_rates(Bench *b)
 {
@@ -177,7 +169,7 @@ int bench_rates(Bench *b)
     x.prompt = calloc((size_t) longest + 2, sizeof *x.prompt);
     x.got.token = malloc(sizeof *x.got.token * ((size_t) x.tokens[n] + 1));
     if (!x.prompt || !x.got.token) complain(&b->o, "out of memory");
-    else if (bench_rounds(b, WITH_SESSION, measure, &x)) status = report(b, &x);
+    else if (bench_rounds(b, WITH_SESSION, measure, &x) && bench_report(b, &REPORT, &x)) status = EXIT_FINE;
     free(x.prompt);
     free(x.got.token);
     return status;

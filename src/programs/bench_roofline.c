@@ -24,8 +24,9 @@ static bool measure(Bench *b, Counts *x)
     return !interrupts;
 }
 
-static json_t *as_json(const Bench *b, const Counts *x)
+static json_t *as_json(Bench *b, void *ud)
 {
+    const Counts *x = ud;
     json_t *list = json_array(), *j = bench_json(b);
     for (int32_t i = 0; i < x->n; i++)
         json_array_append_new(list, json_pack("{s:i s:f s:f s:f}", "threads", x->threads[i], "bytes_per_s", x->peaks[i].bytes_per_s, "int8_ops_per_s",
@@ -34,8 +35,9 @@ static json_t *as_json(const Bench *b, const Counts *x)
     return j;
 }
 
-static void draw(Bench *b, const Counts *x, FILE *f)
+static void draw(Bench *b, void *ud, FILE *f)
 {
+    const Counts *x = ud;
     static PlotGroup group[3];
     static const char *const names[3] = { "memory, GB/s", "int8, Gops/s", "f32, Gflop/s" };
     int32_t n = x->n < PLOT_LINES_MAX ? x->n : PLOT_LINES_MAX;
@@ -59,28 +61,31 @@ static void draw(Bench *b, const Counts *x, FILE *f)
     plot_bars(f, &t, NULL, &s, group, 3);
 }
 
+static void write_csv(Bench *b, void *ud, FILE *f)
+{
+    const Counts *x = ud;
+    (void) b;
+    fprintf(f, "threads,bytes_per_s,int8_ops_per_s,f32_ops_per_s\n");
+    for (int32_t i = 0; i < x->n; i++)
+        fprintf(f, "%d,%.0f,%.0f,%.0f\n", x->threads[i], x->peaks[i].bytes_per_s, x->peaks[i].int8_ops_per_s, x->peaks[i].f32_ops_per_s);
+}
+
+static void print(Bench *b, void *ud)
+{
+    const Counts *x = ud;
+    printf("%s\n", b->machine);
+    for (int32_t i = 0; i < x->n; i++)
+        printf("%3d thread%s  memory %7.1f GB/s   int8 %8.1f Gops/s   f32 %8.1f Gflop/s\n", x->threads[i], x->threads[i] == 1 ? " " : "s", x->peaks[i].bytes_per_s / 1e9,
+               x->peaks[i].int8_ops_per_s / 1e9, x->peaks[i].f32_ops_per_s / 1e9);
+}
+
+static const BenchReport REPORT = { write_csv, draw, as_json, print };
+
 int bench_roofline(Bench *b)
 {
     Counts x = { 0 };
-    bool good = true;
     hear_interrupts();
     for (int32_t t = 1; t < b->threads && x.n < COUNTS_MAX - 1; t *= 2) x.threads[x.n++] = t;
     x.threads[x.n++] = b->threads;
-    if (!measure(b, &x)) return EXIT_FAILED;
-    FILE *f = bench_csv(b, &good);
-    if (f) {
-        fprintf(f, "threads,bytes_per_s,int8_ops_per_s,f32_ops_per_s\n");
-        for (int32_t i = 0; i < x.n; i++)
-            fprintf(f, "%d,%.0f,%.0f,%.0f\n", x.threads[i], x.peaks[i].bytes_per_s, x.peaks[i].int8_ops_per_s, x.peaks[i].f32_ops_per_s);
-    }
-    bench_close(b, f, b->o.csv, &good);
-    f = bench_svg(b, &good);
-    if (f) draw(b, &x, f);
-    bench_close(b, f, b->o.svg, &good);
-    if (b->o.json) return json_print(&b->o, as_json(b, &x)) && good ? EXIT_FINE : EXIT_FAILED;
-    printf("%s\n", b->machine);
-    for (int32_t i = 0; i < x.n; i++)
-        printf("%3d thread%s  memory %7.1f GB/s   int8 %8.1f Gops/s   f32 %8.1f Gflop/s\n", x.threads[i], x.threads[i] == 1 ? " " : "s", x.peaks[i].bytes_per_s / 1e9,
-               x.peaks[i].int8_ops_per_s / 1e9, x.peaks[i].f32_ops_per_s / 1e9);
-    return output_done(&b->o) == EXIT_FINE && good ? EXIT_FINE : EXIT_FAILED;
+    return measure(b, &x) && bench_report(b, &REPORT, &x) ? EXIT_FINE : EXIT_FAILED;
 }

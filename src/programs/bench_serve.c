@@ -33,6 +33,7 @@ typedef struct {
 } Cell;
 
 typedef struct { double at; int32_t n; } Arrival;
+typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept; } Figures;
 
 typedef struct {
     Bench      *b;
@@ -42,6 +43,7 @@ typedef struct {
     int32_t    *prompt[STREAMS_MAX], n_prompt[STREAMS_MAX];
     Stream      stream[STREAMS_MAX];
     Cell        cell[COUNTS_MAX][WAYS];
+    Figures     figure[COUNTS_MAX][WAYS];          /* what the cells come to */
     double      pass_ms[COUNTS_MAX], one_ms;       /* of as many rows as streams; of one */
     Arrival    *arrival; int32_t n_arrival;        /* of the run under way: [streams * n] */
     rt_step    *step;
@@ -273,8 +275,6 @@ static bool measure(Bench *b, void *ud)
 
 /* ---- reporting ---- */
 
-typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept; } Figures;
-
 /* x is sorted: the least value that 95 % are not above. */
 static double high(const double *x, int32_t n) { return n > 0 ? x[(95 * n + 99) / 100 - 1] : 0; }
 
@@ -292,21 +292,22 @@ static Figures figures(Serve *v, int32_t c, int32_t w)
 static double allowed(const Serve *v, int32_t c) { return v->count[c] * v->one_ms / v->pass_ms[c]; }
 
 /* NULL: one stream was not among the numbers. */
-static const Figures *single(const Serve *v, const Figures f[COUNTS_MAX][WAYS], int32_t w)
+static const Figures *single(const Serve *v, int32_t w)
 {
     for (int32_t c = 0; c < v->n_counts; c++)
-        if (v->count[c] == 1) return &f[c][w];
+        if (v->count[c] == 1) return &v->figure[c][w];
     return NULL;
 }
 
-static void print(const Serve *v, const Figures f[COUNTS_MAX][WAYS])
+static void print(Bench *b, void *ud)
 {
-    printf("%s\n%s\n%d tokens each, medians of %d interleaved runs%s%s%s\n", v->b->model, v->b->machine, v->n, v->pairs, v->o->simulate ? "; SIMULATED acceptance, profile " : "",
+    const Serve *v = ud;
+    printf("%s\n%s\n%d tokens each, medians of %d interleaved runs%s%s%s\n", b->model, b->machine, v->n, v->pairs, v->o->simulate ? "; SIMULATED acceptance, profile " : "",
            v->o->simulate ? v->profile_name : "", v->o->simulate ? " (with speculation the text means nothing)" : "");
     for (int32_t c = 0; c < v->n_counts; c++) {
         if (v->count[c] > 1) printf("a pass of %d rows takes %.2f times one of 1, which allows %.2f times the plain rate of one stream\n", v->count[c], v->pass_ms[c] / v->one_ms, allowed(v, c));
         for (int32_t w = 0; w < WAYS; w++) {
-            const Figures *x = &f[c][w], *one = single(v, f, 0);
+            const Figures *x = &v->figure[c][w], *one = single(v, 0);
             printf("%2d stream%s %-11s %9.2f tokens/s", v->count[c], v->count[c] == 1 ? " " : "s", WAY_NAME[w], x->tok_s);
             if (one && one->tok_s > 0) printf("  %5.2fx one plain", x->tok_s / one->tok_s);
             printf("  first token %.1f ms, 95 %%: %.1f  between tokens %.2f ms, 95 %%: %.2f", x->wait, x->wait_95, x->gap, x->gap_95);
@@ -316,12 +317,13 @@ static void print(const Serve *v, const Figures f[COUNTS_MAX][WAYS])
     }
 }
 
-static json_t *as_json(const Serve *v, const Figures f[COUNTS_MAX][WAYS])
+static json_t *as_json(Bench *b, void *ud)
 {
-    json_t *list = json_array(), *j = bench_json(v->b);
+    const Serve *v = ud;
+    json_t *list = json_array(), *j = bench_json(b);
     for (int32_t c = 0; c < v->n_counts; c++)
         for (int32_t w = 0; w < WAYS; w++) {
-            const Figures *x = &f[c][w];
+            const Figures *x = &v->figure[c][w];
             json_array_append_new(list, json_pack("{s:i s:s s:f s:f s:f s:f s:f s:f s:f s:f s:f s:b}", "streams", v->count[c], "way", WAY_NAME[w], "tok_s", x->tok_s, "whole_tok_s",
                                                   x->whole, "first_token_ms", x->wait, "first_token_ms_95", x->wait_95, "token_ms", x->gap, "token_ms_95", x->gap_95,
                                                   "accept_length", x->accept, "pass_ms", v->pass_ms[c], "pass_ratio", v->pass_ms[c] / v->one_ms, "simulated",
@@ -331,54 +333,48 @@ static json_t *as_json(const Serve *v, const Figures f[COUNTS_MAX][WAYS])
     return j;
 }
 
-static void write_csv(const Serve *v, const Figures f[COUNTS_MAX][WAYS], FILE *out)
+static void write_csv(Bench *b, void *ud, FILE *f)
 {
-    fprintf(out, "streams,way,tok_s,whole_tok_s,first_token_ms,first_token_ms_95,token_ms,token_ms_95,accept_length,pass_ms,pass_ratio\n");
+    const Serve *v = ud;
+    (void) b;
+    fprintf(f, "streams,way,tok_s,whole_tok_s,first_token_ms,first_token_ms_95,token_ms,token_ms_95,accept_length,pass_ms,pass_ratio\n");
     for (int32_t c = 0; c < v->n_counts; c++)
         for (int32_t w = 0; w < WAYS; w++) {
-            const Figures *x = &f[c][w];
-            fprintf(out, "%d,%s%s,%.4f,%.4f,%.3f,%.3f,%.4f,%.4f,%.4f,%.4f,%.4f\n", v->count[c], WAY_NAME[w], v->o->simulate && w == 1 ? " (simulated)" : "", x->tok_s, x->whole,
+            const Figures *x = &v->figure[c][w];
+            fprintf(f, "%d,%s%s,%.4f,%.4f,%.3f,%.3f,%.4f,%.4f,%.4f,%.4f,%.4f\n", v->count[c], WAY_NAME[w], v->o->simulate && w == 1 ? " (simulated)" : "", x->tok_s, x->whole,
                     x->wait, x->wait_95, x->gap, x->gap_95, x->accept, v->pass_ms[c], v->pass_ms[c] / v->one_ms);
         }
 }
 
-static void draw(Serve *v, const Figures f[COUNTS_MAX][WAYS], FILE *out)
+static void draw(Bench *b, void *ud, FILE *f)
 {
+    const Serve *v = ud;
     PlotGroup group[COUNTS_MAX];
     PlotSeries s = { .name = { WAY_NAME[0], WAY_NAME[1] }, .colour = { 2, 0 }, .n = WAYS };
     PlotText t;
     char subtitle[160];
-    const Figures *one = single(v, f, 0);
+    const Figures *one = single(v, 0);
     memset(group, 0, sizeof group);
     for (int32_t c = 0; c < v->n_counts; c++) {
         snprintf(group[c].name, sizeof group[c].name, "%d stream%s", v->count[c], v->count[c] == 1 ? "" : "s");
         for (int32_t w = 0; w < WAYS; w++) {
-            group[c].value[w] = f[c][w].tok_s;
-            if (one && one->tok_s > 0 && one != &f[c][w]) snprintf(group[c].label[w], sizeof group[c].label[w], "%.2fx", f[c][w].tok_s / one->tok_s);
-            else snprintf(group[c].label[w], sizeof group[c].label[w], "%.4g", f[c][w].tok_s);
+            group[c].value[w] = v->figure[c][w].tok_s;
+            if (one && one->tok_s > 0 && one != &v->figure[c][w]) snprintf(group[c].label[w], sizeof group[c].label[w], "%.2fx", v->figure[c][w].tok_s / one->tok_s);
+            else snprintf(group[c].label[w], sizeof group[c].label[w], "%.4g", v->figure[c][w].tok_s);
         }
     }
     snprintf(subtitle, sizeof subtitle, "%s%d tokens each, medians of %d interleaved runs", v->o->simulate ? "SIMULATED acceptance; " : "", v->n, v->pairs);
-    bench_plot_text(v->b, &t, "Streams at once, all of them in every pass", subtitle);
-    plot_bars(out, &t, "tokens per second of all streams", &s, group, v->n_counts);
+    bench_plot_text(b, &t, "Streams at once, all of them in every pass", subtitle);
+    plot_bars(f, &t, "tokens per second of all streams", &s, group, v->n_counts);
 }
+
+static const BenchReport REPORT = { write_csv, draw, as_json, print };
 
 static int report(Serve *v)
 {
-    Bench *b = v->b;
-    Figures f[COUNTS_MAX][WAYS];
-    bool good = true;
     for (int32_t c = 0; c < v->n_counts; c++)
-        for (int32_t w = 0; w < WAYS; w++) f[c][w] = figures(v, c, w);
-    FILE *out = bench_csv(b, &good);
-    if (out) write_csv(v, f, out);
-    bench_close(b, out, v->o->csv, &good);
-    out = bench_svg(b, &good);
-    if (out) draw(v, f, out);
-    bench_close(b, out, v->o->svg, &good);
-    if (v->o->json) good &= json_print(v->o, as_json(v, f));
-    else print(v, f);
-    good &= output_done(v->o) == EXIT_FINE;
+        for (int32_t w = 0; w < WAYS; w++) v->figure[c][w] = figures(v, c, w);
+    bool good = bench_report(v->b, &REPORT, v);
     if (v->differing) good = complain(v->o, "%lld texts differ from the first run's (see ratoon verify)", (long long) v->differing) == 0;
     return good ? EXIT_FINE : EXIT_FAILED;
 }

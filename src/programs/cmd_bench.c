@@ -149,7 +149,7 @@ static FILE *open_out(const Bench *b, const char *path, bool *good)
     return f;
 }
 
-void bench_close(const Bench *b, FILE *f, const char *path, bool *good)
+static void close_out(const Bench *b, FILE *f, const char *path, bool *good)
 {
     if (!f) return;
     bool written = !ferror(f);
@@ -165,7 +165,7 @@ static void comment(FILE *f, const char *what, const char *s)
     fputc('\n', f);
 }
 
-FILE *bench_csv(const Bench *b, bool *good)
+static FILE *open_csv(const Bench *b, bool *good)
 {
     FILE *f = open_out(b, b->o.csv, good);
     time_t now = time(NULL);
@@ -183,21 +183,27 @@ FILE *bench_csv(const Bench *b, bool *good)
     return f;
 }
 
-FILE *bench_svg(const Bench *b, bool *good) { return open_out(b, b->o.svg, good); }
+bool bench_report(Bench *b, const BenchReport *how, void *result)
+{
+    bool good = true;
+    FILE *f = open_csv(b, &good);
+    if (f) how->csv(b, result, f);
+    close_out(b, f, b->o.csv, &good);
+    f = open_out(b, b->o.svg, &good);
+    if (f) how->svg(b, result, f);
+    close_out(b, f, b->o.svg, &good);
+    if (b->o.json) return json_print(&b->o, how->json(b, result)) && good;
+    how->text(b, result);
+    return output_done(&b->o) == EXIT_FINE && good;
+}
 
 /* ---- profiles ---- */
 
 bool profile_read(const Options *o, rt_profile *out, char name[64], const char *path)
 {
-    char *s;
-    size_t n;
-    json_t *j = NULL;
-    Error err = { 0 };
+    json_t *j;
     *out = (rt_profile) { 0 };
-    if (!text_read(o, &s, &n, path)) return false;
-    Status st = json_read(&j, s, n, path, &err);
-    free(s);
-    if (st != ST_OK) return complain(o, "%s", err.text) == 0;
+    if (!json_file(o, &j, path)) return false;
     const char *given = json_string_value(json_object_get(j, "name"));
     json_t *edge = json_object_get(j, "edge");
     bool good = json_is_array(edge) && json_array_size(edge) >= 1 && json_array_size(edge) <= 16;

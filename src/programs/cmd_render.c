@@ -67,13 +67,7 @@ static bool render_case(Rendering *x)
 {
     const Options *o = &x->o;
     json_t *messages, *tools, *documents, *kwargs, *special;
-    char *s;
-    size_t n;
-    Error e = { 0 };
-    if (!text_read(o, &s, &n, o->input)) return false;
-    Status st = json_read(&x->input, s, n, o->input, &e);
-    free(s);
-    if (st != ST_OK) return complain(o, "%s", e.text) == 0;
+    if (!json_file(o, &x->input, o->input)) return false;
     if (!json_is_object(x->input)) return complain(o, "%s: it is not an object", o->input) == 0;
     if (!member(x, &messages, "messages", true) || !member(x, &tools, "tools", true) || !member(x, &documents, "documents", true) ||
         !member(x, &kwargs, "kwargs", false) || !member(x, &special, "special_tokens", false)) return false;

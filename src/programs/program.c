@@ -328,6 +328,19 @@ bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, con
     return good;
 }
 
+bool json_file(const Options *o, json_t **out, const char *path)
+{
+    char *s;
+    size_t n;
+    Error err = { 0 };
+    *out = NULL;
+    if (!text_read(o, &s, &n, path)) return false;
+    Status st = json_read(out, s, n, path ? path : "standard input", &err);
+    free(s);
+    if (st != ST_OK) complain(o, "%s", err.text);
+    return st == ST_OK;
+}
+
 bool text_tokens(const Program *p, int32_t **out, int32_t *n, const char *s, size_t len, bool special)
 {
     const rt_engine *g = p->engine;

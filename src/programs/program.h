@@ -55,6 +55,8 @@ rt_sampling program_sampling(const Options *o, int32_t max_tokens);
 bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, const char *what, int64_t min, int64_t max);
 /* Whole file, or standard input for NULL; malloc'd, with a NUL behind it. False: said. */
 bool text_read(const Options *o, char **out, size_t *n, const char *path);
+/* The JSON value of a whole file, or of standard input for NULL; the caller's. False: said, and *out is NULL. */
+bool json_file(const Options *o, json_t **out, const char *path);
 /* Tokens of a text, with the model's BOS where it asks for one; malloc'd. False: said. */
 bool text_tokens(const Program *p, int32_t **out, int32_t *n, const char *s, size_t len, bool special);
 /* "prompt" of every line of a JSON lines file; group: its "class", or its "id" up to the slash, or "". */

@@ -324,15 +324,9 @@ static bool take_messages(Talk *t, char **open, const json_t *list)
 bool talk_load(Talk *t, char **open, const char *path)
 {
     const Options *o = t->p->o;
-    char *s;
-    size_t n;
-    json_t *j = NULL;
-    Error err = { 0 };
+    json_t *j;
     *open = NULL;
-    if (!text_read(o, &s, &n, path)) return false;
-    Status st = json_read(&j, s, n, path, &err);
-    free(s);
-    if (st != ST_OK) return complain(o, "%s", err.text) == 0;
+    if (!json_file(o, &j, path)) return false;
     const json_t *list = json_is_array(j) ? j : json_object_get(j, "messages");
     int64_t wrong = out_of_order(list);
     bool good = false;
