@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "backend/cpu/matmul.h"
+#include "blocks.h"
 #include "part.h"
 
 enum { HALF_ONE = 0x3c00 };
@@ -20,13 +21,6 @@ enum { HALF_ONE = 0x3c00 };
 static const Type all[] = {T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
                            T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS};
 enum { N_TYPES = sizeof all / sizeof *all };
-
-/* Where a block keeps d and dmin (or m); -1: none. */
-static void halves_at(Type t, int *d, int *dmin)
-{
-    *d = t == T_Q2_K ? 80 : t == T_Q3_K ? 108 : t == T_Q6_K ? 208 : 0;
-    *dmin = t == T_Q2_K ? 82 : t == T_Q4_1 || t == T_Q5_1 || t == T_Q4_K || t == T_Q5_K ? 2 : -1;
-}
 
 static uint64_t seed;
 static uint32_t rnd(void)
@@ -60,7 +54,7 @@ static uint8_t *make_weights(Type t, int rows, int cols)
         else {
             int d, dmin;
             for (int j = 0; j < info->bytes; j++) b[j] = (uint8_t)rnd();
-            halves_at(t, &d, &dmin);
+            block_halves(t, &d, &dmin);
             half = half_from_float(uniform() * 0.02f);
             memcpy(b + d, &half, 2);
             half = half_from_float(uniform() * 0.02f);
@@ -98,7 +92,7 @@ static float reference(double *exact, double *bound, Type t, const uint8_t *row,
         free(w);
         return acc;
     }
-    halves_at(t, &at_d, &at_dmin);
+    block_halves(t, &at_d, &at_dmin);
     double sizes = 0, steps = 0;
     for (int b = 0; b < cols / block; b++, row += info->bytes, x += block) {
         uint8_t copy[256];
@@ -282,7 +276,7 @@ static void test_extremes(void **state)
         for (int sign = 0; sign < 3; sign++) {
             Case c;
             case_make(&c, t, 9, rows, cols);
-            halves_at(t, &at_d, &at_dmin);
+            block_halves(t, &at_d, &at_dmin);
             uint16_t half = half_from_float(0.5f);
             for (int b = 0; b < rows * 2; b++) {
                 uint8_t *block = c.src + (size_t)b * (size_t)info->bytes;

@@ -125,6 +125,31 @@ static void any_keys_and_values(void **state)
     }
 }
 
+/* Every type of weight, in the layers, the embedding and the head. */
+static void any_weights(void **state)
+{
+    (void) state;
+    static const Type types[] = { T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS };
+    for (int32_t i = 0; i < (int32_t) (sizeof types / sizeof *types); i++) {
+        if (!part_runs()) continue;
+        Rig r;
+        RigOptions o = rig_options(i % 2 ? TINY_QWEN3 : TINY_QWEN35, 1, false);
+        assert_true(tiny_model_named(&o.tm, i % 2 ? "qwen3" : "qwen35-r1"));
+        o.tm.type = o.tm.type_embd = o.tm.type_head = types[i];
+        o = rig_with_draft(o, false);
+        rig_open(&r, &o);
+        const char *some[] = { "token_embd.weight", "blk.0.ffn_down.weight", "blk.3.attn_q.weight" };
+        for (int32_t k = 0; k < 3; k++) assert_int_equal(gguf_tensor(r.file, some[k])->type, types[i]);
+        int32_t truth[PROMPT + TEXT + AHEAD];
+        FakeDrafter fake;
+        make_truth(&r, i % MODES, (uint64_t) i, truth);
+        fake_drafter(&fake, FAKE_MIXED, (uint64_t) i, truth, PROMPT + TEXT + AHEAD);
+        run_and_compare(&r, &fake.drafter, &(LoopOptions) { .budget = 22 }, i % MODES, truth, NULL);
+        run_and_compare(&r, NULL, &(LoopOptions) { .budget = 8, .ngram = true }, i % MODES, truth, NULL);
+        rig_close(&r);
+    }
+}
+
 /* Chunks of 1, 3, 7 and everything: text, state, and with the drafter the very same passes. */
 static void chunking(void **state)
 {
@@ -622,7 +647,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_drafter_any_budget), cmocka_unit_test(across_a_tile), cmocka_unit_test(any_keys_and_values), cmocka_unit_test(chunking),
+        cmocka_unit_test(any_drafter_any_budget), cmocka_unit_test(across_a_tile), cmocka_unit_test(any_keys_and_values), cmocka_unit_test(any_weights), cmocka_unit_test(chunking),
         cmocka_unit_test(layouts_are_one_drafter),
         cmocka_unit_test(drafts_do_not_depend_on_history), cmocka_unit_test(block_keeps_nothing),
         cmocka_unit_test(drafter_draws_the_same_token), cmocka_unit_test(pick_is_sampler_and_fused_is_composed),

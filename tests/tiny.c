@@ -1,5 +1,7 @@
 #include "tiny.h"
 
+#include "blocks.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +82,25 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
     }
 }
 
+/* A row of a type that has no encoder: random bits, with scales that make the values about as large as `row`'s. */
+static void random_row(uint8_t *bytes, float *row, const TinyTensor *t, int64_t r)
+{
+    const TypeInfo *info = type_info(t->type);
+    int at[2];
+    block_halves(t->type, &at[0], &at[1]);
+    for (int64_t b = 0; b < t->ne[0] / info->block; b++, bytes += info->bytes, row += info->block) {
+        double want = 0, have = 0;
+        uint16_t half = half_from_float(1);
+        for (int32_t i = 0; i < info->bytes; i++) bytes[i] = (uint8_t) tiny_bits(t->key, (uint64_t) ((r * t->ne[0] / info->block + b) * info->bytes + i));
+        for (int32_t i = 0; i < 2 && at[i] >= 0; i++) memcpy(bytes + at[i], &half, sizeof half);
+        for (int32_t i = 0; i < info->block; i++) want += (double) row[i] * row[i];
+        quant_decode(row, t->type, bytes, info->block);
+        for (int32_t i = 0; i < info->block; i++) have += (double) row[i] * row[i];
+        half = half_from_float((float) sqrt(want / have));
+        for (int32_t i = 0; i < 2 && at[i] >= 0; i++) memcpy(bytes + at[i], &half, sizeof half);
+    }
+}
+
 Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
 {
     int64_t cols = 1;
@@ -97,7 +118,10 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
             tiny_row(row, t, r);
             if (t->type == T_F32) gguf_write_data(w, row, (size_t) t->ne[0] * sizeof *row);
             else if (quant_encode(bytes, t->type, row, t->ne[0])) gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
-            else status = fail(err, ST_UNSUPPORTED, "tiny: %s: no encoder for %s", t->name, type_info(t->type)->name);
+            else {
+                random_row(bytes, row, t, r);
+                gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
+            }
         }
     }
     free(row);
