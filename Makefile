@@ -99,6 +99,7 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # Laboratories of the kernels: make bench/lab_matmul, make bench/lab_attend, make bench/lab_grammar.
+LABS := bench/lab_matmul bench/lab_attend bench/lab_grammar
 bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -144,7 +145,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
 
 clean:
-	rm -rf $(BUILD) build-* ratoon bench/make_synthetic bench/lab_matmul bench/lab_attend bench/lab_grammar
+	rm -rf $(BUILD) build-* ratoon bench/make_synthetic $(LABS)
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

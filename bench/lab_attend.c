@@ -5,7 +5,7 @@
  *
  * Types are keys/values, one name for both alike. Each type and context gets several layers, `mib` megabytes in all, so that keys and
  * values come from memory as they do behind a pass's weights. The limit of an attention is max(bytes / bandwidth, multiply-adds / float
- * peak), both measured here. The rounds of all row counts are interleaved and the fastest layer counts. --delta V/KxD adds the delta
+ * peak), both measured between the rounds. The rounds of all row counts are interleaved and the fastest layer counts. --delta V/KxD adds the delta
  * rule of V value heads, K key heads and D x D matrices: microseconds per head and row, limit 1. */
 #include <inttypes.h>
 #include <math.h>
@@ -61,9 +61,7 @@ static void check(Backend *b)
     exit(1);
 }
 
-/* Multiply-adds per second of all threads, from the int8 rate of the same registers: an int8 instruction does four per float lane, and
- * the rate counts two operations each. True where both kinds start equally often. */
-static double float_peak(double int8_ops) { return int8_ops / 8; }
+typedef struct { Roofline *roof; Peaks fastest; } Limits;
 
 /* Rows of one session that are a tree: a chain of n rows. */
 typedef struct { Rows r; Slice s; int32_t zero[PUT_ROWS], parent[PUT_ROWS], pos[PUT_ROWS]; } Pass;
@@ -77,7 +75,7 @@ static void pass_of(Pass *p, SliceKind kind, int32_t n, int32_t base, int32_t ge
     while (p->r.span < base) p->r.span *= 2;
 }
 
-static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *rows, int n_rows, size_t mib, int rounds, double bandwidth, double peak)
+static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *rows, int n_rows, size_t mib, int rounds, Limits *limits)
 {
     int32_t kc = spec.kv_heads * spec.head_dim, qc = spec.heads * spec.head_dim, mark[3] = { 0 };
     size_t kr = b->kv_row_bytes(b, spec.k_type, kc), vr = b->kv_row_bytes(b, spec.v_type, kc), slots = (size_t) ctx + ROWS_DECODE, one = (kr + vr) * slots;
@@ -117,6 +115,7 @@ static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *ro
     double best[MAX_LIST];
     for (int i = 0; i < n_rows; i++) best[i] = INFINITY;
     for (int round = 0; round < rounds; round++) {
+        roofline_round(&limits->fastest, limits->roof, roofline_threads(limits->roof));
         for (int i = 0; i < n_rows; i++) {
             for (int32_t il = 0; il < layers; il++) {
                 Tensor tk = { T_F32, rows[i], kc, k }, tv = { T_F32, rows[i], kc, v }, tq = { T_F32, rows[i], qc, q }, ty = { T_F32, rows[i], qc, y };
@@ -129,6 +128,8 @@ static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *ro
         }
     }
     check(b);
+    double bandwidth = limits->fastest.bytes_per_s, peak = limits->fastest.f32_ops_per_s / 2;
+    printf("  limits: %.1f GB/s, float %.0f GMAC/s\n", bandwidth * 1e-9, peak * 1e-9);
     for (int i = 0; i < n_rows; i++) {
         double bytes = (double) (kr + vr) * ctx, macs = 2.0 * rows[i] * qc * ctx, limit = fmax(bytes / bandwidth, macs / peak);
         printf("  rows %2d  %10.1f us  %6.2f GB/s  %6.1f GMAC/s  T(n)/T(1) %5.2f  %3.0f %% of the limit\n", rows[i], best[i] * 1e6, bytes / best[i] * 1e-9,
@@ -206,7 +207,7 @@ int main(int argc, char **argv)
     LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = 16, .kv_heads = 4, .head_dim = 256, .scale = 1 / 16.0f, .causal = true };
     LayerSpec dn = { .kind = LAYER_DELTA, .conv_width = 4, .eps = 1e-6f };
     size_t mib = 1200;
-    CpuOptions how = { 2, NULL };
+    CpuOptions how = { .threads = 2 };
     CpuLevel level = level_best();
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *value = argv[i + 1];
@@ -229,14 +230,14 @@ int main(int argc, char **argv)
             fprintf(stderr, "lab_attend: %d rows, expected 1 to %d\n", rows[i], ROWS_MAX);
             return 2;
         }
-    double bandwidth, ops;
+    Limits limits = { 0 };
     Backend *b;
     Error err;
-    if (roofline_measure(&bandwidth, &ops, how.threads, level, &err) != ST_OK || backend_cpu_open(&b, &how, &err) != ST_OK) {
+    if (roofline_open(&limits.roof, how.threads, level, &err) != ST_OK || backend_cpu_open(&b, &how, &err) != ST_OK) {
         fprintf(stderr, "lab_attend: %s\n", err.text);
         return 1;
     }
-    printf("%s, %d threads: %.1f GB/s, float %.0f GMAC/s\n", level_name(level), how.threads, bandwidth * 1e-9, float_peak(ops) * 1e-9);
+    printf("%s, %d threads\n", level_name(level), how.threads);
     for (int c = 0; c < n_ctx; c++) {
         char names[512];
         snprintf(names, sizeof names, "%s", types);
@@ -245,10 +246,11 @@ int main(int argc, char **argv)
                 fprintf(stderr, "lab_attend: type %s is unknown\n", name);
                 return 2;
             }
-            attention(b, spec, ctx[c], rows, n_rows, mib, rounds, bandwidth, float_peak(ops));
+            attention(b, spec, ctx[c], rows, n_rows, mib, rounds, &limits);
         }
     }
     if (dn.v_heads) delta(b, &dn, rows, n_rows, mib, rounds);
+    roofline_close(limits.roof);
     b->close(b);
     return 0;
 }

@@ -45,7 +45,7 @@ run-replay-%: $(BUILD)/tests/replay_%
 
 tests-built: $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
 check: setup
-	@$(MAKE) --no-print-directory ratoon tests-built
+	@$(MAKE) --no-print-directory ratoon tests-built $(LABS)
 	@$(MAKE) --no-print-directory run-all
 run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
 

@@ -1,4 +1,5 @@
 /* cpu.c - the CPU backend: memory, and the choice of kernels. Operations run when they are called, so sync has nothing to wait for. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -170,6 +171,14 @@ static Status choose_level(CpuLevel *out, const char *name, Error *err)
     return ST_OK;
 }
 
+float half_table[1 << 16];
+static pthread_once_t half_once = PTHREAD_ONCE_INIT;
+
+static void half_table_fill(void)
+{
+    for (uint32_t h = 0; h < 1 << 16; h++) half_table[h] = half_to_float((uint16_t) h);
+}
+
 Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
 {
     static const RowKernels *const rows[LEVEL_COUNT] = LEVEL_TABLE(rows);
@@ -178,6 +187,7 @@ Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
     *out = NULL;
     CpuLevel level;
     TRY(choose_level(&level, o->level, err));
+    pthread_once(&half_once, half_table_fill);
     Cpu *c = calloc(1, sizeof *c);
     if (!c) return fail(err, ST_MEMORY, "cpu backend: out of memory");
     Status st = pool_open(&c->pool, o->threads, err);

@@ -80,6 +80,9 @@ typedef struct {
     void (*delta)(const DeltaJob *job, int32_t slice, int32_t head, void *scratch);
 } DeltaKernels;
 
+/* Every half as a float, by its bits; filled when the backend is opened. */
+extern float half_table[1 << 16];
+
 extern const RowKernels LEVEL_EACH(rows);
 extern const AttendKernels LEVEL_EACH(attend);
 extern const DeltaKernels LEVEL_EACH(delta);

@@ -4,6 +4,7 @@
 #ifndef RATOON_BACKEND_CPU_KV_LOAD_H
 #define RATOON_BACKEND_CPU_KV_LOAD_H
 
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/vec.h"
 
 enum { KV_COLS = 2 * LANES };
@@ -24,15 +25,20 @@ static inline size_t kv_bytes(Type t)
     return t == T_F32 ? 128 : t == T_F16 || t == T_BF16 ? 64 : t == T_Q8_0 ? 34 : t == T_Q5_1 ? 24 : t == T_Q5_0 ? 22 : t == T_Q4_1 ? 20 : t == T_Q4_0 ? 18 : 14;
 }
 
-#if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
+#if KV_IN_REGISTERS
 
+/* The vector units are what limits here, and converting and spreading a half would take three of their instructions a block: a table takes
+ * none. */
 static inline V kv_scale(const uint8_t *p)
 {
     uint16_t h;
     memcpy(&h, p, sizeof h);
-    __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short) h));
-    return (V) { d, d };
+    return v_set(half_table[h]);
 }
+
+#endif
+
+#if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
 
 static inline V kv_signed(__m128i codes)
 {
@@ -83,12 +89,6 @@ static inline void kv_tq3(V y[2], const uint8_t *b)
 }
 
 #elif defined(LEVEL_IS_avx512)
-
-/* Four halves are converted for the sake of the first, which takes one instruction less; every block is long enough. */
-static inline V kv_scale(const uint8_t *p)
-{
-    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) (const void *) p)));
-}
 
 static inline V kv_signed(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
 

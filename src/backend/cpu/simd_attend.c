@@ -181,16 +181,22 @@ static void shared_block(Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
     b->ahead = LANES * row;
     bool many = !KV_IN_REGISTERS || w->n_each >= MANY || j->spec->head_dim % KV_COLS;
     uintptr_t bytes = type_row_bytes(b->t, j->spec->head_dim);
-    for (int32_t i = 0; i < LANES; i++) {
-        int32_t slot = slot_of(w, pos0 + i);
-        b->at[i] = slot < 0 ? zero : zero + row * (size_t) slot;
-        if (slot < 0) continue;
-        b->there |= 1u << i;
-        if (!many) continue;
-        uintptr_t next = (uintptr_t) b->at[i] + b->ahead;
+    if (!j->layer->ring && pos0 >= w->shared0 && pos0 + LANES <= w->shared1) {
+        for (int32_t i = 0; i < LANES; i++) b->at[i] = zero + row * (size_t) (pos0 + i);
+        b->there = (1u << LANES) - 1;
+    } else {
+        for (int32_t i = 0; i < LANES; i++) {
+            int32_t slot = slot_of(w, pos0 + i);
+            b->at[i] = slot < 0 ? zero : zero + row * (size_t) slot;
+            if (slot >= 0) b->there |= 1u << i;
+        }
+    }
+    if (!many) return;
+    for (uint32_t rest = b->there; rest; rest &= rest - 1) {
+        uintptr_t next = (uintptr_t) b->at[__builtin_ctz(rest)] + b->ahead;
         for (uintptr_t line = next & ~(uintptr_t) 63; line < next + bytes; line += 64) __builtin_prefetch((const void *) line);
     }
-    if (many) widen_block(w, b);
+    widen_block(w, b);
 }
 
 /* The positions of a tree row's own path that lie in the block, inside the row's window. */
