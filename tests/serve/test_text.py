@@ -355,6 +355,9 @@ class GoingOn(unittest.TestCase):
         j = S.json(CHAT, {"messages": [{"role": "user", "content": "x = 3"}, {"role": "assistant", "content": cut}], "continue_final_message": True, "max_tokens": 5,
                           "ignore_eos": True})
         self.assertTrue((cut + text_of(j)).startswith(cut))
+        both = {"messages": [{"role": "user", "content": "x = 3"}, {"role": "assistant", "content": cut}], "max_tokens": 5, "ignore_eos": True, "add_generation_prompt": False}
+        self.assertEqual(text_of(S.json(CHAT, {**both, "continue_final_message": True})), text_of(j))   # as Open WebUI and vLLM's clients write it
+        self.assertEqual(json.loads(S.post(CHAT, both)[2])["error"]["param"], "add_generation_prompt")
 
     def test_turns_are_not_read_again(self):
         messages = [{"role": "system", "content": "You write code. " * 20}, {"role": "user", "content": "def first(a):"}]
