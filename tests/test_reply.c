@@ -146,7 +146,7 @@ static void script_line(Script *s, char *line)
 
 /* ---- playing ---- */
 
-typedef struct { Bytes events; ReplySummary sum; ReplyStop stop; int32_t kept, tokens; Bytes open; int kind; int32_t call, last_from, last_tokens; } Played;
+typedef struct { Bytes events; ReplySummary sum; ReplyStop stop; int32_t kept, tokens; Bytes open; int kind; int32_t call, broken, last_from, last_tokens; } Played;
 
 static void put_quoted(Bytes *out, const Bytes *text)
 {
@@ -196,7 +196,8 @@ static void take_events(Played *p, Reply *r)
             break;
         case REPLY_CALL_END:
             assert_int_equal(e.call, p->call);
-            if (!json_valid(p->open.at, p->open.n) || p->open.at[0] != '{') fail_msg("not a JSON object: %.*s", (int) p->open.n, p->open.at);
+            p->broken += !json_valid(p->open.at, p->open.n);
+            if (p->open.n == 0 || p->open.at[0] != '{') fail_msg("not of a JSON object: %.*s", (int) p->open.n, p->open.n ? p->open.at : "");
             bytes_put(&p->events, p->open.at, p->open.n);
             bytes_char(&p->events, '\n');
             p->open.n = 0;
@@ -253,6 +254,7 @@ static void play(Played *p, Script *s, const json_t *tools, CutHow how, size_t a
     close_event(p);
     assert_int_equal(p->call, -1);
     reply_summary(r, &p->sum);
+    assert_int_equal(p->broken, s->cause == REPLY_CUT && p->sum.call_cut);
     p->stop = reply_stop(r);
     p->kept = reply_kept(r);
     assert_int_equal(p->sum.tokens, p->kept);

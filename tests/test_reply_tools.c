@@ -28,7 +28,8 @@ static uint32_t draw(uint32_t n)
 
 static const char TOOLS[] =
     "[{\"name\": \"weather\", \"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\", "
-    "\"minimum\": 1, \"maximum\": 7}, \"unit\": {\"enum\": [\"C\", \"F\"]}, \"exact\": {\"type\": \"boolean\"}}, \"required\": [\"city\", \"unit\"]}},"
+    "\"minimum\": 1, \"maximum\": 7}, \"unit\": {\"enum\": [\"C\", \"F\"]}, \"exact\": {\"type\": \"boolean\"}, \"how\": "
+    "{\"type\": \"string\", \"const\": \"</par now\"}}, \"required\": [\"city\", \"unit\", \"how\"]}},"
     " {\"type\": \"function\", \"function\": {\"name\": \"write\", \"parameters\": {\"type\": \"object\", \"properties\": {\"path\": {\"$ref\": \"#/$defs/p\"}, "
     "\"tags\": {\"type\": \"array\", \"items\": {\"enum\": [\"a\", \"b\"]}, \"maxItems\": 2}, \"at\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 9}}, "
     "\"required\": [\"at\", \"path\"], \"$defs\": {\"p\": {\"type\": \"string\"}}}}},"
@@ -97,11 +98,11 @@ static void check_arguments(const char *name, const char *s, size_t n, CallForma
     json_t *args = json_loadb(s, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e), *v;
     const char *k;
     if (!args || !json_valid(s, n)) fail_msg("%.*s: %s", (int) n, s, e.text);
-    static const char *const NEED[][3] = { { "weather", "city", "unit" }, { "write", "at", "path" } };
-    static const char *const TYPES[][2] = { { "city", "string" }, { "days", "integer" }, { "unit", "string" }, { "exact", "boolean" }, { "path", "string" },
+    static const char *const NEED[][4] = { { "weather", "city", "unit", "how" }, { "write", "at", "path", "path" } };
+    static const char *const TYPES[][2] = { { "city", "string" }, { "days", "integer" }, { "unit", "string" }, { "how", "string" }, { "exact", "boolean" }, { "path", "string" },
                                             { "tags", "array" }, { "at", "number" } };
     for (size_t i = 0; i < 2; i++)
-        for (size_t j = 1; j < 3 && strcmp(name, NEED[i][0]) == 0; j++)
+        for (size_t j = 1; j < 4 && strcmp(name, NEED[i][0]) == 0; j++)
             if (!json_object_get(args, NEED[i][j])) fail_msg("%s: %s is missing in %.*s", name, NEED[i][j], (int) n, s);
     json_object_foreach(args, k, v) {
         bool known = false;
@@ -116,6 +117,8 @@ static void check_arguments(const char *name, const char *s, size_t n, CallForma
     if (v) assert_in_range(json_integer_value(v), 1, 7);
     v = json_object_get(args, "unit");
     if (v) assert_true(strcmp(json_string_value(v), "C") == 0 || strcmp(json_string_value(v), "F") == 0);
+    v = json_object_get(args, "how");
+    if (v) assert_string_equal(json_string_value(v), "</par now");
     json_decref(args);
 }
 

@@ -84,15 +84,17 @@ void   reply_close(Reply *r);                      /* NULL is fine */
  * memory, and the answer cannot go on. After a stop nothing is taken. */
 bool   reply_token(Reply *r, int32_t id, const char *bytes, size_t n);
 
-/* No more tokens. ENDED: the model ended its turn; CUT: a limit, a cancel. What waits is told; open calls are closed, so that every
- * CALL_BEGIN has its CALL_END and the fragments between them are one JSON object. False: out of memory. */
+/* No more tokens. ENDED: the model ended its turn; CUT: a limit, a cancel. What waits is told, and every CALL_BEGIN has its CALL_END. ENDED
+ * closes what is open, so that the fragments between them are one JSON object. CUT does not: half a command must not look like one, and
+ * clients run whatever can be parsed. False: out of memory. */
 typedef enum { REPLY_ENDED, REPLY_CUT } ReplyCause;
 bool   reply_end(Reply *r, ReplyCause cause);
 
 /* ---- events ---- */
 
 /* REASON, TEXT: whole characters, never empty. CALL_BEGIN: bytes is the whole name, told once; `call` counts from 0. CALL_ARGS: a fragment
- * of the arguments; all of a call's fragments together are one JSON object ("{}" without arguments). Calls do not overlap. */
+ * of the arguments; all of a call's fragments together are one JSON object ("{}" without arguments), or the beginning of one, never a whole
+ * one, if the answer was cut off in it. Calls do not overlap. */
 typedef enum { REPLY_REASON, REPLY_TEXT, REPLY_CALL_BEGIN, REPLY_CALL_ARGS, REPLY_CALL_END } ReplyKind;
 typedef struct {
     ReplyKind   kind;
@@ -132,7 +134,7 @@ typedef struct {
     int32_t unknown;                               /* calls of tools that were not declared: told all the same */
     int32_t repeated;                              /* parameters given twice in one call: told twice, readers take the last */
     bool    reason_unclosed;                       /* the answer ended in reasoning */
-    bool    call_cut;                              /* the last call was closed for it: its arguments are not all there */
+    bool    call_cut;                              /* the answer ended within the last call: its arguments are not all there */
     int32_t stop;                                  /* index into ReplyOptions.stop, -1 */
 } ReplySummary;
 void   reply_summary(const Reply *r, ReplySummary *out);

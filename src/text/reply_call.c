@@ -59,6 +59,7 @@ bool call_begin(Reply *r)
 
 void call_args(Reply *r, const char *s, size_t n)
 {
+    r->call.told |= n > 0;
     if (r->call.begun) tell(r, REPLY_CALL_ARGS, s, n);
     else bytes_put(&r->call.args, s, n);
 }
@@ -171,12 +172,16 @@ static bool in_flow(const ReplyCall *c)
     return c->state == X_JSON || c->state == X_ARGS_CALL || c->state == G_ARGS || c->state == P_ARGS || c->state == B_ARGS_FLOW;
 }
 
-/* The arguments so far become a whole object; what was read of a tag comes out as text. */
+/* The arguments so far become a whole object, unless the answer was cut off in them: half a command is not to be taken for one. What was
+ * read of a tag comes out as text. */
 static void close_arguments(Reply *r)
 {
     ReplyCall *c = &r->call;
     bool in_key = c->state == X_KEY || c->state == L_KEY || c->state == L_MID, xml = c->state == X_KEY;
-    if (in_flow(c)) {
+    if (r->cut) {
+        call_drain(r);
+        if (!c->told) call_args(r, "{", 1);
+    } else if (in_flow(c)) {
         flow_close(&c->flow);
         call_drain(r);
     } else if (!c->has_args) {
@@ -260,12 +265,9 @@ void call_end(Reply *r, ReplyCause cause)
         return;
     }
     if (c->state == B_WHOLE && cause == REPLY_ENDED && json_body_whole(r)) return;
-    if (recovers(r) && complete(r)) {
-        bool cut = cause == REPLY_CUT;
+    if (recovers(r) && complete(r) && (cause == REPLY_ENDED || (c->has_args && !in_flow(c)))) {
         finish_complete(r);
         if (r->at == AT_CALL && c->ended) call_leave(r);
-        r->sum.call_cut |= cut && c->ended;
-        r->sum.failures += cut && c->ended;
         return;
     }
     r->sum.call_cut |= c->begun;

@@ -46,7 +46,7 @@ typedef struct {
     bool     ended;                                /* CALL_END has been told */
     bool     members;                              /* something of the arguments object has been written */
     bool     skip_newline, as_text, loose, doubting;
-    bool     has_name, has_args;
+    bool     has_name, has_args, told;             /* told: something of the arguments has been written */
     int      level;                                /* B: 2 inside of "function" */
     int32_t  from, tokens;                         /* tokens before it, and those that count as its own although it has not begun */
     Bytes    raw;                                  /* what has been read, as long as it may turn out to be text */
@@ -87,7 +87,7 @@ struct Reply {
     Queued  *queue; size_t n_queue, cap_queue, read;
     Bytes    text;
     ReplyStop stopped;
-    bool     ended, failed;
+    bool     cut, ended, failed;                   /* cut: no more comes, because of a limit */
     ReplySummary sum;
 };
 

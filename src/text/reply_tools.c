@@ -129,16 +129,17 @@ static void put_object(Writer *w, const Tool *t)
     put_schema(w, t, own, root ? root : own, NULL);
 }
 
-/* The texts of an enum; false: it is none of strings alone. */
+/* The only text of a const, or the texts of an enum; false: there is none, or not of strings alone. */
 static bool put_texts(Writer *w, const json_t *schema, const char *before, const char *after)
 {
-    const json_t *values = json_object_get(schema, "enum"), *v;
-    size_t i;
-    if (json_array_size(values) == 0) return false;
-    json_array_foreach(values, i, v)
-        if (!json_is_string(v)) return false;
+    const json_t *only = json_object_get(schema, "const"), *values = json_object_get(schema, "enum");
+    size_t n = only ? 1 : json_array_size(values);
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_string(only ? only : json_array_get(values, i))) return false;
+    if (n == 0) return false;
     put(w, "( ");
-    json_array_foreach(values, i, v) {
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = only ? only : json_array_get(values, i);
         if (i > 0) put(w, "| ");
         if (*before) put_mark(w, before);
         put_literal(w, json_string_value(v), json_string_length(v));

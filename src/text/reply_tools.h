@@ -25,8 +25,8 @@ typedef struct {
 
 /* tools as in ReplyOptions, not empty. name: [n_names] the tools that may be called; n_names 0: any. What the grammar holds the call to,
  * beside its form: JSON formats (also CALLS_NONE, which are written as CALLS_JSON): the arguments are valid by the tool's schema. XML
- * formats: parameters in the schema's order, required ones present, strings raw text without the closing tag (those with an enum one of
- * its values), others JSON valid by their schema. Gemma: members in the schema's order, required ones present, of their type.
+ * formats: parameters in the schema's order, required ones present, strings raw text without the closing tag (those with an enum or a
+ * const one of its values), others JSON valid by their schema. Gemma: members in the schema's order, required ones present, of their type.
  * ST_ARG: a name that no tool has, or tools that are not in order; ST_UNSUPPORTED, ST_FORMAT: a schema that cannot be honoured, with its
  * place ("tool weather: #/properties/a/not: ..."); ST_MEMORY. */
 Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, const char *const *name, size_t n_names, Error *err);

@@ -1,7 +1,7 @@
 /* fuzz_reply.c - any tokens for the output decoder. Four bytes of options, then bytes; 0xff and a number is a mark as a token, 0xfe ends a
  * token, 0xfd and a number is a piece of some format. What must hold: names and arguments of calls come in order, every call's arguments
- * are one JSON object, texts are whole characters; how the bytes were cut changes nothing; text is part of what came, in its order, and
- * all of it but for marks of reasoning and space where there was no call. */
+ * are one JSON object, those of a call that was cut off the beginning of one; texts are whole characters; how the bytes were cut changes
+ * nothing; text is part of what came, in its order, and all of it but for marks of reasoning and space where there was no call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *const PIECES[] = {
 };
 enum { N_MARKS = sizeof MARKS / sizeof *MARKS, N_PIECES = sizeof PIECES / sizeof *PIECES };
 
-typedef struct { Bytes spelled, shown, events, open; int kind; int32_t call, calls; ReplyStop stop; } Played;   /* shown: text and reasoning */
+typedef struct { Bytes spelled, shown, events, open; int kind; int32_t call, calls, broken; ReplyStop stop; } Played;   /* shown: text and reasoning */
 
 static int32_t token_of(void *ud, const char *text)
 {
@@ -69,7 +69,8 @@ static void take_events(Played *p, Reply *r)
             need(e.call == p->call && p->call >= 0);
             if (e.kind == REPLY_CALL_ARGS) bytes_put(&p->open, e.bytes, e.n);
             else {
-                need(p->open.n > 0 && p->open.at[0] == '{' && json_valid(p->open.at, p->open.n));
+                need(p->open.n > 0 && p->open.at[0] == '{');
+                p->broken += !json_valid(p->open.at, p->open.n);
                 bytes_char(&p->events, 4);
                 bytes_put(&p->events, p->open.at, p->open.n);
                 p->open.n = 0;
@@ -112,6 +113,7 @@ static ReplySummary play(Played *p, const ReplyOptions *o, const uint8_t *s, siz
     need(p->call < 0);
     reply_summary(r, &sum);
     p->stop = reply_stop(r);
+    need(p->broken == (cause == REPLY_CUT && sum.call_cut));
     need(sum.tokens == reply_kept(r) && sum.tokens == sum.reason_tokens + sum.text_tokens + sum.call_tokens && sum.calls == p->calls);
     need(sum.reason_tokens >= 0 && sum.text_tokens >= 0 && sum.call_tokens >= 0);
     bytes_free(&part);

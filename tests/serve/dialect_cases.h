@@ -45,7 +45,20 @@ static const struct { Dialect dialect; const char *body, *messages, *tools; } TA
     { DIALECT_RESPONSES, "{'input':[{'type':'item_reference','id':'msg_old'},{'role':'user','content':'q'}]}", "[{'role':'assistant','content':'A0'},{'role':'user','content':'q'}]", NULL },
     { DIALECT_RESPONSES, "{'input':'q','tools':[{'type':'function','name':'f','description':'d','parameters':{'type':'object'},'strict':false},{'type':'web_search'},{'type':'namespace','name':'ns','tools':[{'type':'function','name':'g'}]}]}",
       "[{'role':'user','content':'q'}]", "[{'type':'function','function':{'name':'f','description':'d','parameters':{'type':'object'}}},{'type':'function','function':{'name':'ns__g'}}]" },
+    /* as Codex 0.169 sends a turn back: the item's contents are null, its ids are ours */
+    { DIALECT_RESPONSES,
+      "{'input':[{'type':'message','id':'msg_1','role':'developer','content':[{'type':'input_text','text':'d1'},{'type':'input_text','text':'d2'}]},{'type':'message','id':'msg_2','role':'user','content':[{'type':'input_text','text':'q'}]},"
+      "{'type':'reasoning','id':'rs_1','summary':[{'type':'summary_text','text':'r'}],'content':null,'encrypted_content':'v1.0'},{'type':'function_call','status':'completed','id':'fc_1','name':'exec_command',"
+      "'arguments':'{\\'cmd\\':\\'ls\\'}','call_id':'call_1'},{'type':'function_call_output','call_id':'call_1','output':'files'}],'reasoning':{'summary':'auto'},'include':['reasoning.encrypted_content'],'store':false}",
+      "[{'role':'developer','content':[{'type':'text','text':'d1'},{'type':'text','text':'d2'}]},{'role':'user','content':'q'},{'role':'assistant','tool_calls':[{'id':'call_1','type':'function','function':{'name':'exec_command',"
+      "'arguments':'{\\'cmd\\':\\'ls\\'}'}}],'content':'','reasoning_content':'r'},{'role':'tool','content':'files','tool_call_id':'call_1','name':'exec_command'}]",
+      NULL },
     /* Messages */
+    /* as Claude Code 2.1 begins: instructions between and after the user's messages too */
+    { DIALECT_MESSAGES,
+      "{'system':[{'type':'text','text':'S1','cache_control':{'type':'ephemeral'}},{'type':'text','text':'S2','cache_control':{'type':'ephemeral'}}],'messages':[{'role':'user','content':[{'type':'text','text':'a'},"
+      "{'type':'text','text':'q','cache_control':{'type':'ephemeral'}}]},{'role':'system','content':'later'}],'thinking':{'type':'adaptive'},'context_management':{'edits':[]},'output_config':{'effort':'high'}}",
+      "[{'role':'system','content':'S1'},{'role':'system','content':'S2'},{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'q'}]},{'role':'system','content':'later'}]", NULL },
     { DIALECT_MESSAGES, "{'system':[{'type':'text','text':'x-anthropic-billing-header: cch=1;'},{'type':'text','text':'S','cache_control':{'type':'ephemeral'}}],'messages':[{'role':'user','content':'q'}]}",
       "[{'role':'system','content':'S'},{'role':'user','content':'q'}]", NULL },
     { DIALECT_MESSAGES,

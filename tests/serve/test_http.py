@@ -406,6 +406,8 @@ class Plain(Base):
                     "experimental_supported_tools": list}
         for name, kind in required.items():
             self.assertIsInstance(codex[name], kind, name)
+        self.assertIn("coding agent", codex["base_instructions"])
+        self.assertNotIn("apply_patch_tool_type", codex)               # Codex 0.169 reads no list with a value it does not know
         for level in codex["supported_reasoning_levels"]:
             self.assertIn(level["effort"], ("none", "minimal", "low", "medium", "high", "xhigh"))
         self.assertEqual(S.json("/v1/models/" + j["data"][0]["id"])["object"], "model")

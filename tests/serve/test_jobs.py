@@ -177,6 +177,7 @@ class Cancel(Base):
         self.assertTrue(server.wait_for(lambda: self.cancelled(server, "decode") == 1, 2))
         self.assertLess(time.time() - t, 0.3 * SLOW)
         self.assertTrue(server.wait_for(server.idle))
+        server.expect(r"cancelled: the client has gone, prompt \d+ \(\d+ cached\), answer [1-9]")
         for stream in (True, False):
             before = self.cancelled(server, "prefill")
             s = server.connect()

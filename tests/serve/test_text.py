@@ -254,6 +254,43 @@ class Calls(unittest.TestCase):
         (call,) = [o for o in r["output"] if o["type"] == "function_call"]
         self.valid("get_time", json.loads(call["arguments"]))
 
+    def test_cut_off(self):
+        """Clients run what they can parse: of a call that a limit cuts off the arguments must never look whole."""
+        whole = chat("What now?", max_tokens=200, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
+        tokens = S.json(CHAT, whole)["usage"]["completion_tokens"]
+        tool = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"], "parameters": WEATHER["function"]["parameters"], "type": "function"}
+        cut = 0
+        for limit in range(tokens - 25, tokens - 8):
+            parts = streamed({**whole, "max_tokens": limit})
+            deltas = [d for p in parts[:-1] if p["choices"] for d in p["choices"][0]["delta"].get("tool_calls") or []]
+            reason = [p["choices"][0]["finish_reason"] for p in parts[:-1] if p["choices"]][-1]
+            choice = S.json(CHAT, {**whole, "max_tokens": limit})["choices"][0]
+            self.assertEqual((choice["finish_reason"], reason), ("length", "length"))
+            if not deltas:
+                continue
+            cut += 1
+            arguments = "".join(d["function"].get("arguments") or "" for d in deltas)
+            self.assertTrue(arguments.startswith("{"), arguments)
+            with self.assertRaises(ValueError):
+                json.loads(arguments)
+            self.assertFalse(choice["message"].get("tool_calls"))
+            other = {"max_tokens": limit, "tools": [{k: tool[k] for k in ("name", "input_schema")}], "tool_choice": {"type": "any"}}
+            m = S.json("/v1/messages", {"messages": whole["messages"], **other})
+            self.assertEqual((m["stop_reason"], [b["type"] for b in m["content"] if b["type"] == "tool_use"]), ("max_tokens", []))
+            r = S.json("/v1/responses", {"input": "What now?", "max_output_tokens": limit, "tools": [{k: tool[k] for k in ("type", "name", "parameters")}],
+                                         "tool_choice": "required"})
+            (call,) = [o for o in r["output"] if o["type"] == "function_call"]
+            self.assertEqual((r["status"], call["status"], call["arguments"]), ("incomplete", "incomplete", arguments))
+            again = {"input": "Go on", "previous_response_id": r["id"], "max_output_tokens": 1}
+            self.assertEqual(S.post("/v1/responses", again)[0], 200)   # a history with such a call is read
+        self.assertGreater(cut, 8)
+
+    def test_const(self):
+        only = {"type": "function", "function": {"name": "mode", "parameters": {"type": "object", "properties": {"to": {"type": "string", "const": "north-west"}},
+                                                                                "required": ["to"]}}}
+        j = S.json(CHAT, chat("What now?", max_tokens=100, tools=[only], tool_choice="required", parallel_tool_calls=False))
+        self.assertEqual(json.loads(j["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]), {"to": "north-west"})
+
     def test_none_and_unknown(self):
         j = S.json(CHAT, chat("What now?", max_tokens=30, tools=[WEATHER], tool_choice="none"))
         self.assertFalse(j["choices"][0]["message"].get("tool_calls"))
@@ -318,6 +355,9 @@ class GoingOn(unittest.TestCase):
         j = S.json(CHAT, {"messages": [{"role": "user", "content": "x = 3"}, {"role": "assistant", "content": cut}], "continue_final_message": True, "max_tokens": 5,
                           "ignore_eos": True})
         self.assertTrue((cut + text_of(j)).startswith(cut))
+        both = {"messages": [{"role": "user", "content": "x = 3"}, {"role": "assistant", "content": cut}], "max_tokens": 5, "ignore_eos": True, "add_generation_prompt": False}
+        self.assertEqual(text_of(S.json(CHAT, {**both, "continue_final_message": True})), text_of(j))   # as Open WebUI and vLLM's clients write it
+        self.assertEqual(json.loads(S.post(CHAT, both)[2])["error"]["param"], "add_generation_prompt")
 
     def test_turns_are_not_read_again(self):
         messages = [{"role": "system", "content": "You write code. " * 20}, {"role": "user", "content": "def first(a):"}]

@@ -105,7 +105,7 @@ static const Field TABLE[] = {
     HONOUR("instructions", R, TYPE_TEXT),
     READ_TEXT("previous_response_id", R, 256, previous_response),
     READ_BOOL("continue_final_message", H, continue_final),
-    REFUSE("add_generation_prompt", H, "true"),
+    HONOUR("add_generation_prompt", H, TYPE_BOOL),
     REFUSE("chat_template", TALK, "null"),
     HONOUR("chat_template_kwargs", TALK, TYPE_OBJECT),
     HONOUR("tools", TALK, TYPE_LIST),

@@ -27,18 +27,22 @@ static json_t *one(const Server *s, const char *name)
                      s->ctx, "max_context_length", s->ctx, "max_model_len", s->ctx, "meta", meta, "capabilities", can, "supported_parameters", fields);
 }
 
-/* As Codex wants it: it decodes the whole list or none, so every field that it knows as required is there. */
+/* As Codex wants it: it decodes the whole list or none, so every field that it knows as required is there, and none whose values have
+ * changed between its versions (apply_patch_tool_type). The instructions take the place of its own. */
 static json_t *for_codex(const Server *s, const char *name)
 {
+    static const char instructions[] =
+        "You are a coding agent in the user's terminal. Work in the current folder: look at the files before you change them, use the tools to read, "
+        "edit and run commands, keep to the style of the code around, and check what you did by running it. Go on until the task is done. "
+        "Say plainly what you changed, what you ran, and what failed. Ask before anything that cannot be undone.";
     static const char *const efforts[][2] = { { "low", "Short reasoning" }, { "medium", "Some reasoning" }, { "high", "Long reasoning" }, { "xhigh", "Very long reasoning" } };
     json_t *levels = json_array();
     for (size_t i = 0; s->style.think != THINK_NONE && i < 4; i++) json_array_append_new(levels, json_pack("{s:s s:s}", "effort", efforts[i][0], "description", efforts[i][1]));
     json_t *j = json_pack("{s:s s:s s:s s:o s:s s:s s:b s:i s:s s:b s:b s:{s:s s:i} s:b s:[]}", "slug", name, "display_name", name, "description", "A local model", "supported_reasoning_levels",
-                          levels, "shell_type", "shell_command", "visibility", "list", "supported_in_api", 1, "priority", 1, "base_instructions", "", "supports_reasoning_summaries",
+                          levels, "shell_type", "shell_command", "visibility", "list", "supported_in_api", 1, "priority", 1, "base_instructions", instructions, "supports_reasoning_summaries",
                           s->style.think != THINK_NONE, "support_verbosity", 0, "truncation_policy", "mode", "bytes", "limit", 10000, "supports_parallel_tool_calls", 1,
                           "experimental_supported_tools");
     if (!j) return NULL;
-    json_object_set_new(j, "apply_patch_tool_type", json_string("function"));
     json_object_set_new(j, "context_window", json_integer(s->ctx));
     json_object_set_new(j, "auto_compact_token_limit", json_integer((json_int_t) s->ctx * 4 / 5));
     json_object_set_new(j, "effective_context_window_percent", json_integer(95));

@@ -124,6 +124,8 @@ bool read_chat(Reader *r)
     bool open = role_is(last, "assistant") && !json_object_get(last, "tool_calls");
     if (q->continue_final && !open) return refuse(r, "continue_final_message", "continue_final_message: the last message is no text of the assistant");
     q->continue_final |= open && r->d->prefill_assistant;
+    if (json_is_false(json_object_get(r->body, "add_generation_prompt")) && !q->continue_final)
+        return refuse(r, "add_generation_prompt", "add_generation_prompt is false, which goes with continue_final_message alone");
     if (q->continue_final && n > 1 && role_is(json_array_get(q->messages, n - 2), "assistant"))
         return refuse(r, "messages", "the last two messages are both the assistant's, so none of them can be continued");
     return read_tools_chat(r) && read_choice(r);

@@ -111,7 +111,7 @@ void run_end(Choice *c, rt_session *s, FinishReason reason)
     const ReplySummary *y = &c->summary;
     if (reason == FINISH_STOP && y->calls > 0) reason = FINISH_CALLS;
     c->end = (AnswerEnd) { .reason = reason, .stop = reason == FINISH_STOP_SEQUENCE && y->stop >= 0 ? j->q->stop[y->stop] : NULL, .reason_open = y->reason_unclosed,
-                           .forced_close = c->forced_close, .tokens = y->tokens, .reason_tokens = y->reason_tokens };
+                           .call_cut = y->call_cut, .forced_close = c->forced_close, .tokens = y->tokens, .reason_tokens = y->reason_tokens };
     answer_end(j->answer, c->index, &c->end);
     take_stats(c, s);
     c->state = CHOICE_DONE;

@@ -50,6 +50,15 @@ static void log_job(const Job *j, const char *how)
             (long long) u->prompt, (long long) u->cached, (long long) u->completion, (long long) u->accepted, (long long) u->drafted, seconds);
 }
 
+/* The figures of all its choices, those that still run among them. */
+static AnswerUsage usage_so_far(const Runner *e, const Job *j)
+{
+    AnswerUsage u = j->usage;
+    for (int32_t i = 0; i < j->n_choice; i++)
+        if (j->choice[i].state == CHOICE_RUNNING && j->choice[i].slot >= 0) run_usage(&j->choice[i], e->slot[j->choice[i].slot].s, &u);
+    return u;
+}
+
 /* What the answer has ready goes out. */
 static void send(Job *j)
 {
@@ -133,6 +142,7 @@ static void job_failed(Runner *e, Job *j, const HttpError *err)
 
 static void job_gone(Runner *e, Job *j, const char *how)
 {
+    j->usage = usage_so_far(e, j);                 /* for the log */
     for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
     exchange_drop(j->x);
     job_over(e, j, how);
@@ -379,15 +389,6 @@ static void read_on(Runner *e, Slot *x)
     if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cache_scope != CACHE_OFF) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
 }
 
-/* The figures of all its choices, those that still run among them. */
-static void tell_usage(const Runner *e, Job *j)
-{
-    AnswerUsage u = j->usage;
-    for (int32_t i = 0; i < j->n_choice; i++)
-        if (j->choice[i].state == CHOICE_RUNNING && j->choice[i].slot >= 0) run_usage(&j->choice[i], e->slot[j->choice[i].slot].s, &u);
-    answer_usage(j->answer, &u);
-}
-
 static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err)
 {
     Job *j = c->job;
@@ -396,7 +397,10 @@ static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err
         return true;
     }
     if (st == RUN_OVER) free_slot(e, c);
-    if (j->q->timings_per_token) tell_usage(e, j);
+    if (j->q->timings_per_token) {
+        AnswerUsage u = usage_so_far(e, j);
+        answer_usage(j->answer, &u);
+    }
     send(j);
     if (j->n_done < j->n_choice) return st == RUN_OVER;
     job_done(e, j);
