@@ -188,7 +188,7 @@ static int32_t common(Server *s, const Request *q, const JobPrompt *p, const jso
 static void find_places(Server *s, const Request *q, JobPrompt *p)
 {
     PlacesIn in = { .n_prompt = p->n, .interval = s->o.cache_interval, .least = s->o.cache_min_tokens };
-    bool whole = q->dialect != DIALECT_COMPLETIONS && !q->continue_final, remembered = q->cache_scope != CACHE_OFF && p->n >= in.least;
+    bool whole = q->dialect != DIALECT_COMPLETIONS && !q->continue_final, remembered = q->cached && p->n >= in.least;
     p->opening = p->n_text;
     if (whole && (remembered || q->tools || q->dialect != DIALECT_CHAT)) in.history = common(s, q, p, q->messages, false, &p->opening);
     if (!remembered) return;
@@ -358,7 +358,7 @@ static bool make_answer(Job *j, HttpError *e)
 static void fetch(const Job *j)
 {
     const Server *s = j->server;
-    if (!s->cache || !s->o.cache_dir || j->q->cache_scope == CACHE_OFF) return;
+    if (!s->cache || !s->o.cache_dir || !j->q->cached) return;
     for (int32_t i = 0; i < j->n_prompt; i++)
         cache_fetch(s->cache, s->identity, j->prompt[i].t, (size_t) j->prompt[i].n - 1);
 }
@@ -366,7 +366,7 @@ static void fetch(const Job *j)
 static bool read_request(Job *j, json_t *body, HttpError *e)
 {
     Server *s = j->server;
-    RequestHeaders h = { exchange_header(j->x, "X-Session-Id"), exchange_header(j->x, "X-Claude-Code-Session-Id"), exchange_header(j->x, "anthropic-beta") };
+    RequestHeaders h = { exchange_header(j->x, "anthropic-beta") };
     if (!request_read(&j->q, exchange_route(j->x)->dialect, body, &h, &s->defaults, e)) return false;
     if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0) j->bias[j->n_bias++] = (rt_bias) { call_opener(s), -INFINITY };
     if (!biases(j, e) || !prompts(j, e) || !form_of(&j->form, s->forms, j->q, e)) return false;

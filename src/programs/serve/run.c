@@ -432,9 +432,8 @@ void run_ready(Choice *c, const Bench *b, rt_session *s, Histories *h)
     const Server *server = b->server;
     const JobPrompt *p = c->prompt;
     const Request *q = c->job->q;
-    bool remembers = q->cache_scope != CACHE_OFF;
-    run_leave(b, s, h, remembers ? p->t : NULL, remembers ? (size_t) p->n : 0);
-    if (!remembers) run_forget(s);
+    run_leave(b, s, h, q->cached ? p->t : NULL, q->cached ? (size_t) p->n : 0);
+    if (!q->cached) run_forget(s);
     else if (server->cache && !scores_prompt(q)) cache_resume(server->cache, server->identity, s, p->t, (size_t) p->n, true, NULL, NULL);
     *h = (Histories) { 0 };
     for (int32_t i = p->n_place, k = HISTORY_PLACES; i-- > 0 && k > 0; )

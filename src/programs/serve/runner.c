@@ -36,7 +36,7 @@ static void free_slot(Runner *e, Choice *c)
     rt_allow(slot->s, NULL, NULL);
     rt_logprobs_set(slot->s, -1);
     rt_speculate(slot->s, true);
-    if (c->job->q->cache_scope == CACHE_OFF) {     /* nobody's next turn: the first to be used again */
+    if (!c->job->q->cached) {     /* nobody's next turn: the first to be used again */
         run_forget(slot->s);
         slot->used = 0;
     }
@@ -237,13 +237,12 @@ bool runner_progress(Runner *e)
 static Slot *pick_slot(Runner *e, const Choice *c)
 {
     const JobPrompt *p = c->prompt;
-    const bool remembers = c->job->q->cache_scope != CACHE_OFF;
     Slot *best = NULL, *oldest = NULL;
     int32_t most = 0;
     for (int32_t i = 0; i < e->n_slots; i++) {
         Slot *x = &e->slot[i];
         if (x->choice) continue;
-        int32_t same = remembers ? rt_resumable(x->s, p->t, (size_t) p->n) : 0;
+        int32_t same = c->job->q->cached ? rt_resumable(x->s, p->t, (size_t) p->n) : 0;
         if (same > most) {
             best = x;
             most = same;
@@ -379,7 +378,7 @@ static void read_on(Runner *e, Slot *x)
         if (place->at == at) c->saved = at;
     }
     /* Others of this job read the same prompt. */
-    if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cache_scope != CACHE_OFF) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
+    if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cached) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
 }
 
 /* The figures of all its choices, those that still run among them. */
