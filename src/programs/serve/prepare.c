@@ -100,13 +100,14 @@ static bool rendered(TemplateText *text, int32_t **t, int32_t *n, Server *s, con
     ReplayPlan *p = replay_plan(s, q, messages);
     if (p) {
         HttpError ignored = { 0 };
-        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && replay_tokens(t, n, p, s->p.engine, text);
+        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && replay_tokens(t, n, s, p, text, q->cached);
         replay_plan_free(p);
         if (good) return true;
         template_text_free(text);
         *text = (TemplateText) { 0 };
     }
-    return render(text, s, q, messages, generation, e) && tokens_of(t, n, s, q->dialect, text, e);
+    if (!render(text, s, q, messages, generation, e)) return false;
+    return replay_tokens(t, n, s, NULL, text, q->cached) || tokens_of(t, n, s, q->dialect, text, e);
 }
 
 /* replay false: as the template has it, for those who want to see that. */
@@ -126,6 +127,7 @@ static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, bool replay, 
     } else {
         good = render(&t, s, q, q->messages, true, e) && tokens_of(&p->t, &p->n, s, q->dialect, &t, e);
     }
+    if (good) replay_key(p->key, &t);
     p->text = t.text;
     p->n_text = t.n;
     t.text = NULL;
