@@ -27,6 +27,7 @@ typedef struct {
 struct Replay {
     pthread_mutex_t lock;
     Turn   *turn[TURNS_MAX]; int32_t n_turns;
+    uint64_t key[TURNS_MAX];                       /* of those by text, else 0: looked through for each part of a conversation */
     size_t  bytes;
     uint64_t clock;
     char    secret[32];                            /* of the placeholders: nobody can have written it */
