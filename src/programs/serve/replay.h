@@ -19,7 +19,8 @@
 Replay *replay_new(void);                          /* NULL: out of memory */
 void    replay_free(Replay *r);
 
-/* A job has ended whole: its answers are remembered, if a client can name them or their texts make other tokens. Engine thread, before the job is freed. */
+/* A job has ended whole: its answers are remembered, if a client can name them or their texts make other tokens.
+ * Engine thread, before the job is freed. */
 void replay_job(Server *s, const Job *j);
 /* A fresh handle for an answer of a dialect that has such: out is "" otherwise. */
 void replay_handle(char out[96], const Request *q);

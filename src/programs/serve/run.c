@@ -356,7 +356,8 @@ void run_leave(const Bench *b, rt_session *s, const Histories *h, const int32_t 
         if (cache_save(server->cache, server->identity, b->step, s, at, CACHE_HISTORY, NULL, 0)) saved = at;
     }
     bool next_turn = h->at[HISTORY_PLACES - 1] > 0 && stays >= h->at[HISTORY_PLACES - 1];
-    if (end >= least && end > stays && end >= saved + CACHE_GAIN && !next_turn) cache_save(server->cache, server->identity, b->step, s, end, CACHE_END, NULL, 0);
+    if (end < least || end <= stays || end < saved + CACHE_GAIN || next_turn) return;
+    cache_save(server->cache, server->identity, b->step, s, end, CACHE_END, NULL, 0);
 }
 
 void run_forget(rt_session *s)
