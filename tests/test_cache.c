@@ -24,7 +24,8 @@
 
 /* ---- the system's calls that the cache makes, each of which can be the last or fail ---- */
 
-static struct { atomic_long calls; long die_at, fail_at; bool die_after, brief; int error; } sys_state;
+/* read_only: nothing can be made or removed; no_locks: the file system has none; tidied: another process removes the next file to be locked. */
+static struct { atomic_long calls; long die_at, fail_at; bool die_after, brief; int error; bool read_only, no_locks, tidied; } sys_state;
 
 /* True: this call fails. */
 static bool sys_call(void)
@@ -55,13 +56,34 @@ ssize_t write(int fd, const void *p, size_t n)
 }
 int fsync(int fd) { return sys_call() ? -1 : (int) sys_done(syscall(SYS_fsync, fd)); }
 int renameat(int a, const char *from, int b, const char *to) { return sys_call() ? -1 : (int) sys_done(syscall(SYS_renameat2, a, from, b, to, 0)); }
-int unlinkat(int dir, const char *name, int flags) { return sys_call() ? -1 : (int) sys_done(syscall(SYS_unlinkat, dir, name, flags)); }
+int unlinkat(int dir, const char *name, int flags)
+{
+    if (sys_state.read_only) {
+        errno = EROFS;
+        return -1;
+    }
+    return sys_call() ? -1 : (int) sys_done(syscall(SYS_unlinkat, dir, name, flags));
+}
+int flock(int fd, int how)
+{
+    char path[64], name[300] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (sys_state.tidied && readlink(path, name, sizeof name - 1) > 0) unlink(name);
+    sys_state.tidied = false;
+    if (!sys_state.no_locks) return (int) syscall(SYS_flock, fd, how);
+    errno = ENOTSUP;
+    return -1;
+}
 int openat(int dir, const char *name, int flags, ...)
 {
     va_list args;
     va_start(args, flags);
     int mode = flags & O_CREAT ? va_arg(args, int) : 0;
     va_end(args);
+    if (sys_state.read_only && (flags & O_CREAT)) {
+        errno = EROFS;
+        return -1;
+    }
     return sys_call() ? -1 : (int) sys_done(syscall(SYS_openat, dir, name, flags, mode));
 }
 
@@ -654,6 +676,169 @@ static void shared_folder(void **state)
     remove_dir(dir);
 }
 
+/* A record that memory has no room for is a hit for as long as it is looked at; fetching reads what there is room for, and counts as the hit
+ * that it is for. */
+static void beyond_memory(void **state)
+{
+    (void) state;
+    char dir[64];
+    World w = { 0 };
+    CacheStats s;
+    int32_t t[40] = { 5 };
+    CacheTier from;
+    new_dir(dir);
+    Cache *c = open_cache(&w, 1 << 20, dir, 1 << 20, -1);
+    assert_int_equal(cache_longest(c, ID, t, 40), 0);
+    assert_true(put(c, ID, t, 30, 600, CACHE_END));
+    assert_true(put(c, ID, t, 40, 5000, CACHE_HISTORY));
+    cache_close(c, 5000);
+    c = open_cache(&w, 1000, dir, 1 << 20, -1);
+    assert_int_equal(cache_longest(c, ID, t, 40), 40);
+    assert_int_equal(cache_longest(c, OTHER, t, 40), 0);
+    cache_fetch(c, ID, t, 40);                     /* 5000 bytes: not read */
+    cache_stats(c, &s);
+    assert_int_equal(s.ram_records, 0);
+    assert_int_equal(get(c, ID, t, 40, 0, true, &from), 40);
+    assert_int_equal(from, CACHE_DISK);
+    assert_int_equal(get(c, ID, t, 40, 0, false, NULL), 0);
+    cache_fetch(c, ID, t, 39);
+    cache_stats(c, &s);
+    assert_int_equal(s.ram_bytes, 600);
+    assert_int_equal(s.hits_disk, 1);
+    assert_int_equal(get(c, ID, t, 39, 0, false, &from), 30);
+    assert_int_equal(from, CACHE_DISK);
+    assert_int_equal(get(c, ID, t, 39, 0, false, &from), 30);
+    assert_int_equal(from, CACHE_RAM);
+    cache_stats(c, &s);
+    assert_int_equal(s.hits_disk, 2);
+    assert_int_equal(s.hits_ram, 1);
+    cache_close(c, 0);
+    c = open_cache(&w, 0, dir, 1 << 20, -1);       /* no memory at all */
+    assert_int_equal(get(c, ID, t, 40, 0, true, NULL), 40);
+    cache_stats(c, &s);
+    assert_int_equal(s.ram_bytes, 0);
+    cache_close(c, 0);
+    assert_int_equal(w.said, 0);
+    remove_dir(dir);
+}
+
+/* A clock that goes back by a year makes nothing wait for a year, and neither it nor a file from the future makes a record stay. */
+static void clock_goes_back(void **state)
+{
+    (void) state;
+    enum { YEAR = 365 * 86400 };
+    char dir[64], name[512];
+    World w = { .time = 3LL * YEAR };
+    int32_t t[40] = { 1 };
+    CacheStats s;
+    new_dir(dir);
+    Cache *c = open_cache(&w, 1 << 20, dir, 1 << 20, 30);
+    assert_true(put(c, ID, t, 40, 3000, CACHE_END));
+    w.time -= YEAR;
+    assert_true(put(c, ID, t, 20, 3000, CACHE_HISTORY));
+    s.disk_records = 0;
+    for (int32_t i = 0; i < 300 && s.disk_records < 2; i++) {
+        w.time += 10;
+        usleep(10000);
+        cache_stats(c, &s);
+    }
+    assert_int_equal(s.disk_records, 2);
+    cache_close(c, 0);
+    files_in(dir, ".ratoon", name);
+    assert_int_equal(utimensat(AT_FDCWD, name, (struct timespec[2]) { { .tv_sec = 40LL * YEAR * 2 }, { .tv_sec = 40LL * YEAR * 2 } }, 0), 0);
+    c = open_cache(&w, 1 << 20, dir, 9000, -1);    /* another's HISTORY, long after, is worth more than both */
+    w.time += YEAR;
+    t[0] = 2;
+    assert_true(put(c, ID, t, 30, 3000, CACHE_END));
+    cache_flush(c);
+    t[0] = 3;
+    assert_true(put(c, ID, t, 30, 3000, CACHE_END));
+    cache_flush(c);
+    cache_close(c, 0);
+    c = open_cache(&w, 1 << 20, dir, 9000, -1);
+    assert_int_equal(get(c, ID, t, 30, 0, true, NULL), 30);
+    t[0] = 2;
+    assert_int_equal(get(c, ID, t, 30, 0, true, NULL), 30);
+    cache_close(c, 0);
+    double old = cache_worth(CACHE_SHARED, 1000, 1000000, 0, 9LL * YEAR, 0);
+    assert_true(old > cache_worth(CACHE_END, 1000, 1000000, 0, 9LL * YEAR, 0) && old < cache_worth(CACHE_END, 1000, 1000000, 0, YEAR / 4, 1));
+    remove_dir(dir);
+}
+
+/* A folder that may only be read is read, whatever the budget; it is said once that nothing is written. */
+static void folder_to_read(void **state)
+{
+    (void) state;
+    char dir[64], name[512];
+    World w = { 0 };
+    int32_t t[40] = { 5 };
+    CacheStats s;
+    new_dir(dir);
+    Cache *c = open_cache(&w, 1 << 20, dir, 1 << 20, -1);
+    for (int32_t i = 10; i <= 40; i += 10) assert_true(put(c, ID, t, (size_t) i, 3000, CACHE_FIXED));
+    cache_close(c, 5000);
+    sys_state.read_only = true;
+    for (int32_t budget = 5000; budget < 1 << 20; budget *= 100) {
+        w.said = 0;
+        c = open_cache(&w, 1 << 20, dir, (uint64_t) budget, -1);
+        assert_int_equal(get(c, ID, t, 40, 0, true, NULL), 40);
+        assert_int_equal(get(c, ID, t, 20, 0, true, NULL), 20);
+        cache_stats(c, &s);
+        assert_int_equal(s.disk_records, 4);
+        assert_true(put(c, ID, t, 25, 300, CACHE_END));
+        cache_flush(c);
+        assert_true(put(c, ID, t, 26, 300, CACHE_END));
+        cache_flush(c);
+        assert_int_equal(w.said, 1);
+        assert_non_null(strstr(w.last, "nothing is written any more"));
+        assert_int_equal(get(c, ID, t, 26, 0, true, NULL), 26);
+        cache_close(c, 1000);
+    }
+    files_in(dir, ".ratoon", name);
+    assert_int_equal(truncate(name, 1000), 0);
+    w.said = 0;
+    c = open_cache(&w, 1 << 20, dir, 1 << 20, -1);
+    assert_int_equal(w.said, 1);
+    assert_non_null(strstr(w.last, "left alone"));
+    assert_true(put(c, ID, t, 25, 300, CACHE_END));
+    cache_flush(c);
+    cache_stats(c, &s);
+    assert_int_equal(s.damaged, 1);
+    assert_int_equal(w.said, 2);
+    cache_close(c, 0);
+    sys_state.read_only = false;
+    assert_int_equal(files_in(dir, "", NULL), 4);
+    remove_dir(dir);
+}
+
+/* A temporary file that another process tidies away before it is locked is made again; where nothing can be locked none is left. */
+static void locks(void **state)
+{
+    (void) state;
+    char dir[64];
+    World w = { 0 };
+    int32_t t[40] = { 5 };
+    CacheStats s;
+    new_dir(dir);
+    Cache *c = open_cache(&w, 1 << 20, dir, 1 << 20, -1);
+    sys_state.tidied = true;
+    assert_true(put(c, ID, t, 40, 600, CACHE_END));
+    cache_flush(c);
+    cache_stats(c, &s);
+    assert_false(sys_state.tidied);
+    assert_int_equal(s.written, 1);
+    assert_int_equal(w.said, 0);
+    sys_state.no_locks = true;
+    assert_true(put(c, ID, t, 30, 600, CACHE_END));
+    assert_true(put(c, ID, t, 20, 600, CACHE_FIXED));
+    cache_flush(c);
+    sys_state.no_locks = false;
+    assert_int_equal(w.said, 1);
+    assert_int_equal(files_in(dir, "", NULL), 1);
+    cache_close(c, 1000);
+    remove_dir(dir);
+}
+
 /* ---- dying and failing ---- */
 
 /* Three records, one of several pieces; the last one displaces the first. */
@@ -1058,6 +1243,9 @@ static void places(void **state)
     assert_places(&(PlacesIn) { .n_prompt = 0, .shared = 5 }, "");
     assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 4000, .history = 9990, .least = 256 }, "S4000 H9990");
     assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 4000, .history = 9990, .least = 256, .held = 5000 }, "H9990");
+    assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 4000, .history = 9990, .kept = 8000, .least = 256 }, "S4000 H8000 H9990");
+    assert_places(&(PlacesIn) { .n_prompt = 10000, .history = 9990, .kept = 9993, .least = 256 }, "H9990");
+    assert_places(&(PlacesIn) { .n_prompt = 10000, .history = 9990, .kept = 100, .least = 256 }, "H9990");
     assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 200, .history = 200, .least = 256 }, "");
     assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 9999, .history = 9999, .least = 1 }, "S9999");
     assert_places(&(PlacesIn) { .n_prompt = 10000, .shared = 10000, .history = 10000, .least = 1 }, "");
@@ -1090,7 +1278,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_each_step), cmocka_unit_test(longest_record), cmocka_unit_test(eviction_is_the_naive_one), cmocka_unit_test(worth_in_order),
         cmocka_unit_test(found_after_a_restart), cmocka_unit_test(written_when_it_lasts), cmocka_unit_test(disk_budget), cmocka_unit_test(every_bit_of_a_record),
-        cmocka_unit_test(damaged_files), cmocka_unit_test(strange_folders), cmocka_unit_test(shared_folder), cmocka_unit_test(failing_disk), cmocka_unit_test(no_memory),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(strange_folders), cmocka_unit_test(shared_folder), cmocka_unit_test(beyond_memory), cmocka_unit_test(clock_goes_back), cmocka_unit_test(folder_to_read),
+        cmocka_unit_test(locks), cmocka_unit_test(failing_disk), cmocka_unit_test(no_memory),
         cmocka_unit_test(many_threads), cmocka_unit_test(conversations), cmocka_unit_test(refused_images), cmocka_unit_test(places),
     };
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);

@@ -119,8 +119,7 @@ static char *dump(const Request *q)
     fprintf(f, "n %d max %lld log %d %d form %d %s %s\n", (int) q->n, (long long) q->max_tokens, q->logprobs, (int) q->top_logprobs, (int) q->constraint, q->grammar ? q->grammar : "",
             q->constraint_field ? q->constraint_field : "");
     fprintf(f, "think %d %lld %lld %s show %d %d %d\n", q->thinking, (long long) q->think_budget, (long long) q->reply_budget, q->effort ? q->effort : "", q->show_reasoning, q->think_inline, q->reason_handle);
-    fprintf(f, "cache %d %d %d session %s spec %d store %d %s\n", (int) q->cache_scope, (int) q->cache_window, (int) q->cache_keep, q->session ? q->session : "",
-            (int) q->spec_budget, q->store, q->previous_response ? q->previous_response : "");
+    fprintf(f, "cache %d spec %d store %d %s\n", q->cached, (int) q->spec_budget, q->store, q->previous_response ? q->previous_response : "");
     fclose(f);
     return s;
 }
@@ -150,8 +149,7 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "reasoning", "{'effort':'low'}", NULL, false }, { "reasoning.effort", "'low'", NULL, false }, { "reasoning.enabled", "false", "'reasoning.effort':'low'", false }, { "reasoning.max_tokens", "9", NULL, false }, { "reasoning.exclude", "true", NULL, false },
     { "reasoning.generate_summary", "'auto'", NULL, false }, { "reasoning.summary", "'auto'", NULL, false }, { "thinking", "{'type':'enabled'}", NULL, false }, { "thinking.type", "'enabled'", NULL, false }, { "thinking.budget_tokens", "9", NULL, false },
     { "thinking.reply_budget", "9", NULL, false }, { "thinking.display", "'omitted'", NULL, false }, { "thinking_budget_tokens", "9", NULL, false }, { "think", "true", NULL, false }, { "enable_thinking", "true", NULL, false }, { "reasoning_format", "'none'", NULL, false },
-    { "return_tokens", "true", NULL, false }, { "return_drafted", "true", NULL, false }, { "timings_per_token", "true", NULL, false }, { "return_progress", "true", NULL, false }, { "cache_prompt", "false", NULL, false }, { "prefix_cache", "{'scope':'off'}", NULL, false }, { "prefix_cache.scope", "'full'", NULL, false },
-    { "prefix_cache.window", "5", NULL, false }, { "prompt_cache_key", "'s'", NULL, false }, { "extra_body", "{'session_id':'s'}", NULL, false }, { "extra_body.session_id", "'s'", NULL, false }, { "session_id", "'s'", NULL, false },
+    { "return_tokens", "true", NULL, false }, { "return_drafted", "true", NULL, false }, { "timings_per_token", "true", NULL, false }, { "return_progress", "true", NULL, false }, { "cache_prompt", "false", NULL, false }, { "prefix_cache", "{'scope':'off'}", NULL, false }, { "prefix_cache.scope", "'off'", NULL, false },
     { "speculative", "{'budget':0}", NULL, false }, { "speculative.mode", "'off'", NULL, false }, { "speculative.verify_width", "1", NULL, false }, { "speculative.budget", "0", NULL, false }, { "store", "false", NULL, false },
     { "include", "['reasoning.encrypted_content']", NULL, false },
 };
@@ -475,21 +473,12 @@ static void handles_and_headers(void **state)
     assert_string_equal(json_string_value(json_array_get(q->handles, 1)), "v1.xyz");
     request_free(q);
     json_t *body = json_of("{'messages':[{'role':'user','content':'a'}],'prompt_cache_key':'key'}");
-    assert_true(request_read(&q, DIALECT_MESSAGES, body, &(RequestHeaders) { NULL, "claude", "x,model-context-window-exceeded-2025-08-26" }, &DEFAULTS, &e));
-    assert_string_equal(q->session, "claude");
+    assert_true(request_read(&q, DIALECT_MESSAGES, body, &(RequestHeaders) { "x,model-context-window-exceeded-2025-08-26" }, &DEFAULTS, &e));
     assert_true(q->beta_context_window);
     request_free(q);
-    assert_true(request_read(&q, DIALECT_MESSAGES, body, &(RequestHeaders) { "plain", "claude", NULL }, &DEFAULTS, &e));
-    assert_string_equal(q->session, "plain");
+    assert_true(request_read(&q, DIALECT_MESSAGES, body, NULL, &DEFAULTS, &e));
     assert_false(q->beta_context_window);
     request_free(q);
-    assert_true(request_read(&q, DIALECT_MESSAGES, body, NULL, &DEFAULTS, &e));
-    assert_string_equal(q->session, "key");
-    request_free(q);
-    char header[300];
-    memset(header, 'x', sizeof header - 1);
-    header[sizeof header - 1] = 0;
-    assert_false(request_read(&q, DIALECT_MESSAGES, body, &(RequestHeaders) { header, NULL, NULL }, &DEFAULTS, &e));
     json_decref(body);
 }
 

@@ -126,7 +126,7 @@ static const struct { Dialect dialect; const char *body, *says; } MEANINGS[] = {
     { DIALECT_CHAT, "{" USER ",'seed':0}", " 0 1 eos" }, { DIALECT_CHAT, "{" USER ",'seed':-1}", " 0 0 eos" }, { DIALECT_CHAT, "{" USER ",'seed':9223372036854775807}", " 9223372036854775807 1 eos" },
     { DIALECT_CHAT, "{" USER ",'logit_bias':{'7':-100,'hello':2}}", "bias 7  -inf\nbias -1 hello 2\n" }, { DIALECT_CHAT, "{" USER ",'logit_bias':[[7,false],['x',1]]}", "bias 7  -inf\nbias -1 x 1\n" },
     { DIALECT_CHAT, "{" USER ",'rep_window':0,'repetition_penalty':1.5,'presence_penalty':1}", " 1 0 0 0 0 0 0 eos" },
-    { DIALECT_CHAT, "{" USER ",'prefix_cache':{'scope':'auto:50/7'}}", "cache 3 50 7" }, { DIALECT_CHAT, "{" USER ",'speculative':{'verify_width':1}}", "spec 0" },
+    { DIALECT_CHAT, "{" USER ",'prefix_cache':{'scope':'auto:50/7'}}", "cache 1 " }, { DIALECT_CHAT, "{" USER ",'speculative':{'verify_width':1}}", "spec 0" },
     { DIALECT_CHAT, "{" USER ",'speculative':{'mode':'off','budget':9}}", "spec 0" },
     { DIALECT_CHAT, "{" USER ",'model':'tiny:think'}", "'enable_thinking': true" }, { DIALECT_CHAT, "{" USER "}", "'enable_thinking': false" },
     { DIALECT_CHAT, "{" USER ",'reasoning_effort':'none'}", "think 0 -1 0 none" }, { DIALECT_CHAT, "{" USER ",'reasoning_effort':'low'}", "think 1 4000 4096 low" },

@@ -22,7 +22,7 @@ class Server:
     """`ratoon serve` on a free port. log: what it said on standard error so far."""
 
     def __init__(self, *options, wait=True, env=None):
-        self.p = subprocess.Popen([RATOON, "serve", "-m", DEMO, "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
+        self.p = subprocess.Popen([RATOON, "serve", *([] if "-m" in options else ["-m", DEMO]), "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
                                   env={**os.environ, **(env or {})})
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()

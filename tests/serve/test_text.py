@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,24 @@ def tearDownModule():
     code = S.stop()
     if code != 0:
         raise AssertionError("exit status %d: %s" % (code, S.log[-3000:]))
+
+
+# Thinks when it is told to, and forgets it with the next turn.
+REASONS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+           "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}")
+
+
+def with_template(path, template):
+    """The demo model with another chat template, longer by a multiple of the file's alignment, so that nothing else moves against it."""
+    with open(DEMO, "rb") as f:
+        data = f.read()
+    key = b"tokenizer.chat_template"
+    at = data.index(key) + len(key) + 4
+    n = struct.unpack_from("<Q", data, at)[0]
+    text = template.encode()
+    text += b"{#" + b" " * ((n - len(text) - 4) % 32) + b"#}"
+    with open(path, "wb") as f:
+        f.write(data[:at] + struct.pack("<Q", len(text)) + text + data[at + 8 + n:])
 
 
 def ask(text="def add(a, b):", **more):
@@ -383,6 +402,97 @@ class GoingOn(unittest.TestCase):
                     t += [j["choices"][0]["message"], {"role": "user", "content": "go on"}]
         finally:
             self.assertEqual(plain.stop(), 0)
+
+    def test_an_answer_keeps_its_tokens(self):
+        """An answer comes back as text that would get other tokens: it is gone on from all the same, as from a prompt of the very tokens."""
+        plain = Server("-d", "none", "--ngram", "off", "--parallel", "1", "--cache-ram", "0")
+        found = 0
+        try:
+            for seed in range(60):
+                first = chat("Name %d. " % seed + "return self.name " * 8, max_tokens=24, temperature=1, seed=seed, return_tokens=True)
+                c = S.json(CHAT, first)["choices"][0]
+                ids, text = c["tokens"], c["message"]["content"]
+                if ids == S.json("/tokenize", {"content": text})["tokens"]:
+                    continue
+                second = {"messages": first["messages"] + [c["message"], {"role": "user", "content": "go on"}], "max_tokens": 16}
+                begin, whole = (S.json("/apply-template", b)["prompt"] for b in (first, second))
+                self.assertTrue(whole.startswith(begin + text))
+                if whole[len(begin + text):][:2] != "<|" or "\ufffd" in text:
+                    continue
+                head, tail, other = (S.json("/tokenize", {"content": t, "parse_special": True})["tokens"] for t in (begin, whole[len(begin + text):], whole))
+                j = S.json(CHAT, second)
+                if j["usage"]["prompt_tokens"] == len(other) and len(other) != len(head + ids + tail):
+                    self.assertIn("<|", text)                          # a control token in the answer is not taken back as one
+                    continue
+                self.assertEqual(j["usage"]["prompt_tokens"], len(head + ids + tail))
+                self.assertGreaterEqual(j["usage"]["prompt_tokens_details"]["cached_tokens"], len(head + ids) - 1)
+                want = plain.json("/v1/completions", {"prompt": head + ids + tail, "max_tokens": 16})
+                self.assertEqual(text_of(j), want["choices"][0]["text"])
+                plain.json(CHAT, first)                                # a server that has seen the same, without a cache
+                self.assertEqual(plain.json(CHAT, second)["choices"], j["choices"])
+                off = S.json(CHAT, {**second, "cache_prompt": False})
+                self.assertEqual((off["usage"]["prompt_tokens"], off["usage"]["prompt_tokens_details"]["cached_tokens"]), (len(other), 0))
+                # The same words behind another beginning are just words.
+                edited = [{"role": "user", "content": first["messages"][0]["content"] + "!"}] + second["messages"][1:]
+                plain_edit, here = (x.json(CHAT, {"messages": edited, "max_tokens": 16}) for x in (plain, S))
+                self.assertEqual(plain_edit["choices"], here["choices"])
+                self.assertEqual(here["usage"]["prompt_tokens"], len(S.json("/tokenize", {"content": S.json("/apply-template", {"messages": edited})["prompt"], "parse_special": True})["tokens"]))
+                found += 1
+                if found == 4:
+                    break
+            self.assertGreaterEqual(found, 2)
+        finally:
+            self.assertEqual(plain.stop(), 0)
+
+    def test_without_the_cache(self):
+        """A request that wants none reads all of its prompt, leaves nothing behind, and takes nobody's conversation."""
+        server = Server("--parallel", "1", "--cache-min-tokens", "16")
+        cached = lambda **more: server.json(CHAT, {"max_tokens": 8, **more})["usage"]["prompt_tokens_details"]["cached_tokens"]
+        try:
+            talk, other = ([{"role": "user", "content": text * 30}] for text in ("class One: ", "class Two: "))
+            self.assertEqual(cached(messages=talk), 0)
+            for _ in range(2):
+                self.assertEqual(cached(messages=other, prefix_cache={"scope": "off"}), 0)
+            self.assertEqual(cached(messages=other), 0)
+            self.assertGreater(cached(messages=talk), 60)
+            self.assertGreater(cached(messages=other, prefix_cache={"scope": "full"}), 60)
+            j = server.json(CHAT, chat("x", max_tokens=1, prefix_cache={"scope": "auto:9/3", "window": 5}, session_id="s", prompt_cache_key="k"))
+            self.assertEqual(set(j["ignored"]), {"session_id", "prompt_cache_key", "prefix_cache.window", "prefix_cache.scope"})
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_dropped_reasoning(self):
+        """The template shows no reasoning of earlier turns, so each turn goes on from the end of the messages before: in its session, from
+        memory when another conversation had the session meanwhile, and from disk after a restart."""
+        folder = tempfile.mkdtemp(prefix="ratoon-serve-")
+        model = os.path.join(folder, "reasons.gguf")
+        with_template(model, REASONS)
+        options = ["-m", model, "--cache-min-tokens", "16", "--reasoning", "on", "--parallel", "1"]
+        plain = Server(*options, "-d", "none", "--ngram", "off", "--cache-ram", "0")
+        server = Server(*options, "--cache-dir", os.path.join(folder, "cache"))
+        try:
+            talk, before = [{"role": "system", "content": "You write code. " * 40}, {"role": "user", "content": "def f(x):"}], 0
+            for turn in range(5):
+                body = {"messages": talk, "max_tokens": 40, "reasoning": {"max_tokens": 12}, "ignore_eos": True}
+                j = server.json(CHAT, body)
+                self.assertEqual(j["choices"], plain.json(CHAT, body)["choices"])
+                self.assertGreater(j["usage"]["completion_tokens_details"]["reasoning_tokens"], 5)
+                cached, prompt = j["usage"]["prompt_tokens_details"]["cached_tokens"], j["usage"]["prompt_tokens"]
+                if turn:
+                    self.assertTrue(before - 12 <= cached <= before, (turn, cached, before))        # all but the beginning of the answer
+                before = prompt
+                talk += [{"role": "assistant", "content": text_of(j)}, {"role": "user", "content": "and then %d?" % turn}]
+                if turn in (1, 2):
+                    server.json(CHAT, {"messages": [{"role": "user", "content": "class Other%d: " % turn * 9}], "max_tokens": 4})
+                if turn == 3:
+                    self.assertGreaterEqual(server.metrics()['ratoon_snapshot_hits_total{tier="ram"}'], 2)
+                    self.assertEqual(server.stop(), 0)
+                    server = Server(*options, "--cache-dir", os.path.join(folder, "cache"))
+            self.assertEqual(server.metrics()['ratoon_snapshot_hits_total{tier="disk"}'], 1)
+        finally:
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(plain.stop(), 0)
+            shutil.rmtree(folder)
 
     def test_a_restart(self):
         folder = tempfile.mkdtemp(prefix="ratoon-serve-")

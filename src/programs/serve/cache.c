@@ -22,6 +22,7 @@ struct CacheEntry {
     uint64_t    file_bytes;                        /* 0: it has no file */
     int64_t     hits, used, due;                   /* due: when it may be written */
     bool        filling, reading, writing, waiting;
+    bool        fetched;                           /* came from disk for a hit that is still to come */
     bool        transient, doomed;                 /* transient: beyond the budget, for the time of a hit; doomed: found by nobody, goes with its last pin */
 };
 
@@ -35,6 +36,7 @@ struct Cache {
     Disk            disk;
     CacheEntry    **entry;
     size_t          n, room, ram_bytes;
+    int64_t         latest, behind;                /* what now() said last, and what the clock has gone back in all */
     uint64_t        disk_bytes;
     RecordName     *ignored;                       /* files that are not ours to read */
     size_t          n_ignored;
@@ -54,7 +56,13 @@ static void say(const Cache *c, int level, const char *format, ...)
     c->o.log(c->o.ud, level, line);
 }
 
-static int64_t now(const Cache *c) { return c->o.clock ? c->o.clock(c->o.ud) : (int64_t) time(NULL); }
+/* Never goes back, so that nothing is due in a year and no record stays new for ever. With the lock. */
+static int64_t now(Cache *c)
+{
+    int64_t t = c->o.clock ? c->o.clock(c->o.ud) : (int64_t) time(NULL);
+    if (t + c->behind < c->latest) c->behind = c->latest - t;
+    return c->latest = t + c->behind;
+}
 
 static void enter(Cache *c) { pthread_mutex_lock(&c->lock); }
 
@@ -124,8 +132,10 @@ static bool superseded(const CacheEntry *e) { return e->continued == 1 && e->rec
 
 double cache_worth(CacheKind kind, int32_t tokens, size_t bytes, int64_t hits, int64_t age, int32_t continued)
 {
+    enum { HALVES_MAX = 900 };                     /* beyond, all are equally old; nothing becomes 0 */
     static const double weight[] = { [CACHE_SHARED] = 4, [CACHE_FIXED] = 4, [CACHE_HISTORY] = 2, [CACHE_END] = 1, [CACHE_INTERVAL] = 1 };
-    double worth = weight[kind] * (double) (hits + 1) * exp2(-(double) (age > 0 ? age : 0) / HALF_LIFE) * tokens / ((double) bytes + 1);
+    double halves = age > 0 ? (double) age / HALF_LIFE : 0;
+    double worth = weight[kind] * (double) (hits + 1) * exp2(-(halves < HALVES_MAX ? halves : HALVES_MAX)) * tokens / ((double) bytes + 1);
     return continued > 1 ? 4 * worth : continued == 1 && kind > CACHE_FIXED ? worth / 1024 : worth;
 }
 
@@ -164,7 +174,7 @@ static void drop_image(Cache *c, CacheEntry *e)
     if (e->image && !e->transient) c->ram_bytes -= (size_t) e->rec.n_image;
     discard(c, e->image);
     e->image = NULL;
-    e->transient = e->waiting = false;
+    e->transient = e->waiting = e->fetched = false;
 }
 
 static void drop_file(Cache *c, CacheEntry *e)
@@ -248,17 +258,13 @@ static void meet_file(Cache *c, const DiskFile *f)
         if (e->name.high != f->name.high || e->name.low != f->name.low)
             st = fail(&err, ST_FORMAT, "%016llx%016llx.ratoon: it holds a text of another name", (unsigned long long) f->name.high, (unsigned long long) f->name.low);
     }
-    if (st == ST_FORMAT) {
-        disk_remove(&c->disk, f->name);
-        say(c, 1, "cache: removed %s/%s", c->disk.path, err.text);
-    } else if (st == ST_UNSUPPORTED) {
-        say(c, 1, "cache: left alone %s/%s", c->disk.path, err.text);
-    }
+    bool left = st == ST_UNSUPPORTED || (st == ST_FORMAT && disk_remove(&c->disk, f->name, NULL) != ST_OK);
+    if (left || st == ST_FORMAT) say(c, 1, "cache: %s %s/%s", left ? "left alone" : "removed", c->disk.path, err.text);
     enter(c);
     c->count.damaged += st == ST_FORMAT;
-    if (st == ST_UNSUPPORTED) {
+    c->count.foreign += st == ST_UNSUPPORTED;
+    if (left) {
         RecordName *more = realloc(c->ignored, sizeof *more * (c->n_ignored + 1));
-        c->count.foreign++;
         if (more) c->ignored = more, c->ignored[c->n_ignored++] = f->name;
     }
     if (st == ST_OK && (there = same_text(c, e->rec.identity, e->rec.n_identity, e->rec.tokens, (size_t) e->rec.n_tokens))) {
@@ -268,7 +274,7 @@ static void meet_file(Cache *c, const DiskFile *f)
             c->disk_bytes += f->bytes;
         }
     } else if (st == ST_OK) {
-        e->used = f->used;
+        e->used = f->used < now(c) ? f->used : now(c);                 /* a file may come from the future */
         e->file_bytes = f->bytes;
         if (add_entry(c, e)) {
             c->disk_bytes += f->bytes;
@@ -307,6 +313,12 @@ static void meet_folder(Cache *c)
     free(file);
 }
 
+static void write_no_more(Cache *c, const char *why)
+{
+    if (c->writes) say(c, 1, "cache: nothing is written any more: %s", why);
+    c->writes = false;
+}
+
 /* Least valued files go until `need` more bytes fit. Lock held, given up meanwhile. */
 static bool make_disk_room(Cache *c, uint64_t need)
 {
@@ -318,13 +330,19 @@ static bool make_disk_room(Cache *c, uint64_t need)
             if (e->file_bytes && !e->reading && (!least || worth_of(e, at) < worth_of(least, at))) least = e;
         }
         if (!least) return false;
-        RecordName name = least->name;
-        drop_file(c, least);
-        c->count.evicted_disk++;
-        forget_if_gone(c, least);
+        Error err = { 0 };
+        least->pins++;
         leave(c);
-        disk_remove(&c->disk, name);
+        Status st = disk_remove(&c->disk, least->name, &err);
         enter(c);
+        if (st == ST_OK) {
+            drop_file(c, least);
+            c->count.evicted_disk++;
+        }
+        unpin(c, least);
+        if (st == ST_OK) continue;
+        write_no_more(c, err.text);                /* a folder that may only be read is still read */
+        return false;
     }
     return need <= c->o.disk_bytes;
 }
@@ -343,7 +361,6 @@ static void write_entry(Cache *c, CacheEntry *e)
         leave(c);
         record_seal(&r, e->front, e->image);
         st = disk_write(&c->disk, e->name, &r, e->front, e->image, &c->give_up, &err);
-        if (st != ST_OK && st != ST_CANCEL) say(c, 1, "cache: nothing is written any more: %s", err.text);
         enter(c);
     }
     e->writing = false;
@@ -356,7 +373,7 @@ static void write_entry(Cache *c, CacheEntry *e)
         c->count.no_room++;
     } else if (st != ST_CANCEL) {
         c->count.write_failures++;
-        c->writes = false;
+        write_no_more(c, err.text);
     }
     unpin(c, e);
 }
@@ -396,7 +413,7 @@ static void *write_all(void *ud)
         pthread_cond_broadcast(&c->changed);
         if (c->closing) break;
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec++;
         if (any) pthread_cond_timedwait(&c->changed, &c->lock, &until);        /* something falls due, by the clock of the options */
         else pthread_cond_wait(&c->changed, &c->lock);
@@ -419,7 +436,11 @@ Status cache_open(Cache **out, const CacheOptions *o, Error *err)
     if (c->o.min_tokens <= 0) c->o.min_tokens = MIN_TOKENS;
     if (c->o.write_delay == 0) c->o.write_delay = WRITE_DELAY;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    pthread_condattr_t by;
+    pthread_condattr_init(&by);
+    pthread_condattr_setclock(&by, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &by);
+    pthread_condattr_destroy(&by);
     Status st = o->dir ? disk_open(&c->disk, o->dir, err) : ST_OK;
     if (st == ST_OK && o->dir) {
         c->has_disk = c->writes = true;
@@ -452,7 +473,7 @@ void cache_close(Cache *c, int32_t drain_ms)
     if (!c) return;
     if (c->has_writer) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += drain_ms / 1000;
         until.tv_nsec += drain_ms % 1000 * 1000000L;
         if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
@@ -563,20 +584,21 @@ static CacheEntry *longest(const Cache *c, const char *identity, const int32_t *
     return best;
 }
 
-/* The image comes into memory. Lock held, given up meanwhile; e is pinned by the caller. */
-static Status read_entry(Cache *c, CacheEntry *e)
+/* The image comes into memory. Lock held, given up meanwhile; e is pinned by the caller. ST_FULL: not `beyond` the budget. */
+static Status read_entry(Cache *c, CacheEntry *e, bool beyond)
 {
     Error err = { 0 };
-    e->reading = true;
     bool room = make_room(c, e->rec.n_image);
+    if (!room && !beyond) return ST_FULL;
+    e->reading = true;
     if (room) c->ram_bytes += (size_t) e->rec.n_image;
     leave(c);
     uint8_t *image = new_image(e->rec.n_image);
     Status st = image ? disk_image(&c->disk, e->name, &e->rec, image, &err) : ST_MEMORY;
     if (st == ST_OK) disk_touch(&c->disk, e->name);
     if (st == ST_FORMAT) {
-        disk_remove(&c->disk, e->name);
-        say(c, 1, "cache: removed %s/%s", c->disk.path, err.text);
+        bool gone = disk_remove(&c->disk, e->name, NULL) == ST_OK;
+        say(c, 1, "cache: %s %s/%s", gone ? "removed" : "left alone", c->disk.path, err.text);
     }
     enter(c);
     e->reading = false;
@@ -604,7 +626,7 @@ bool cache_find(Cache *c, CacheHit *hit, const char *identity, const int32_t *t,
     while ((e = longest(c, identity, t, n, above, disk && c->has_disk))) {
         e->pins++;
         if (!e->image && !e->reading) {
-            Status st = read_entry(c, e);
+            Status st = read_entry(c, e, true);
             read = st == ST_OK;
             if (st == ST_MEMORY) disk = false;
         } else {
@@ -615,6 +637,8 @@ bool cache_find(Cache *c, CacheHit *hit, const char *identity, const int32_t *t,
     }
     if (e) {
         touch = e->file_bytes > 0 && !read;
+        read |= e->fetched;
+        e->fetched = false;
         name = e->name;
         e->hits++;
         e->used = now(c);
@@ -626,6 +650,33 @@ bool cache_find(Cache *c, CacheHit *hit, const char *identity, const int32_t *t,
     leave(c);
     if (touch) disk_touch(&c->disk, name);
     return e != NULL;
+}
+
+int32_t cache_longest(Cache *c, const char *identity, const int32_t *t, size_t n)
+{
+    enter(c);
+    const CacheEntry *e = longest(c, identity, t, n, 0, c->has_disk);
+    int32_t tokens = e ? e->rec.n_tokens : 0;
+    leave(c);
+    return tokens;
+}
+
+void cache_fetch(Cache *c, const char *identity, const int32_t *t, size_t n)
+{
+    enter(c);
+    for (CacheEntry *e; (e = longest(c, identity, t, n, 0, c->has_disk)) && !e->image; ) {
+        Status st = ST_OK;
+        e->pins++;
+        if (e->reading) {
+            while (e->reading) pthread_cond_wait(&c->changed, &c->lock);
+        } else {
+            st = read_entry(c, e, false);
+            e->fetched = st == ST_OK;
+        }
+        unpin(c, e);
+        if (st == ST_FULL || st == ST_MEMORY) break;
+    }
+    leave(c);
 }
 
 void cache_release(Cache *c, CacheHit *hit)
@@ -640,7 +691,7 @@ void cache_reject(Cache *c, CacheHit *hit, const char *why)
 {
     CacheEntry *e = hit->entry;
     say(c, 1, "cache: a record of %d tokens is dropped: %s", hit->tokens, why);
-    if (c->has_disk) disk_remove(&c->disk, e->name);
+    if (c->has_disk) disk_remove(&c->disk, e->name, NULL);
     enter(c);
     c->count.damaged++;
     drop_file(c, e);

@@ -9,7 +9,7 @@
  *   writer thread        `--> dir/HASH.ratoon      after write_delay, temporary file, fsync, rename; at most disk_bytes
  *
  * All functions may be called from any thread at any time; those that take a session or a step, from the thread that steps it. Only
- * cache_find with `disk` and cache_resume read files, and neither holds the lock meanwhile. */
+ * cache_find with `disk`, cache_fetch and cache_resume read files, and neither holds the lock meanwhile. */
 #ifndef RATOON_PROGRAMS_SERVE_CACHE_H
 #define RATOON_PROGRAMS_SERVE_CACHE_H
 
@@ -21,6 +21,8 @@
 #include "ratoon.h"
 
 typedef struct Cache Cache;
+
+enum { CACHE_GAIN = 32 };                          /* tokens that a copy of the whole state has to spare: computing fewer costs less */
 
 /* Why a place is remembered; the smaller the more is it worth. SHARED: end of system text and tools, which other conversations begin with
  * too, so it goes to disk at once. FIXED: a client's cache_control breakpoint. HISTORY: end of the messages, before the generation
@@ -68,10 +70,14 @@ CacheResume cache_resume(Cache *c, const char *identity, rt_session *s, const in
 
 /* A pinned record: its image stays where it is until cache_release. */
 typedef struct { const uint8_t *image; size_t n; const void *note; size_t n_note; int32_t tokens; CacheTier from; void *entry; } CacheHit;
-/* The longest record that is a prefix of t [n] and longer than `above` tokens. A hit on disk is read and verified on the calling thread and
- * is in memory afterwards, so a request's own thread can fetch it before the engine's asks: find, release. */
+/* The longest record that is a prefix of t [n] and longer than `above` tokens. A hit on disk is read and verified on the calling thread; it
+ * is in memory afterwards if the budget has room for it. */
 bool cache_find(Cache *c, CacheHit *hit, const char *identity, const int32_t *t, size_t n, int32_t above, bool disk);
 void cache_release(Cache *c, CacheHit *hit);
+/* The tokens of what cache_find would find with `disk`; reads nothing, counts nothing. */
+int32_t cache_longest(Cache *c, const char *identity, const int32_t *t, size_t n);
+/* Reads that record into memory, if it lies on disk only and the budget has room: for a request's own thread, before the engine's asks. */
+void cache_fetch(Cache *c, const char *identity, const int32_t *t, size_t n);
 /* The hit's image was refused by rt_load: the record goes, from disk too. Instead of cache_release. */
 void cache_reject(Cache *c, CacheHit *hit, const char *why);
 

@@ -211,12 +211,19 @@ static Status write_all(int fd, const uint8_t *p, size_t n, const char *name, at
 
 static Status open_temporary(int *out, Disk *d, char name[NAME_BYTES], Error *err)
 {
+    struct stat st;
     for (int32_t tries = 0; tries < 1000; tries++) {
         snprintf(name, NAME_BYTES, "%s%ld-%u", TEMPORARY, (long) getpid(), d->n_temporary++);
         *out = openat(d->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (*out >= 0 && flock(*out, LOCK_EX | LOCK_NB) == 0) return ST_OK;
-        if (*out >= 0) close(*out);                /* another process tidies up and found it first */
-        else if (errno != EEXIST) break;
+        if (*out < 0 && errno == EEXIST) continue;
+        if (*out < 0) break;
+        bool locked = flock(*out, LOCK_EX | LOCK_NB) == 0;
+        if (locked && fstat(*out, &st) == 0 && st.st_nlink > 0) return ST_OK;
+        int why = locked ? EAGAIN : errno;
+        if (why != EAGAIN) unlinkat(d->fd, name, 0);
+        close(*out);
+        errno = why;
+        if (why != EAGAIN) break;                  /* else another process tidies up and found it first, maybe has removed it already */
     }
     return fail(err, errno == ENOSPC || errno == EDQUOT ? ST_FULL : ST_IO, "%s: no file can be made: %m", d->path);
 }
@@ -237,11 +244,11 @@ Status disk_write(Disk *d, RecordName of, const Record *r, const uint8_t *front,
     return st;
 }
 
-void disk_remove(const Disk *d, RecordName of)
+Status disk_remove(const Disk *d, RecordName of, Error *err)
 {
     char name[NAME_BYTES];
     file_name(name, of);
-    unlinkat(d->fd, name, 0);
+    return unlinkat(d->fd, name, 0) == 0 || errno == ENOENT ? ST_OK : fail(err, ST_IO, "%s: cannot be removed: %m", name);
 }
 
 void disk_touch(const Disk *d, RecordName of)

@@ -24,7 +24,7 @@ Status disk_front(const Disk *d, RecordName name, uint8_t **front, Record *out, 
 Status disk_image(const Disk *d, RecordName name, const Record *like, uint8_t *image, Error *err);
 /* Writes, syncs and renames. stop, asked every megabyte, makes it give up (ST_CANCEL). ST_FULL: the disk is. */
 Status disk_write(Disk *d, RecordName name, const Record *r, const uint8_t *front, const uint8_t *image, atomic_bool *stop, Error *err);
-void   disk_remove(const Disk *d, RecordName name);
+Status disk_remove(const Disk *d, RecordName name, Error *err);                    /* ST_OK too if it was not there */
 void   disk_touch(const Disk *d, RecordName name);
 
 #endif

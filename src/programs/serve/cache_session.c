@@ -17,7 +17,6 @@ bool cache_save(Cache *c, const char *identity, rt_step *st, rt_session *s, int3
 CacheResume cache_resume(Cache *c, const char *identity, rt_session *s, const int32_t *t, size_t n, bool disk,
                          void (*note)(void *ud, const void *bytes, size_t n), void *ud)
 {
-    enum { GAIN = 32 };                            /* tokens: a copy of the whole state costs more than computing fewer */
     CacheHit hit;
     const int32_t *text;
     size_t n_text = rt_session_text(s, &text);
@@ -25,7 +24,7 @@ CacheResume cache_resume(Cache *c, const char *identity, rt_session *s, const in
     int32_t common = cache_common(c, identity, t, n);
     if (common > r.differs) r.differs = common;
     r.from = r.tokens > 0 ? CACHE_LIVE : CACHE_NONE;
-    while (n > 1 && cache_find(c, &hit, identity, t, n - 1, r.tokens + GAIN - 1, disk)) {
+    while (n > 1 && cache_find(c, &hit, identity, t, n - 1, r.tokens + CACHE_GAIN - 1, disk)) {
         rt_status code = rt_load(s, hit.image, hit.n);
         if (code == RT_OK) {
             if (note) note(ud, hit.note, hit.n_note);

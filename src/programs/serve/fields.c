@@ -140,11 +140,6 @@ static const Field TABLE[] = {
     HONOUR("cache_prompt", ALL, TYPE_BOOL),
     HONOUR("prefix_cache", ALL, TYPE_OBJECT),
     HONOUR("prefix_cache.scope", ALL, TYPE_TEXT, .hi = 32),
-    READ_INT("prefix_cache.window", ALL, 1, 1000000, cache_window),
-    READ_TEXT("prompt_cache_key", ALL, 256, session),
-    HONOUR("extra_body", ALL, TYPE_OBJECT),
-    READ_TEXT("extra_body.session_id", ALL, 256, session),
-    READ_TEXT("session_id", ALL, 256, session),
     HONOUR("speculative", ALL, TYPE_OBJECT),
     CHOOSE("speculative.mode", ALL, "auto|off|chain|tree"),
     HONOUR("speculative.verify_width", ALL, TYPE_INT, .lo = 1, .hi = 64),
@@ -190,7 +185,12 @@ static const Field TABLE[] = {
     REFUSE("prompt", R, "null"),
     REFUSE("truncation", R, "\"disabled\""),
 
-    /* What has nothing to work on here, or what only the maker of an API can mean. */
+    /* What has nothing to work on here, or what only the maker of an API can mean. A session's name adds nothing to the cache: what a request
+     * shares with others is seen from its tokens. */
+    IGNORE("session_id", ALL),
+    IGNORE("extra_body", ALL),
+    IGNORE("prompt_cache_key", ALL),
+    IGNORE("prefix_cache.window", ALL),
     IGNORE("store", H),
     IGNORE("metadata", TALK),
     IGNORE("user", ALL),

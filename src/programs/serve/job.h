@@ -18,6 +18,7 @@ typedef enum { CANCEL_NONE, CANCEL_GONE, CANCEL_STALLED, CANCEL_LATE, CANCEL_ASK
 typedef struct {
     int32_t *t, n;                                 /* tokens */
     char    *text; size_t n_text;                  /* for `echo`, and for the decoder, which looks at its end; may be NULL */
+    uint64_t key[2];                               /* of a conversation: replay_key */
     size_t   opening;                              /* of a conversation: where in the text the beginning of the answer is */
     Place    place[RT_MARKS]; int32_t n_place;     /* where it is to be remembered */
 } JobPrompt;

@@ -38,6 +38,7 @@ int32_t places_of(Place out[RT_MARKS], const PlacesIn *in)
     for (int32_t i = 0; i < in->n_fixed; i++)
         if (in->fixed[i] >= from && in->fixed[i] <= to) n = put(out, n, (Place) { in->fixed[i], CACHE_FIXED, true });
     if (in->history >= from && in->history <= to) n = put(out, n, (Place) { in->history, CACHE_HISTORY, false });
+    if (in->kept >= from && in->kept < in->history) n = put(out, n, (Place) { in->kept, CACHE_HISTORY, false });
     if (in->interval < 1) return n;
     for (int64_t at = ((int64_t) from + in->interval - 1) / in->interval * in->interval; at <= to; at += in->interval)
         if (!near_another(out, n, (int32_t) at, in->n_prompt, in->least)) n = put(out, n, (Place) { (int32_t) at, CACHE_INTERVAL, false });

@@ -100,13 +100,14 @@ static bool rendered(TemplateText *text, int32_t **t, int32_t *n, Server *s, con
     ReplayPlan *p = replay_plan(s, q, messages);
     if (p) {
         HttpError ignored = { 0 };
-        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && replay_tokens(t, n, p, s->p.engine, text);
+        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && replay_tokens(t, n, s, p, text, q->cached);
         replay_plan_free(p);
         if (good) return true;
         template_text_free(text);
         *text = (TemplateText) { 0 };
     }
-    return render(text, s, q, messages, generation, e) && tokens_of(t, n, s, q->dialect, text, e);
+    if (!render(text, s, q, messages, generation, e)) return false;
+    return replay_tokens(t, n, s, NULL, text, q->cached) || tokens_of(t, n, s, q->dialect, text, e);
 }
 
 /* replay false: as the template has it, for those who want to see that. */
@@ -126,6 +127,7 @@ static bool chat_prompt(JobPrompt *p, Server *s, const Request *q, bool replay, 
     } else {
         good = render(&t, s, q, q->messages, true, e) && tokens_of(&p->t, &p->n, s, q->dialect, &t, e);
     }
+    if (good) replay_key(p->key, &t);
     p->text = t.text;
     p->n_text = t.n;
     t.text = NULL;
@@ -152,6 +154,21 @@ static json_t *stranger(const json_t *messages)
     return out;
 }
 
+/* The conversation a turn further on. */
+static json_t *next_turn(const json_t *messages)
+{
+    json_t *out = json_copy((json_t *) (uintptr_t) messages);
+    json_array_append_new(out, json_pack("{s:s s:s}", "role", "assistant", "content", "\xc2\xa7"));
+    json_array_append_new(out, json_pack("{s:s s:s}", "role", "user", "content", "\xc2\xa7"));
+    return out;
+}
+
+static bool is_users(const json_t *messages)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
+    return role && strcmp(role, "user") == 0;
+}
+
 /* Tokens that the prompt has in common with another rendering of a part of it. opening, if not NULL: where their texts part. */
 static int32_t common(Server *s, const Request *q, const JobPrompt *p, const json_t *messages, bool generation, size_t *opening)
 {
@@ -173,7 +190,7 @@ static int32_t common(Server *s, const Request *q, const JobPrompt *p, const jso
 static void find_places(Server *s, const Request *q, JobPrompt *p)
 {
     PlacesIn in = { .n_prompt = p->n, .interval = s->o.cache_interval, .least = s->o.cache_min_tokens };
-    bool whole = q->dialect != DIALECT_COMPLETIONS && !q->continue_final, remembered = s->cache && q->cache_scope != CACHE_OFF && p->n >= in.least;
+    bool whole = q->dialect != DIALECT_COMPLETIONS && !q->continue_final, remembered = q->cached && p->n >= in.least;
     p->opening = p->n_text;
     if (whole && (remembered || q->tools || q->dialect != DIALECT_CHAT)) in.history = common(s, q, p, q->messages, false, &p->opening);
     if (!remembered) return;
@@ -181,6 +198,10 @@ static void find_places(Server *s, const Request *q, JobPrompt *p)
         json_t *other = stranger(q->messages);
         in.shared = common(s, q, p, other, true, NULL);
         json_decref(other);
+        /* What templates drop of a turn, its reasoning, they drop with the next word of the user. */
+        json_t *next = is_users(q->messages) ? NULL : next_turn(q->messages);
+        in.kept = common(s, q, p, next, true, NULL);
+        json_decref(next);
     }
     p->n_place = places_of(p->place, &in);
 }
@@ -339,16 +360,15 @@ static bool make_answer(Job *j, HttpError *e)
 static void fetch(const Job *j)
 {
     const Server *s = j->server;
-    CacheHit hit;
-    if (!s->cache || !s->o.cache_dir || j->q->cache_scope == CACHE_OFF) return;
+    if (!s->cache || !s->o.cache_dir || !j->q->cached) return;
     for (int32_t i = 0; i < j->n_prompt; i++)
-        if (cache_find(s->cache, &hit, s->identity, j->prompt[i].t, (size_t) j->prompt[i].n - 1, 0, true)) cache_release(s->cache, &hit);
+        cache_fetch(s->cache, s->identity, j->prompt[i].t, (size_t) j->prompt[i].n - 1);
 }
 
 static bool read_request(Job *j, json_t *body, HttpError *e)
 {
     Server *s = j->server;
-    RequestHeaders h = { exchange_header(j->x, "X-Session-Id"), exchange_header(j->x, "X-Claude-Code-Session-Id"), exchange_header(j->x, "anthropic-beta") };
+    RequestHeaders h = { exchange_header(j->x, "anthropic-beta") };
     if (!request_read(&j->q, exchange_route(j->x)->dialect, body, &h, &s->defaults, e)) return false;
     if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0) j->bias[j->n_bias++] = (rt_bias) { call_opener(s), -INFINITY };
     if (!biases(j, e) || !prompts(j, e) || !form_of(&j->form, s->forms, j->q, e)) return false;

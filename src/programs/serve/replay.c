@@ -1,34 +1,7 @@
-#include "programs/serve/replay.h"
+#include "programs/serve/replay_impl.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-enum { TURNS_MAX = 4096, CALLS_MAX = 32, BYTES_MAX = 64 << 20, BETWEEN_MAX = 256 };
-
-/* One answer. opening: the text with which its prompt began the turn, such as "<|im_start|>assistant\n<think>\n". */
-typedef struct {
-    int32_t  users;
-    uint64_t used;
-    char     handle[96];
-    char    *id[CALLS_MAX], *name[CALLS_MAX]; int32_t n_calls;
-    char    *said;                                 /* its visible text */
-    char    *opening;
-    int32_t *token, n_token;
-    size_t   bytes;
-} Turn;
-
-struct Replay {
-    pthread_mutex_t lock;
-    Turn   *turn[TURNS_MAX]; int32_t n_turns;
-    size_t  bytes;
-    uint64_t clock;
-    char    secret[32];                            /* of the placeholders: nobody can have written it */
-};
-
-typedef struct { Turn *turn; char mark[64]; } Spliced;
-struct ReplayPlan { Replay *replay; json_t *messages; Spliced *at; int32_t n; };
 
 Replay *replay_new(void)
 {
@@ -41,8 +14,7 @@ Replay *replay_new(void)
     return r;
 }
 
-/* With the lock. */
-static void drop(Turn *t)
+void turn_drop(Turn *t)
 {
     if (--t->users > 0) return;
     for (int32_t i = 0; i < t->n_calls; i++) {
@@ -58,7 +30,7 @@ static void drop(Turn *t)
 void replay_free(Replay *r)
 {
     if (!r) return;
-    for (int32_t i = 0; i < r->n_turns; i++) drop(r->turn[i]);
+    for (int32_t i = 0; i < r->n_turns; i++) turn_drop(r->turn[i]);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
@@ -83,11 +55,13 @@ static void add(Replay *r, Turn *t)
         for (int32_t i = 1; i < r->n_turns; i++)
             if (r->turn[i]->used < r->turn[oldest]->used) oldest = i;
         r->bytes -= r->turn[oldest]->bytes;
-        drop(r->turn[oldest]);
+        turn_drop(r->turn[oldest]);
         r->turn[oldest] = r->turn[--r->n_turns];
+        r->key[oldest] = r->key[r->n_turns];
     }
     t->used = ++r->clock;
     r->bytes += t->bytes;
+    r->key[r->n_turns] = t->by_text ? t->key[0] : 0;
     r->turn[r->n_turns++] = t;
     pthread_mutex_unlock(&r->lock);
 }
@@ -130,6 +104,7 @@ static bool collect(Turn *t, const Job *j, const Choice *c)
     }
     reply_close(r);
     t->said = said.s;
+    t->n_said = said.n;
     return good;
 }
 
@@ -140,26 +115,96 @@ static char *opening_of(const Choice *c)
     return p->text && p->opening < p->n_text ? strdup(p->text + p->opening) : NULL;
 }
 
-void replay_job(Server *s, const Job *j)
+static Turn *new_turn(const Choice *c)
 {
-    const Choice *c = &j->choice[0];
-    if (!s->replay || j->q->dialect == DIALECT_COMPLETIONS || j->n_choice != 1 || j->q->continue_final) return;
-    if (c->end.reason != FINISH_STOP && c->end.reason != FINISH_CALLS) return;
-    if (!c->summary.calls && (!j->handle[0] || !c->summary.reason_tokens)) return;
     Turn *t = calloc(1, sizeof *t);
-    if (!t) return;
+    if (!t) return NULL;
     t->users = 1;
-    strcpy(t->handle, j->handle);
     t->n_token = c->summary.tokens < c->fed ? c->summary.tokens : c->fed;
     t->token = malloc(sizeof *t->token * (size_t) (t->n_token + 1));
-    t->opening = opening_of(c);
     if (t->token) memcpy(t->token, c->token, sizeof *t->token * (size_t) t->n_token);
-    if (!t->token || !t->opening || !collect(t, j, c)) {
-        drop(t);
-        return;
+    return t;
+}
+
+static void keep(Replay *r, Turn *t, bool good)
+{
+    if (good) {
+        t->bytes = sizeof *t + sizeof *t->token * (size_t) t->n_token + t->n_said;
+        add(r, t);
+    } else if (t) {
+        turn_drop(t);
     }
-    t->bytes = sizeof *t + sizeof *t->token * (size_t) t->n_token + strlen(t->said);
-    add(s->replay, t);
+}
+
+static void remember_by_name(Server *s, const Job *j)
+{
+    const Choice *c = &j->choice[0];
+    if (j->n_choice != 1 || (c->end.reason != FINISH_STOP && c->end.reason != FINISH_CALLS)) return;
+    if (!c->summary.calls && (!j->handle[0] || !c->summary.reason_tokens)) return;
+    Turn *t = new_turn(c);
+    if (t) strcpy(t->handle, j->handle);
+    if (t) t->opening = opening_of(c);
+    keep(s->replay, t, t && t->token && t->opening && collect(t, j, c));
+}
+
+/* Whether the text would get these very tokens behind the prompt's. Only the end of the prompt can merge with it. */
+static bool are_the_texts(const rt_engine *g, const JobPrompt *p, const Turn *t)
+{
+    enum { TAIL = 64 };
+    size_t tail = p->n_text < TAIL ? p->n_text : TAIL, n = tail + t->n_said, cap = n + 2;
+    while (tail > 0 && ((unsigned char) p->text[p->n_text - tail] & 0xc0) == 0x80) tail--, n--;
+    char *text = malloc(n + 1);
+    int32_t *whole = malloc(cap * sizeof *whole), *before = malloc(cap * sizeof *before);
+    bool same = false;
+    if (text && whole && before) {
+        memcpy(text, p->text + p->n_text - tail, tail);
+        memcpy(text + tail, t->said, t->n_said);
+        rt_span span = { tail, t->n_said };
+        size_t n_before = rt_tokenize_prompt(g, text, tail, NULL, 0, before, cap), n_whole = rt_tokenize_prompt(g, text, n, &span, 1, whole, cap);
+        same = n_before <= cap && n_whole <= cap && n_whole == n_before + (size_t) t->n_token && memcmp(whole, before, n_before * sizeof *whole) == 0 &&
+               memcmp(whole + n_before, t->token, (size_t) t->n_token * sizeof *whole) == 0;
+    }
+    free(text);
+    free(whole);
+    free(before);
+    return same;
+}
+
+/* The bytes of the tokens; false: one of them is a control token, which no client can send back as text. */
+static bool plain_text(Turn *t, const rt_engine *g)
+{
+    size_t n, room = 0;
+    for (int32_t i = 0; i < t->n_token; i++) {
+        rt_token_bytes(g, t->token[i], &n);
+        if (n == 0) return false;
+        room += n;
+    }
+    t->said = malloc(room + 1);
+    for (int32_t i = 0; t->said && i < t->n_token; i++) {
+        const char *bytes = rt_token_bytes(g, t->token[i], &n);
+        memcpy(t->said + t->n_said, bytes, n);
+        t->n_said += n;
+    }
+    return t->said && t->n_said > 0;
+}
+
+/* An answer of text alone comes back as text; where that text would get other tokens, these are remembered. */
+static void remember_by_text(Server *s, const Choice *c)
+{
+    const rt_engine *g = s->p.engine;
+    bool ended = c->end.reason == FINISH_STOP || c->end.reason == FINISH_LENGTH || c->end.reason == FINISH_CONTEXT;
+    if (!ended || c->summary.calls || c->summary.reason_tokens || !c->prompt->text) return;
+    Turn *t = new_turn(c);
+    if (t) t->by_text = true;
+    if (t) memcpy(t->key, c->prompt->key, sizeof t->key);
+    keep(s->replay, t, t && t->token && plain_text(t, g) && !are_the_texts(g, c->prompt, t));
+}
+
+void replay_job(Server *s, const Job *j)
+{
+    if (!s->replay || j->q->dialect == DIALECT_COMPLETIONS || j->q->continue_final) return;
+    remember_by_name(s, j);
+    for (int32_t i = 0; i < j->n_choice && j->q->cached; i++) remember_by_text(s, &j->choice[i]);
 }
 
 /* ---- recognising ---- */
@@ -207,143 +252,32 @@ static bool all_ids(const Turn *t, const json_t *calls)
     return true;
 }
 
-/* With the lock. */
-static Turn *find(Replay *r, const char *handle, const json_t *message)
+static Turn *found(Replay *r, Turn *t)
+{
+    t->used = ++r->clock;
+    t->users++;
+    return t;
+}
+
+Turn *turn_named(Replay *r, const char *handle, const json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls");
     const char *content = json_string_value(json_object_get(message, "content"));
     for (int32_t i = r->n_turns - 1; i >= 0; i--) {
         Turn *t = r->turn[i];
-        if (!names(t, handle, calls) || !same_calls(t, calls) || !all_ids(t, calls)) continue;
+        if (t->by_text || !names(t, handle, calls) || !same_calls(t, calls) || !all_ids(t, calls)) continue;
         if (!same_text(content ? content : "", t->said)) continue;
-        t->used = ++r->clock;
-        return t;
+        return found(r, t);
     }
     return NULL;
 }
 
-void replay_plan_free(ReplayPlan *p)
+Turn *turn_told(Replay *r, const uint64_t key[2], const char *said, size_t n)
 {
-    if (!p) return;
-    pthread_mutex_lock(&p->replay->lock);
-    for (int32_t i = 0; i < p->n; i++) drop(p->at[i].turn);
-    pthread_mutex_unlock(&p->replay->lock);
-    json_decref(p->messages);
-    free(p->at);
-    free(p);
-}
-
-ReplayPlan *replay_plan(Server *s, const Request *q, const json_t *messages)
-{
-    Replay *r = s->replay;
-    size_t i;
-    json_t *m;
-    if (!r || q->dialect == DIALECT_COMPLETIONS) return NULL;
-    ReplayPlan *p = calloc(1, sizeof *p);
-    if (!p) return NULL;
-    p->replay = r;
-    p->messages = json_copy((json_t *) messages);
-    p->at = calloc(json_array_size(messages) + 1, sizeof *p->at);
-    pthread_mutex_lock(&r->lock);
-    json_array_foreach(messages, i, m) {
-        const char *role = json_string_value(json_object_get(m, "role")), *handle = json_string_value(json_array_get(q->handles, i));
-        Turn *t = p->at && p->messages && role && strcmp(role, "assistant") == 0 ? find(r, handle, m) : NULL;
-        if (!t) continue;
-        Spliced *x = &p->at[p->n];
-        snprintf(x->mark, sizeof x->mark, "@@%s.%zu@@", r->secret, i);
-        json_t *stand_in = json_pack("{s:s s:s}", "role", "assistant", "content", x->mark);
-        if (!stand_in || json_array_set_new(p->messages, i, stand_in) != 0) continue;
-        x->turn = t;
-        t->users++;
-        p->n++;
+    for (int32_t i = r->n_turns - 1; i >= 0; i--) {
+        if (r->key[i] != key[0]) continue;
+        Turn *t = r->turn[i];
+        if (t->by_text && t->key[1] == key[1] && t->n_said == n && memcmp(t->said, said, n) == 0) return found(r, t);
     }
-    pthread_mutex_unlock(&r->lock);
-    if (p->n > 0) return p;
-    replay_plan_free(p);
     return NULL;
-}
-
-const json_t *replay_messages(const ReplayPlan *p) { return p->messages; }
-
-/* ---- splicing ---- */
-
-typedef struct { int32_t *t; size_t n, cap; } Ids;
-
-static bool append_ids(Ids *to, const int32_t *t, size_t n)
-{
-    if (to->n + n > to->cap) {
-        size_t cap = 2 * to->cap + n + 64;
-        int32_t *more = realloc(to->t, cap * sizeof *more);
-        if (!more) return false;
-        to->t = more;
-        to->cap = cap;
-    }
-    if (n > 0) memcpy(to->t + to->n, t, n * sizeof *t);
-    to->n += n;
-    return true;
-}
-
-/* Tokens of text[from, to) and what is to follow it, with the client's spans. */
-static bool append_text(Ids *out, const rt_engine *g, const TemplateText *t, size_t from, size_t to, const char *then)
-{
-    size_t n = to - from, m = strlen(then), n_span = 0, count = 0, cap = n + m + 2;
-    char *text = malloc(n + m + 1);
-    rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    int32_t *ids = malloc(cap * sizeof *ids);
-    bool good = text && span && ids;
-    for (size_t i = 0; good && i < t->n_client; i++) {
-        size_t a = t->client[i].at, b = a + t->client[i].n;
-        if (a < from) a = from;
-        if (b > to) b = to;
-        if (a < b) span[n_span++] = (rt_span) { a - from, b - a };
-    }
-    if (good) {
-        memcpy(text, t->text + from, n);
-        memcpy(text + n, then, m + 1);
-        count = n + m > 0 ? rt_tokenize_prompt(g, text, n + m, span, n_span, ids, cap) : 0;
-        size_t skip = out->n > 0 && count > 0 && rt_adds_bos(g) && ids[0] == rt_token_bos(g);          /* only a text's beginning has one */
-        good = count <= cap && append_ids(out, ids + skip, count - skip);
-    }
-    free(text);
-    free(span);
-    free(ids);
-    return good;
-}
-
-/* Where the turn begins whose content is at `mark`: the last place before it with the first line of its opening, nothing of a client's
- * between. SIZE_MAX: there is none. */
-static size_t turn_begin(const TemplateText *t, size_t least, size_t mark, const char *opening)
-{
-    size_t line = strcspn(opening, "\n");
-    line += opening[line] == '\n';
-    for (size_t at = mark; at-- > least && mark - at <= BETWEEN_MAX;) {
-        if (at + line > mark || memcmp(t->text + at, opening, line) != 0) continue;
-        for (size_t i = 0; i < t->n_client; i++)
-            if (t->client[i].at < mark && t->client[i].at + t->client[i].n > at) return SIZE_MAX;
-        return at;
-    }
-    return SIZE_MAX;
-}
-
-bool replay_tokens(int32_t **t, int32_t *n, const ReplayPlan *p, const rt_engine *g, const TemplateText *text)
-{
-    Ids ids = { 0 };
-    size_t from = 0;
-    bool good = true;
-    for (int32_t i = 0; good && i < p->n; i++) {
-        const Turn *turn = p->at[i].turn;
-        const char *found = strstr(text->text + from, p->at[i].mark);
-        size_t mark = found ? (size_t) (found - text->text) : 0, begin = found ? turn_begin(text, from, mark, turn->opening) : SIZE_MAX;
-        good = begin != SIZE_MAX && append_text(&ids, g, text, from, begin, turn->opening) && append_ids(&ids, turn->token, (size_t) turn->n_token);
-        from = mark + strlen(p->at[i].mark);
-        good = good && !strstr(text->text + from, p->at[i].mark);
-    }
-    good = good && append_text(&ids, g, text, from, text->n, "") && ids.n > 0 && ids.n <= INT32_MAX;
-    if (!good) {
-        free(ids.t);
-        return false;
-    }
-    *t = ids.t;
-    *n = (int32_t) ids.n;
-    return true;
 }

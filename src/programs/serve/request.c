@@ -298,20 +298,16 @@ static bool read_cache(Reader *r)
     const json_t *policy = json_object_get(r->body, "prefix_cache"), *on = json_object_get(r->body, "cache_prompt");
     const char *scope = json_string_value(json_object_get(policy, "scope"));
     char end;
-    int keep_last = 0, window = 0, n;
-    if (!scope) scope = "";
-    if (strcmp(scope, "off") == 0) q->cache_scope = CACHE_OFF;
-    else if (strcmp(scope, "full") == 0) q->cache_scope = CACHE_FULL;
-    else if (strcmp(scope, "auto") == 0) q->cache_scope = CACHE_AUTO;
-    else if (*scope) {
-        n = strlen(scope) <= 20 ? sscanf(scope, "auto:%7d/%7d%c", &window, &keep_last, &end) : 0;
-        if (n != 2 || window < 1 || window > 1000000 || keep_last < 1 || keep_last > 1000000)
-            return refuse(r, "prefix_cache.scope", "prefix_cache.scope is \"%.40s\", expected off, full, auto or auto:WINDOW/KEEP", scope);
-        q->cache_scope = CACHE_AUTO;
-        q->cache_window = window;
-        q->cache_keep = keep_last;
+    int keep_last, window;
+    q->cached = !json_is_false(on);
+    if (!scope || strcmp(scope, "full") == 0 || strcmp(scope, "auto") == 0) return true;
+    if (strcmp(scope, "off") == 0) {
+        q->cached = false;
+        return true;
     }
-    if (json_is_false(on)) q->cache_scope = CACHE_OFF;
+    bool good = strlen(scope) <= 20 && sscanf(scope, "auto:%7d/%7d%c", &window, &keep_last, &end) == 2 && window >= 1 && window <= 1000000 && keep_last >= 1 && keep_last <= 1000000;
+    if (!good) return refuse(r, "prefix_cache.scope", "prefix_cache.scope is \"%.40s\", expected off, full, auto or auto:WINDOW/KEEP", scope);
+    fields_ignore(q, "prefix_cache.scope");        /* no window is needed: the whole prompt is compared with all that is remembered */
     return true;
 }
 
@@ -325,22 +321,6 @@ static void read_speculative(Reader *r)
     /* The trees of all requests of a pass grow from one heap, so one alone has no shape or size of its own: off is the choice it has. */
     if (q->spec_budget > 0) fields_ignore(q, json_is_integer(json_object_get(o, "budget")) ? "speculative.budget" : "speculative.verify_width");
     if (mode && (strcmp(mode, "chain") == 0 || strcmp(mode, "tree") == 0)) fields_ignore(q, "speculative.mode");
-}
-
-static bool read_session(Reader *r)
-{
-    Request *q = r->q;
-    const RequestHeaders *h = r->headers;
-    const json_t *b = r->body, *extra = json_object_get(b, "extra_body");
-    const char *named = json_string_value(json_object_get(b, "session_id"));
-    if (!named) named = json_string_value(json_object_get(extra, "session_id"));
-    const char *header = h && h->session_id ? h->session_id : h ? h->claude_session_id : NULL;
-    if (named || !header) return true;             /* without them q->session is prompt_cache_key, or nothing */
-    if (strlen(header) > 256) return refuse(r, NULL, "the session's header has %zu bytes, expected at most 256", strlen(header));
-    json_t *text = json_string(header);            /* NULL too if the header is no UTF-8: then the request has no session */
-    q->session = json_string_value(text);
-    if (text) keep_add(r, q->owned, text);
-    return true;
 }
 
 static bool read_model(Reader *r)
@@ -385,7 +365,7 @@ static bool read_all(Reader *r)
     if (!json_is_object(r->body)) return refuse(r, NULL, "the body is not a JSON object");
     set_defaults(r);
     if (!fields_read(q, r->body, r->e)) return false;
-    if (!read_model(r) || !read_session(r) || !read_sampling(r) || !read_logprobs(r) || !read_form(r) || !read_cache(r)) return false;
+    if (!read_model(r) || !read_sampling(r) || !read_logprobs(r) || !read_form(r) || !read_cache(r)) return false;
     read_speculative(r);
     read_lengths(r);
     if (!read_dialect(r)) return false;

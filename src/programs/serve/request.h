@@ -65,7 +65,7 @@ typedef struct {
 } RequestDefaults;
 
 /* What of the transport matters; any may be NULL. */
-typedef struct { const char *session_id, *claude_session_id, *anthropic_beta; } RequestHeaders;
+typedef struct { const char *anthropic_beta; } RequestHeaders;
 
 /* One prompt of Completions: text of n bytes, or, where text is NULL, ids. */
 typedef struct { const char *text; size_t n; int32_t *ids; size_t n_ids; } RequestPrompt;
@@ -83,7 +83,6 @@ typedef enum { CONSTRAINT_NONE, CONSTRAINT_SCHEMA, CONSTRAINT_GRAMMAR } Constrai
 /* How reasoning is shown. Chat: HIDDEN or RAW. Responses: HIDDEN, HANDLE (an empty item with the opaque handle), SUMMARY, RAW. Messages:
  * HANDLE (display "omitted") or RAW. */
 enum { SHOW_HIDDEN, SHOW_HANDLE, SHOW_SUMMARY, SHOW_RAW };
-typedef enum { CACHE_DEFAULT, CACHE_OFF, CACHE_FULL, CACHE_AUTO } CacheScope;
 
 /* Never changed after request_read; may be read from several threads. Texts live as long as it does. */
 typedef struct {
@@ -124,8 +123,7 @@ typedef struct {
     bool reason_handle;                            /* Responses: encrypted_content is asked for */
     bool beta_context_window;                      /* Messages: model_context_window_exceeded may be said */
 
-    CacheScope cache_scope; int32_t cache_window, cache_keep;      /* prefix_cache; 0: the server's */
-    const char *session;                           /* NULL: none */
+    bool cached;                                   /* false: what was computed before is not used, nor this for what comes after */
     int32_t spec_budget;                           /* 0: plain decoding; anything else: as the server does it */
 
     json_t *ignored;                               /* names of fields that had no effect; an empty list: none */

@@ -343,14 +343,29 @@ RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *blo
 
 /* ---- the start ---- */
 
-void run_leave(const Bench *b, rt_session *s, const int32_t *t, size_t n)
+void run_leave(const Bench *b, rt_session *s, const Histories *h, const int32_t *t, size_t n)
 {
     const int32_t *held;
     const Server *server = b->server;
     size_t n_held = rt_session_text(s, &held);
     if (!server->cache || n_held == 0) return;
-    int32_t at = rt_save_place(s, (int32_t) n_held);
-    if (at >= server->o.cache_min_tokens && (n == 0 || at > rt_resumable(s, t, n))) cache_save(server->cache, server->identity, b->step, s, at, CACHE_END, NULL, 0);
+    int32_t end = rt_save_place(s, (int32_t) n_held), least = server->o.cache_min_tokens, stays = n > 0 ? rt_resumable(s, t, n) : 0, saved = 0;
+    for (int32_t i = 0; i < HISTORY_PLACES; i++) {
+        int32_t at = h->at[i];
+        if (at < least || at <= stays || at >= end || rt_save_place(s, at) != at) continue;
+        if (cache_save(server->cache, server->identity, b->step, s, at, CACHE_HISTORY, NULL, 0)) saved = at;
+    }
+    bool next_turn = h->at[HISTORY_PLACES - 1] > 0 && stays >= h->at[HISTORY_PLACES - 1];
+    if (end < least || end <= stays || end < saved + CACHE_GAIN || next_turn) return;
+    cache_save(server->cache, server->identity, b->step, s, end, CACHE_END, NULL, 0);
+}
+
+void run_forget(rt_session *s)
+{
+    const int32_t *t;
+    if (rt_session_text(s, &t) == 0) return;
+    int32_t first = t[0];
+    rt_prompt(s, &first, 1);                       /* a prompt's last token is always computed, so this one shares nothing */
 }
 
 /* Rows of the prompt for `echo` with log-probabilities. */
@@ -394,6 +409,7 @@ static void mark_places(Choice *c, rt_session *s, int32_t resumed)
     int32_t at[RT_MARKS];
     size_t n = 0;
     for (c->next_place = 0; c->next_place < c->prompt->n_place && c->prompt->place[c->next_place].at <= resumed;) c->next_place++;
+    c->saved = resumed;
     for (int32_t i = c->next_place; i < c->prompt->n_place; i++) at[n++] = c->prompt->place[i].at;
     if (n > 0) rt_mark(s, at, n);
 }
@@ -412,14 +428,17 @@ static RunState first_tokens(Choice *c, rt_session *s, HttpError *e)
     return st == RUN_GOES_ON && !begin_form(c, e) ? RUN_FAILED : st;
 }
 
-void run_ready(Choice *c, const Bench *b, rt_session *s)
+void run_ready(Choice *c, const Bench *b, rt_session *s, Histories *h)
 {
     const Server *server = b->server;
     const JobPrompt *p = c->prompt;
     const Request *q = c->job->q;
-    run_leave(b, s, p->t, (size_t) p->n);
-    bool cached = server->cache && q->cache_scope != CACHE_OFF && !scores_prompt(q);
-    if (cached) cache_resume(server->cache, server->identity, s, p->t, (size_t) p->n, false, NULL, NULL);
+    run_leave(b, s, h, q->cached ? p->t : NULL, q->cached ? (size_t) p->n : 0);
+    if (!q->cached) run_forget(s);
+    else if (server->cache && !scores_prompt(q)) cache_resume(server->cache, server->identity, s, p->t, (size_t) p->n, true, NULL, NULL);
+    *h = (Histories) { 0 };
+    for (int32_t i = p->n_place, k = HISTORY_PLACES; i-- > 0 && k > 0; )
+        if (p->place[i].kind == CACHE_HISTORY) h->at[--k] = p->place[i].at;
     c->past = (rt_stats) { .resumed = scores_prompt(q) ? 0 : rt_resumable(s, p->t, (size_t) p->n) };
 }
 

@@ -11,9 +11,13 @@ typedef struct { Server *server; rt_step *step; } Bench;
 
 typedef enum { RUN_GOES_ON, RUN_OVER, RUN_CANCELLED, RUN_FAILED } RunState;
 
-/* The session will be this choice's: it gets what the cache has of the prompt. Afterwards c->past.resumed says how much need not be computed;
- * nothing has been told yet. */
-void run_ready(Choice *c, const Bench *b, rt_session *s);
+/* The HISTORY places of the prompt that a session was given last, ascending; 0: none. */
+typedef struct { int32_t at[HISTORY_PLACES]; } Histories;
+
+/* The session will be this choice's: what it held is left (`h` is of that, and then of this choice's prompt), and it gets what the cache has
+ * of the prompt; nothing of it where the request wants no cache. Afterwards c->past.resumed says how much need not be computed; nothing has
+ * been told yet. */
+void run_ready(Choice *c, const Bench *b, rt_session *s, Histories *h);
 /* Notes the prompt; what the answer begins with (an echo, forced tokens) is told. FAILED: *e. */
 RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e);
 /* After a step: takes what it brought. */
@@ -22,7 +26,10 @@ RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *blo
 void run_end(Choice *c, rt_session *s, FinishReason reason);
 /* Adds what a running choice has done so far. */
 void run_usage(const Choice *c, const rt_session *s, AnswerUsage *u);
-/* The session is about to be used for another text: what it holds goes to the cache, unless the new text goes on from it. */
-void run_leave(const Bench *b, rt_session *s, const int32_t *t, size_t n);
+/* The session is about to be used for the text t [n]: the places that this text does not go on from go to the cache, HISTORY and END. A text
+ * that goes on from the last HISTORY is the same conversation's next turn, or its last one once more: then END has had its time. */
+void run_leave(const Bench *b, rt_session *s, const Histories *h, const int32_t *t, size_t n);
+/* The session forgets its text: nobody goes on from it, and nothing of it is saved. */
+void run_forget(rt_session *s);
 
 #endif

@@ -12,7 +12,7 @@
 enum { SLOTS_MAX = 64, UNREAD_MAX = 1 << 20 };
 static const double QUEUED_QUIETLY = 10, EVENT_EVERY = 60, LOOK_EVERY = 0.02;
 
-typedef struct { rt_session *s; Choice *choice; uint64_t used, read; } Slot;       /* used, read: when, as counts */
+typedef struct { rt_session *s; Choice *choice; Histories history; uint64_t used, read; } Slot;       /* used, read: when, as counts */
 
 struct Runner {
     Server  *server;
@@ -36,6 +36,10 @@ static void free_slot(Runner *e, Choice *c)
     rt_allow(slot->s, NULL, NULL);
     rt_logprobs_set(slot->s, -1);
     rt_speculate(slot->s, true);
+    if (!c->job->q->cached) {     /* nobody's next turn: the first to be used again */
+        run_forget(slot->s);
+        slot->used = 0;
+    }
     slot->choice = NULL;
     c->slot = -1;
 }
@@ -240,14 +244,15 @@ bool runner_progress(Runner *e)
 /* ---- joining ---- */
 
 /* The free session that can go on from most of the prompt; if none can from anything worth it, the one that was used longest ago. */
-static Slot *pick_slot(Runner *e, const JobPrompt *p)
+static Slot *pick_slot(Runner *e, const Choice *c)
 {
+    const JobPrompt *p = c->prompt;
     Slot *best = NULL, *oldest = NULL;
     int32_t most = 0;
     for (int32_t i = 0; i < e->n_slots; i++) {
         Slot *x = &e->slot[i];
         if (x->choice) continue;
-        int32_t same = rt_resumable(x->s, p->t, (size_t) p->n);
+        int32_t same = c->job->q->cached ? rt_resumable(x->s, p->t, (size_t) p->n) : 0;
         if (same > most) {
             best = x;
             most = same;
@@ -255,11 +260,8 @@ static Slot *pick_slot(Runner *e, const JobPrompt *p)
         if (!oldest || x->used < oldest->used) oldest = x;
     }
     const Server *s = e->server;
-    CacheHit hit;
-    if (best && s->cache && cache_find(s->cache, &hit, s->identity, p->t, (size_t) p->n - 1, most, false)) {
-        cache_release(s->cache, &hit);             /* the cache has more: what this session holds may be somebody's next turn */
-        best = NULL;
-    }
+    /* The cache has more: what this session holds may be somebody's next turn. */
+    if (best && s->cache && cache_longest(s->cache, s->identity, p->t, (size_t) p->n - 1) >= most + CACHE_GAIN) best = NULL;
     return best ? best : oldest;
 }
 
@@ -295,7 +297,7 @@ static bool start_choice(Runner *e, Job *j, Choice *c, Slot *slot)
     slot->choice = c;
     slot->used = ++e->clock;
     c->slot = (int32_t) (slot - e->slot);
-    run_ready(c, &e->bench, slot->s);
+    run_ready(c, &e->bench, slot->s, &slot->history);
     if (c->index % j->q->n == 0) j->usage.cached += c->past.resumed;
     open_answer(j);
     e->in_pass[0] = e->reader = slot;              /* while an `echo` is scored it can be broken off */
@@ -340,7 +342,7 @@ static void admit(Runner *e)
             continue;
         }
         for (int32_t i = 0; i < j->n_choice && free_slots(e) > 0; i++)
-            if (may_start(j, &j->choice[i]) && !start_choice(e, j, &j->choice[i], pick_slot(e, j->choice[i].prompt))) break;
+            if (may_start(j, &j->choice[i]) && !start_choice(e, j, &j->choice[i], pick_slot(e, &j->choice[i]))) break;
     }
 }
 
@@ -386,7 +388,7 @@ static void read_on(Runner *e, Slot *x)
         if (place->at == at) c->saved = at;
     }
     /* Others of this job read the same prompt. */
-    if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cache_scope != CACHE_OFF) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
+    if (!c->reads && s->cache && c->job->q->n > 1 && c->job->q->cached) cache_save(s->cache, s->identity, e->bench.step, x->s, at, CACHE_END, NULL, 0);
 }
 
 static bool choice_ended(Runner *e, Choice *c, RunState st, const HttpError *err)
@@ -472,12 +474,22 @@ void runner_run(Runner *e)
         if (gather(e) > 0) pass(e);
         else queue_wait(s->queue, e->line ? 0.02 : 1);
     }
-    for (int32_t i = 0; i < e->n_slots; i++) run_leave(&e->bench, e->slot[i].s, NULL, 0);
+    for (int32_t i = 0; s->o.cache_dir && i < e->n_slots; i++) run_leave(&e->bench, e->slot[i].s, &e->slot[i].history, NULL, 0);
 }
 
 void runner_now(const Runner *e, RunnerNow *out) { *out = (RunnerNow) { e->running, e->used, e->jobs }; }
 
 /* ---- opening ---- */
+
+/* A first text, of which nothing is kept: passes are timed before anything is guessed, which takes a second that no client should wait for.
+ * If it fails the first request will say so. */
+static void warm_up(Runner *e)
+{
+    rt_session *s = e->slot[0].s;
+    rt_block block;
+    if (rt_prompt(s, &(int32_t) { 0 }, 1) == RT_OK) rt_step_run(e->bench.step, &s, &block, 1);
+    run_forget(s);
+}
 
 bool runner_open(Runner **out, Server *s)
 {
@@ -495,6 +507,7 @@ bool runner_open(Runner **out, Server *s)
     bool good = rt_step_new(&e->bench.step, s->p.engine, &st, &err) == RT_OK;
     for (int32_t i = 0; good && i < e->n_slots; i++) good = rt_session_new(&e->slot[i].s, s->p.engine, &so, &err) == RT_OK;
     e->bench.server = s;
+    if (good) warm_up(e);
     return good || complain(&s->o, "%s", err.text) == EXIT_FINE;
 }
 

@@ -1,0 +1,255 @@
+/* replay_splice.c - prompts with the tokens of earlier answers in them. */
+#include "programs/serve/replay_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <xxhash.h>
+
+enum { BETWEEN_MAX = 256 };
+
+typedef struct { Turn *turn; char mark[64]; } Spliced;
+struct ReplayPlan { Replay *replay; json_t *messages; Spliced *at; int32_t n; };
+
+void replay_plan_free(ReplayPlan *p)
+{
+    if (!p) return;
+    pthread_mutex_lock(&p->replay->lock);
+    for (int32_t i = 0; i < p->n; i++) turn_drop(p->at[i].turn);
+    pthread_mutex_unlock(&p->replay->lock);
+    json_decref(p->messages);
+    free(p->at);
+    free(p);
+}
+
+ReplayPlan *replay_plan(Server *s, const Request *q, const json_t *messages)
+{
+    Replay *r = s->replay;
+    size_t i;
+    json_t *m;
+    if (!r || q->dialect == DIALECT_COMPLETIONS) return NULL;
+    ReplayPlan *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->replay = r;
+    p->messages = json_copy((json_t *) messages);
+    p->at = calloc(json_array_size(messages) + 1, sizeof *p->at);
+    pthread_mutex_lock(&r->lock);
+    json_array_foreach(messages, i, m) {
+        const char *role = json_string_value(json_object_get(m, "role")), *handle = json_string_value(json_array_get(q->handles, i));
+        Turn *t = p->at && p->messages && role && strcmp(role, "assistant") == 0 ? turn_named(r, handle, m) : NULL;
+        if (!t) continue;
+        Spliced *x = &p->at[p->n];
+        snprintf(x->mark, sizeof x->mark, "@@%s.%zu@@", r->secret, i);
+        json_t *stand_in = json_pack("{s:s s:s}", "role", "assistant", "content", x->mark);
+        x->turn = t;
+        if (!stand_in || json_array_set_new(p->messages, i, stand_in) != 0) turn_drop(t);
+        else p->n++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (p->n > 0) return p;
+    replay_plan_free(p);
+    return NULL;
+}
+
+const json_t *replay_messages(const ReplayPlan *p) { return p->messages; }
+
+/* ---- splicing ---- */
+
+typedef struct { int32_t *t; size_t n, cap; } Ids;
+
+static bool append_ids(Ids *to, const int32_t *t, size_t n)
+{
+    if (to->n + n > to->cap) {
+        size_t cap = 2 * to->cap + n + 64;
+        int32_t *more = realloc(to->t, cap * sizeof *more);
+        if (!more) return false;
+        to->t = more;
+        to->cap = cap;
+    }
+    if (n > 0) memcpy(to->t + to->n, t, n * sizeof *t);
+    to->n += n;
+    return true;
+}
+
+/* Tokens of text[from, to) and what is to follow it, with the client's spans. */
+static bool append_text(Ids *out, const rt_engine *g, const TemplateText *t, size_t from, size_t to, const char *then)
+{
+    size_t n = to - from, m = strlen(then), n_span = 0, count = 0, cap = n + m + 2;
+    char *text = malloc(n + m + 1);
+    rt_span *span = malloc((t->n_client + 1) * sizeof *span);
+    int32_t *ids = malloc(cap * sizeof *ids);
+    bool good = text && span && ids;
+    for (size_t i = 0; good && i < t->n_client; i++) {
+        size_t a = t->client[i].at, b = a + t->client[i].n;
+        if (a < from) a = from;
+        if (b > to) b = to;
+        if (a < b) span[n_span++] = (rt_span) { a - from, b - a };
+    }
+    if (good) {
+        memcpy(text, t->text + from, n);
+        memcpy(text + n, then, m + 1);
+        count = n + m > 0 ? rt_tokenize_prompt(g, text, n + m, span, n_span, ids, cap) : 0;
+        size_t skip = out->n > 0 && count > 0 && rt_adds_bos(g) && ids[0] == rt_token_bos(g);          /* only a text's beginning has one */
+        good = count <= cap && append_ids(out, ids + skip, count - skip);
+    }
+    free(text);
+    free(span);
+    free(ids);
+    return good;
+}
+
+/* Where the turn begins whose content is at `mark`: the last place before it with the first line of its opening, nothing of a client's
+ * between. SIZE_MAX: there is none. */
+static size_t turn_begin(const TemplateText *t, size_t least, size_t mark, const char *opening)
+{
+    size_t line = strcspn(opening, "\n");
+    line += opening[line] == '\n';
+    for (size_t at = mark; at-- > least && mark - at <= BETWEEN_MAX;) {
+        if (at + line > mark || memcmp(t->text + at, opening, line) != 0) continue;
+        for (size_t i = 0; i < t->n_client; i++)
+            if (t->client[i].at < mark && t->client[i].at + t->client[i].n > at) return SIZE_MAX;
+        return at;
+    }
+    return SIZE_MAX;
+}
+
+/* ---- where ---- */
+
+/* What stands at [at, end) of the rendering is this turn's; named: that is a placeholder, and the turn comes with its own opening. */
+typedef struct { size_t at, end; const Turn *turn; bool named; } Cut;
+
+/* The placeholders, in order; false: one is missing, or there twice. */
+static bool find_marks(Cut *cut, const ReplayPlan *p, const TemplateText *t)
+{
+    size_t from = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const char *mark = p->at[i].mark, *found = strstr(t->text + from, mark);
+        if (!found || strstr(found + strlen(mark), mark)) return false;
+        cut[i] = (Cut) { (size_t) (found - t->text), (size_t) (found - t->text) + strlen(mark), p->at[i].turn, true };
+        from = cut[i].end;
+    }
+    return true;
+}
+
+/* A text up to some place and who said what of it: clients' spans count as well as bytes, since they decide what a control token is. */
+typedef struct { XXH3_state_t *state; size_t at; } Hash;
+
+static void hash_to(Hash *h, const TemplateText *t, size_t at)
+{
+    XXH3_128bits_update(h->state, t->text + h->at, at - h->at);
+    h->at = at;
+}
+
+static void hash_key(uint64_t key[2], const Hash *h)
+{
+    XXH128_hash_t d = XXH3_128bits_digest(h->state);
+    key[0] = d.low64;
+    key[1] = d.high64;
+}
+
+/* Each client's span behind the text before it: found(ud, i, key) for the i-th, and in the end for n_client. False: out of memory. */
+static bool walk(const TemplateText *t, void (*found)(void *ud, size_t i, const uint64_t key[2]), void *ud)
+{
+    Hash h = { XXH3_createState(), 0 };
+    uint64_t key[2];
+    if (!h.state) return false;
+    XXH3_128bits_reset(h.state);
+    for (size_t i = 0; i < t->n_client; i++) {
+        hash_to(&h, t, t->client[i].at);
+        hash_key(key, &h);
+        found(ud, i, key);
+        XXH3_128bits_update(h.state, &t->client[i], sizeof t->client[i]);
+        hash_to(&h, t, t->client[i].at + t->client[i].n);
+    }
+    hash_to(&h, t, t->n);
+    hash_key(key, &h);
+    found(ud, t->n_client, key);
+    XXH3_freeState(h.state);
+    return true;
+}
+
+typedef struct { Replay *r; const TemplateText *text; Turn **turn; size_t n; uint64_t *whole; } Told;
+
+static void see_span(void *ud, size_t i, const uint64_t key[2])
+{
+    Told *x = ud;
+    if (i == x->text->n_client) {
+        if (x->whole) memcpy(x->whole, key, 2 * sizeof *key);
+        return;
+    }
+    if (!x->turn) return;
+    x->turn[i] = turn_told(x->r, key, x->text->text + x->text->client[i].at, x->text->client[i].n);
+    x->n += x->turn[i] != NULL;
+}
+
+void replay_key(uint64_t key[2], const TemplateText *text)
+{
+    Told x = { .text = text, .whole = key };
+    key[0] = key[1] = 0;
+    walk(text, see_span, &x);
+}
+
+/* ---- putting it together ---- */
+
+/* Behind an answer that is known by its text a control token has to follow: what a text would merge with is not the answer's alone. */
+static bool splice(Ids *ids, const Cut *cut, size_t n_cut, const rt_engine *g, const TemplateText *text)
+{
+    size_t from = 0, n_bytes;
+    bool good = true, told = false;
+    for (size_t i = 0; good && i <= n_cut; i++) {
+        const Turn *turn = i < n_cut ? cut[i].turn : NULL;
+        size_t end = !turn ? text->n : cut[i].named ? turn_begin(text, from, cut[i].at, turn->opening) : cut[i].at, before = ids->n;
+        good = end != SIZE_MAX && append_text(ids, g, text, from, end, turn && cut[i].named ? turn->opening : "");
+        if (good && told) {
+            good = ids->n > before;
+            if (good) rt_token_bytes(g, ids->t[before], &n_bytes);
+            good = good && n_bytes == 0;
+        }
+        if (!turn) break;
+        good = good && append_ids(ids, turn->token, (size_t) turn->n_token);
+        told = !cut[i].named;
+        from = cut[i].end;
+    }
+    if (good && ids->n > 0 && ids->n <= INT32_MAX) return true;
+    free(ids->t);
+    *ids = (Ids) { 0 };
+    return false;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Cut *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+bool replay_tokens(int32_t **t, int32_t *n, Server *s, const ReplayPlan *p, const TemplateText *text, bool by_text)
+{
+    Replay *r = s->replay;
+    const rt_engine *g = s->p.engine;
+    Ids ids = { 0 };
+    size_t n_mark = p ? (size_t) p->n : 0, n_cut = n_mark;
+    if (!r || (!p && !by_text)) return false;
+    Cut *cut = calloc(n_mark + text->n_client + 1, sizeof *cut);
+    Told told = { .r = r, .text = text, .turn = calloc(text->n_client + 1, sizeof(Turn *)) };
+    bool good = cut && told.turn && (!p || find_marks(cut, p, text));
+    if (good && by_text) {
+        pthread_mutex_lock(&r->lock);
+        if (r->n_turns > 0) good = walk(text, see_span, &told);
+        pthread_mutex_unlock(&r->lock);
+        for (size_t i = 0; i < text->n_client; i++)
+            if (told.turn[i]) cut[n_cut++] = (Cut) { text->client[i].at, text->client[i].at + text->client[i].n, told.turn[i], false };
+        qsort(cut, n_cut, sizeof *cut, by_place);
+    }
+    good = good && n_cut > 0 && splice(&ids, cut, n_cut, g, text);
+    if (!good && p && told.n > 0 && find_marks(cut, p, text)) good = splice(&ids, cut, n_mark, g, text);
+    pthread_mutex_lock(&r->lock);
+    for (size_t i = 0; told.turn && i < text->n_client; i++)
+        if (told.turn[i]) turn_drop(told.turn[i]);
+    pthread_mutex_unlock(&r->lock);
+    free(told.turn);
+    free(cut);
+    if (!good) return false;
+    *t = ids.t;
+    *n = (int32_t) ids.n;
+    return true;
+}
