@@ -6,6 +6,7 @@
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
 #   make test-long      test, and what takes minutes: a context of 262,144 tokens
 #   make run-test_NAME  one of them
+#   make fuzz           every target of tests/fuzz under clang's libFuzzer, each for FUZZ_SECONDS; FUZZ="record request": only these
 
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_NAME := $(TEST_SRC:tests/%.c=%)
@@ -42,6 +43,20 @@ run-%: $(BUILD)/tests/%
 	./$<
 run-replay-%: $(BUILD)/tests/replay_%
 	./$< tests/fuzz/corpus/$*
+
+# What is found lies in build-fuzz/found, inputs that reached something new in build-fuzz/corpus.
+CLANG        ?= clang
+FUZZ_SECONDS ?= 60
+FUZZING := CC=$(CLANG) SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-sanitize=all" BUILD=build-fuzz
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
+run-fuzz-%: $(BUILD)/tests/fuzz_%
+	@mkdir -p $(BUILD)/found $(BUILD)/corpus/$*
+	./$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=$(BUILD)/found/$*- -print_final_stats=1 $(BUILD)/corpus/$* tests/fuzz/corpus/$*
+run-fuzz: $(FUZZ:%=run-fuzz-%)
+fuzz:
+	@$(MAKE) --no-print-directory $(FUZZING) run-fuzz
 
 tests-built: $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
 check: setup
@@ -83,4 +98,4 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-serve test-arm test-long tests-built run-all oracle
+.PHONY: check test test-serve test-arm test-long tests-built run-all run-fuzz fuzz oracle

@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -19,11 +20,12 @@ SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may 
 
 
 class Server:
-    """`ratoon serve` on a free port. log: what it said on standard error so far."""
+    """`ratoon serve` on a free port. log: what it said on standard error so far. file_size: it dies of writing more to a file."""
 
-    def __init__(self, *options, wait=True, env=None):
+    def __init__(self, *options, wait=True, env=None, file_size=None):
+        limit = None if file_size is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
         self.p = subprocess.Popen([RATOON, "serve", "-m", DEMO, "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
-                                  env={**os.environ, **(env or {})})
+                                  env={**os.environ, **(env or {})}, preexec_fn=limit)
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()
         threading.Thread(target=self.read_log, daemon=True).start()

@@ -284,7 +284,7 @@ class KeepAlive(Base):
 
 class Drain(Base):
     def test_running_ends_waiting_is_refused(self):
-        server = self.serve("--parallel", "1", "--shutdown-grace", "30")
+        server = self.serve("--parallel", "1", "--shutdown-grace", str(int(30 * SLOW)))
         run = Stream(server, chat("run", **LONG))
         run.read_until(b"content")
         wait, out = in_thread(server.post, CHAT, chat("wait"))
