@@ -53,7 +53,7 @@ $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/libhelp.a $(B
 	$(Q)$(CC) $(SAN) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
 run-fuzz-%: $(BUILD)/tests/fuzz_%
 	@mkdir -p $(BUILD)/found $(BUILD)/corpus/$*
-	./$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=$(BUILD)/found/$*- -print_final_stats=1 $(BUILD)/corpus/$* tests/fuzz/corpus/$*
+	./$< -max_total_time=$(FUZZ_SECONDS) -timeout=100 -report_slow_units=100 -artifact_prefix=$(BUILD)/found/$*- -print_final_stats=1 $(BUILD)/corpus/$* tests/fuzz/corpus/$*
 run-fuzz: $(FUZZ:%=run-fuzz-%)
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZING) run-fuzz
