@@ -87,6 +87,7 @@ test-serve: ratoon
 
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+	ROUNDS=200 python3 tests/serve/test_jobs.py Exact
 	python3 tests/serve/long_serve.py
 
 # Without these packages it is skipped, so failing to get them fails nothing.

@@ -20,10 +20,10 @@ SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may 
 
 
 class Server:
-    """`ratoon serve` on a free port. log: what it said on standard error so far. file_size: it dies of writing more to a file."""
+    """`ratoon serve` on a free port. log: what it said on standard error so far. limits: of its resources, hard ones."""
 
-    def __init__(self, *options, wait=True, env=None, file_size=None):
-        limit = None if file_size is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+    def __init__(self, *options, wait=True, env=None, limits=None):
+        limit = limits and (lambda: [resource.setrlimit(what, (most, most)) for what, most in limits.items()])
         self.p = subprocess.Popen([RATOON, "serve", "-m", DEMO, "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
                                   env={**os.environ, **(env or {})}, preexec_fn=limit)
         self.log, self.port, self.url = "", 0, ""

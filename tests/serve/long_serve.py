@@ -264,7 +264,7 @@ class Long(unittest.TestCase):
                 for name in os.listdir(folder):
                     os.unlink(os.path.join(folder, name))
             size = None if kill % 2 else int(10 ** r.uniform(0, 6))    # of a file: the write that goes beyond is the last
-            server = Server("--quiet", *options, wait=False, file_size=size)
+            server = Server("--quiet", *options, wait=False, limits=None if size is None else {resource.RLIMIT_FSIZE: size})
             self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 30))
             cached += any(ask(server, k) for k in r.sample(range(24), 8)) if size is None else 0
             if size is None:
