@@ -91,7 +91,7 @@ RACES := SAN="-fsanitize=thread" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking
 test-serve-sanitized: export SLOW := 10
 test-serve-sanitized:
 	$(MAKE) --no-print-directory $(SANITIZE) build-sanitize/ratoon
-	$(MAKE) --no-print-directory $(RACES) build-tsan/ratoon run-test_pool run-test_session run-test_cache
+	$(MAKE) --no-print-directory $(RACES) build-tsan/ratoon run-test_pool run-test_session
 	for r in build-sanitize build-tsan; do for t in http jobs text; do RATOON=$$r/ratoon python3 tests/serve/test_$$t.py || exit 1; done; \
 	    RATOON=$$r/ratoon MIX_SECONDS=300 python3 tests/serve/long_serve.py Long.test_everything_at_once || exit 1; done
 	RATOON=build-sanitize/ratoon python3 tests/serve/test_page.py
