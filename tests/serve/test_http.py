@@ -122,6 +122,8 @@ class Json(Base):
     def test_J04_characters(self):
         self.bad(b'{"messages":[{"role":"user","content":"\\ud800"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"a\\u0000b"}]}')
+        for raw in (b'{"messages":[{"role":"user","content":"a\0b"}]}', b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1\0}', b'{"messages":[{"role":"user","content":"a"}]}\0'):
+            self.bad(raw, "zero byte")
         self.bad(b'{"messages":[{"role":"user","content":"\xff\xfe"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"\xc0\xaf"}]}')
         self.bad(json.dumps(chat("a")).encode("utf-16"))
