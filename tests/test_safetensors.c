@@ -283,7 +283,7 @@ static void S03_not_json(void **state)
     refuse_text("{\"\xff\":1}", 0, "JSON line 1");
     refuse_text("{\"a\\u0000b\":1}", 0, "JSON line 1");
     raw_image("{}\0\0\0\0\0\0", 8, 0);
-    refuse("JSON line 1");
+    refuse("JSON has a zero byte at byte 2");
     size_t n = 100000;
     char  *deep = malloc(n);
     memset(deep, '[', n);
