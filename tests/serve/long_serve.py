@@ -161,6 +161,7 @@ class Long(unittest.TestCase):
         self.assertEqual(len(statuses), 1800)
         self.assertEqual(self.refused_at_once(server, 1000), 1000)
         self.assertGreaterEqual(len(times[200]), 36)
+        self.assertLess(max(times[200]), 3 * statistics.mean(times[200]))                   # while the line fills and empties, twice the mean is fair
         print("flood of 360 clients: %d answered (%.2f s, %.2f at most), %d refused" % (len(times[200]), statistics.mean(times[200]), max(times[200]), len(times[429])))
         self.assertEqual(server.stop(), 0)
 
