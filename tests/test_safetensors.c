@@ -283,7 +283,7 @@ static void S03_not_json(void **state)
     refuse_text("{\"\xff\":1}", 0, "JSON line 1");
     refuse_text("{\"a\\u0000b\":1}", 0, "JSON line 1");
     raw_image("{}\0\0\0\0\0\0", 8, 0);
-    refuse("JSON line 1");
+    refuse("JSON has a zero byte at byte 2");
     size_t n = 100000;
     char  *deep = malloc(n);
     memset(deep, '[', n);
@@ -469,6 +469,9 @@ static void json_limits(void **state)
                                        "\"\\u0000\"", "\"\xc0\x80\"", "\"a\nb\"", "1 2", "]", "}", "\"", "\"\\", "\xff\xfe{\0}\0" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) json_refused(bad[i], strlen(bad[i]), "line ");
     json_refused("{\"a\":1,\"a\":2}", 13, "duplicate");
+    json_refused("{\"a\":1\0}", 8, "zero byte at byte 6");
+    json_refused("{\"a\":\"\0\"}", 9, "zero byte at byte 6");
+    json_refused("1\0", 2, "zero byte at byte 1");
     char nested[512];
     for (int depth = 128; depth <= 129; depth++) {
         memset(nested, '[', (size_t) depth);

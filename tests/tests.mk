@@ -4,8 +4,10 @@
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in Chromium, where it is
 #                       installed), and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: Debian's cross compiler and qemu are installed where that works, or it says why it was skipped
-#   make test-long      test, and what takes minutes: a context of 262,144 tokens
+#   make test-long      test, and what takes minutes: a context of 262,144 tokens, the server for longer and under sanitizers
+#   make test-serve-sanitized   the server's tests against one built with ASan and UBSan, and one with TSan
 #   make run-test_NAME  one of them
+#   make fuzz           every target of tests/fuzz under clang's libFuzzer, each for FUZZ_SECONDS; FUZZ="record request": only these
 
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_NAME := $(TEST_SRC:tests/%.c=%)
@@ -43,6 +45,20 @@ run-%: $(BUILD)/tests/%
 run-replay-%: $(BUILD)/tests/replay_%
 	./$< tests/fuzz/corpus/$*
 
+# What is found lies in build-fuzz/found, inputs that reached something new in build-fuzz/corpus.
+CLANG        ?= clang
+FUZZ_SECONDS ?= 60
+FUZZING := CC=$(CLANG) SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-sanitize=all" BUILD=build-fuzz
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
+	$(call SAY,LINK)
+	$(Q)$(CC) $(SAN) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
+run-fuzz-%: $(BUILD)/tests/fuzz_%
+	@mkdir -p $(BUILD)/found $(BUILD)/corpus/$*
+	./$< -max_total_time=$(FUZZ_SECONDS) -timeout=100 -report_slow_units=100 -artifact_prefix=$(BUILD)/found/$*- -print_final_stats=1 $(BUILD)/corpus/$* tests/fuzz/corpus/$*
+run-fuzz: $(FUZZ:%=run-fuzz-%)
+fuzz:
+	@$(MAKE) --no-print-directory $(FUZZING) run-fuzz
+
 tests-built: $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
 check: setup
 	@$(MAKE) --no-print-directory ratoon tests-built $(LABS)
@@ -70,9 +86,21 @@ test-serve: ratoon
 	python3 tests/serve/test_page.py
 	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 
+# A report ends the server with a status that is not 0, leaks at its end too: the test that it served fails.
+RACES := SAN="-fsanitize=thread" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-tsan
+test-serve-sanitized: export SLOW := 10
+test-serve-sanitized:
+	$(MAKE) --no-print-directory $(SANITIZE) build-sanitize/ratoon
+	$(MAKE) --no-print-directory $(RACES) build-tsan/ratoon run-test_pool run-test_session
+	for r in build-sanitize build-tsan; do for t in http jobs text; do RATOON=$$r/ratoon python3 tests/serve/test_$$t.py || exit 1; done; \
+	    RATOON=$$r/ratoon MIX_SECONDS=300 python3 tests/serve/long_serve.py Long.test_everything_at_once || exit 1; done
+	RATOON=build-sanitize/ratoon python3 tests/serve/test_page.py
+
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+	ROUNDS=200 python3 tests/serve/test_jobs.py Exact
 	python3 tests/serve/long_serve.py
+	@$(MAKE) --no-print-directory test-serve-sanitized
 
 # Without these packages it is skipped, so failing to get them fails nothing.
 test-arm: ratoon
@@ -83,4 +111,4 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-serve test-arm test-long tests-built run-all oracle
+.PHONY: check test test-serve test-serve-sanitized test-arm test-long tests-built run-all run-fuzz fuzz oracle

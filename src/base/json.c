@@ -40,6 +40,8 @@ Status json_read(json_t **out, const char *bytes, size_t n, const char *name, Er
         bytes += 3;
         n -= 3;
     }
+    const char *zero = n > 0 ? memchr(bytes, 0, n) : NULL;             /* jansson 2.14 swallows one behind a whole number */
+    if (zero) return fail(err, ST_FORMAT, "%s: JSON has a zero byte at byte %zu", name, (size_t) (zero - bytes));
     TRY(scan(bytes, n, name, err));
     memset(&problem, 0, sizeof problem);
     errno = 0;

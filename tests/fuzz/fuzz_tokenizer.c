@@ -42,7 +42,7 @@ static void check_text(const Tokenizer *t, const char *s, size_t n, TokenizeOpti
         if (len > n - at || memcmp(bytes, s + at, len) != 0) abort();
         bool special = tokenizer_type(t, ids[i]) != TOKEN_NORMAL;
         for (size_t k = 0; special && k < o.n_client; k++)
-            if (at < o.client[k].at + o.client[k].n && o.client[k].at < at + len) abort();
+            if (o.client[k].n > 0 && at < o.client[k].at + o.client[k].n && o.client[k].at < at + len) abort();
         if (tokenizer_type(t, ids[i]) == TOKEN_CONTROL && !o.parse_special) abort();
         at += len;
     }

@@ -20,6 +20,7 @@ ODD = {
     "orphan": "2{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[]}]}", "shell": "2{\"input\":[{\"type\":\"local_shell_call\",\"call_id\":\"c\",\"action\":5}],\"tools\":[{\"type\":\"local_shell\"}]}",
     "merge": "2{\"input\":[" + ",".join(["{\"type\":\"reasoning\",\"summary\":[{\"text\":\"r\"}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\"}"] * 20) + "]}",
     "results": "3{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"u\",\"is_error\":true},{\"type\":\"text\",\"text\":\"\"},{\"type\":\"tool_result\",\"tool_use_id\":\"u\",\"content\":[]}]}]}",
+    "zero": "1{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"n\":2\0}",
     "header": "3{\"system\":\"x-anthropic-billing-header:;;a=b\",\"messages\":[{\"role\":\"assistant\",\"content\":[]}]}",
 }
 

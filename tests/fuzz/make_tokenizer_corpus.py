@@ -52,6 +52,7 @@ def main():
         for options in range(6):                   # a pattern each, with other options
             flags = [0, 8 | 16, 16, 32 | 16, 128 | 16, 8 | 128][(options + i) % 6]
             (HERE / f"text_{name}_{options}").write_bytes(bytes([options | flags, 0x53]) + text)
+    (HERE / "text_empty_span").write_bytes(bytes([0x93, 9]) + b"\x01\0\0 z      o<>=|<<GGUF<b>>")         # within a special token
     for name, data in FILES.items():
         (HERE / f"file_{name}").write_bytes(data)
 

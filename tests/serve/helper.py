@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -19,11 +20,12 @@ SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may 
 
 
 class Server:
-    """`ratoon serve` on a free port. log: what it said on standard error so far."""
+    """`ratoon serve` on a free port. log: what it said on standard error so far. limits: of its resources, hard ones."""
 
-    def __init__(self, *options, wait=True, env=None):
+    def __init__(self, *options, wait=True, env=None, limits=None):
+        limit = limits and (lambda: [resource.setrlimit(what, (most, most)) for what, most in limits.items()])
         self.p = subprocess.Popen([RATOON, "serve", *([] if "-m" in options else ["-m", DEMO]), "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
-                                  env={**os.environ, **(env or {})})
+                                  env={**os.environ, **(env or {})}, preexec_fn=limit)
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()
         threading.Thread(target=self.read_log, daemon=True).start()

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import ssl
@@ -95,10 +96,14 @@ class Json(Base):
         return json.loads(text)
 
     def test_J01_numbers_and_syntax(self):
-        for body in (b"", b"  \n", b"{", b'{"messages":[],}', b'{"messages":[] // x\n}', b'{"a":NaN}', b'{"a":Infinity}', b'{"a":-}', b'{"temperature":1e999}',
-                     b'{"seed":9223372036854775808}', b'{"a":01}', b'{"seed":' + b"9" * 10 ** 6 + b"}", b"[]", b"3", b'"x"', b"nul", b"{}{}"):
+        for body in (b"", b"  \n", b"{", b"[]", b"3", b'"x"', b"nul", b"{}{}"):
             with self.subTest(body[:40]):
                 self.bad(body)
+        # Where nothing else is wrong with the request.
+        for more in (b",", b" // x\n", b" /* x */", b',"a":NaN', b',"a":Infinity', b',"a":-Infinity', b',"a":-', b',"a":+1', b',"a":.5', b',"a":1.', b',"a":0x1', b',"a":01', b",'a':1", b',"a":1e999',
+                     b',"seed":9223372036854775808', b',"seed":-9223372036854775809', b',"seed":' + b"9" * 10 ** 6, b',"temperature":1e999', b',"temperature":' + b"1" * 10 ** 6):
+            with self.subTest(more[:40]):
+                self.bad(b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1' + more + b"}", "JSON|json|seed|temperature")
         ask = json.dumps(chat("a", max_tokens=1))
         self.good("\ufeff".encode() + ask.encode())
         for more in ('"temperature":-0', '"seed":9007199254740993', '"seed":9223372036854775807', '"temperature":0.0e0'):
@@ -112,10 +117,13 @@ class Json(Base):
 
     def test_J03_duplicate_keys(self):
         self.bad(b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_tokens":2}', "uplicate")
+        self.bad(b'{"messages":[{"role":"user","content":"a","content":"b"}],"max_tokens":1}', "uplicate")
 
     def test_J04_characters(self):
         self.bad(b'{"messages":[{"role":"user","content":"\\ud800"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"a\\u0000b"}]}')
+        for raw in (b'{"messages":[{"role":"user","content":"a\0b"}]}', b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1\0}', b'{"messages":[{"role":"user","content":"a"}]}\0'):
+            self.bad(raw, "zero byte")
         self.bad(b'{"messages":[{"role":"user","content":"\xff\xfe"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"\xc0\xaf"}]}')
         self.bad(json.dumps(chat("a")).encode("utf-16"))
@@ -286,6 +294,28 @@ class Http(Base):
                     self.assertEqual(status_of(read_all(s)), expected)
         finally:
             self.assertEqual(tolerant.stop(), 0)
+
+    def test_H04_no_descriptor_left(self):
+        """The listener does not spin, and whoever waits is served as soon as others have gone."""
+        server = Server(limits={resource.RLIMIT_NOFILE: 40})
+        try:
+            held = [server.connect() for _ in range(60)]
+
+            def busy():
+                with open("/proc/%d/stat" % server.p.pid) as f:
+                    return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+            self.assertTrue(server.wait_for(lambda: server.descriptors() == 40))
+            before = busy()
+            time.sleep(2)
+            self.assertLess(busy() - before, 0.3)
+            for s in held:
+                s.close()
+            t = time.time()
+            self.assertEqual(server.json(CHAT, chat("a", max_tokens=2))["usage"]["completion_tokens"], 2)
+            self.assertLess(time.time() - t, 5 * SLOW)
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_H04_H07_reset_at_each_state(self):
         data = request(CHAT, chat("a", stream=True, **LONG))

@@ -20,9 +20,10 @@ static const char *const names[LEVEL_COUNT] = {"portable", "avx2", "avxvnni", "a
 static bool tiles_here(void)
 {
     enum { ASK = 0x1023, GRANTED = 0x1022, TILES = 18 };       /* arch_prctl's numbers, younger than the headers */
+    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };           /* of CPUID; clang's header has no names for them */
     unsigned a, b, c, d, xcr0, high;
     unsigned long granted = 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & bit_AMX_TILE) || !(d & bit_AMX_INT8)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_TILE) || !(d & AMX_INT8)) return false;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return false;
     __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
     if ((xcr0 >> 17 & 3) != 3) return false;

@@ -96,7 +96,8 @@ static Item *last_item(Choice *c) { return c->n_item ? &c->item[c->n_item - 1] :
 static void flush_item(Answer *a, Choice *c, Item *i, bool all)
 {
     if (!a->q->stream || !a->opened || !i || i->ended) return;
-    size_t to = all ? i->text.n : i->sent + whole_characters(i->text.s + i->sent, i->text.n - i->sent);
+    size_t to = i->text.n;
+    if (!all && to > i->sent) to = i->sent + whole_characters(i->text.s + i->sent, to - i->sent);
     if (to == i->sent && (i->kind != ITEM_CALL || i->begun)) return;       /* a call is told as soon as it has a name */
     if (!i->begun) {
         i->begun = true;

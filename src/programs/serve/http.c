@@ -72,7 +72,6 @@ void exchange_body_free(Exchange *x)
 void exchange_release(Exchange *x)
 {
     if (--x->refs > 0) return;
-    if (x->response) MHD_destroy_response(x->response);
     if (x->body) exchange_body_free(x);
     free(x->out);
     free(x->path);
@@ -120,15 +119,13 @@ static void answer_with(Exchange *x, int status, const char *type, struct MHD_Re
 {
     MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     pthread_mutex_lock(&x->lock);
-    if (x->answered) {
-        MHD_destroy_response(r);
-    } else {
-        x->answered = true;
-        x->response = r;
-        x->status = status;
-        wake(x);
-    }
+    bool wanted = !x->answered && x->mhd;
+    if (!x->answered) x->status = status;
+    x->answered = true;
+    if (wanted) x->response = r;
+    wake(x);
     pthread_mutex_unlock(&x->lock);
+    if (!wanted) MHD_destroy_response(r);          /* a stream's holds the exchange */
 }
 
 void exchange_reply(Exchange *x, int status, const char *type, char *body, size_t n)
@@ -350,7 +347,10 @@ static void end_request(void *cls, struct MHD_Connection *mhd, void **context, e
     pthread_mutex_lock(&x->lock);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->gone = true;
     x->mhd = NULL;
+    struct MHD_Response *unsent = x->response;     /* a stream's holds the exchange: each would keep the other */
+    x->response = NULL;
     pthread_mutex_unlock(&x->lock);
+    if (unsent) MHD_destroy_response(unsent);
     if (h->o.logged) h->o.logged(h->o.ud, x, x->queued ? x->status : 0, now() - x->begun);
     if (h->o.freed) h->o.freed(h->o.ud);
     exchange_release(x);
