@@ -207,13 +207,6 @@ static uint32_t range_at(const Grammar *g, const CharClass *c, uint32_t cp)
     return lo;
 }
 
-bool class_has(const Grammar *g, uint32_t cls, uint32_t cp)
-{
-    const CharClass *c = &g->cls[cls];
-    uint32_t i = range_at(g, c, cp);
-    return i < c->n && g->range[c->at + i].lo <= cp;
-}
-
 /* part: 0 at a character's beginning; else bytes still to come in the upper four bits, and below them the bits read so far, or
  * PART_ANY where every way to end the character is in the class. So all ways into "any two bytes more" are one. */
 enum { PART_SHIFT = 28, PART_ANY = (1 << 28) - 1 };

@@ -118,7 +118,6 @@ void   schema_set_close(SchemaSet *s);
 
 /* ---- characters ---- */
 
-bool class_has(const Grammar *g, uint32_t cls, uint32_t cp);
 /* One more byte of a character of the class. part 0: at its beginning. CHAR_MORE: *part says what has been read. */
 typedef enum { CHAR_NO, CHAR_MORE, CHAR_DONE } CharStep;
 CharStep class_step(const Grammar *g, uint32_t cls, uint32_t *part, uint8_t byte);
