@@ -22,7 +22,8 @@ static void reply_text(Exchange *x, int status, const char *text)
     exchange_reply(x, status, NULL, s, s ? strlen(s) : 0);
 }
 
-bool server_ready(Server *s, Exchange *x)
+/* True; or the exchange has been answered: the model is loading, or the server is about to end. */
+static bool server_ready(Server *s, Exchange *x)
 {
     if (s->state == SERVER_READY) return true;
     if (s->state == SERVER_LOADING) exchange_error(x, 503, "loading", "Loading model");
