@@ -146,6 +146,11 @@ static void describe(CharClass *c, const CharRange *r)
     uint32_t above = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         uint32_t lo = r[i].lo, hi = r[i].hi;
+        if (lo >= RAW_CODE) {
+            c->raw = true;
+            set_bits(c->first, lo - RAW_CODE, hi - RAW_CODE);
+            continue;
+        }
         if (lo < 0x80) set_bits(c->first, lo, hi < 0x7f ? hi : 0x7f);
         if (hi < 0x80) continue;
         if (lo < 0x80) lo = 0x80;
@@ -217,7 +222,7 @@ CharStep class_step(const Grammar *g, uint32_t cls, uint32_t *part, uint8_t byte
     uint32_t left, value, least = 0;               /* least: smaller values would be overlong */
     if (*part == 0) {
         if (!(c->first[byte / 64] >> byte % 64 & 1)) return CHAR_NO;
-        if (byte < 0x80) return CHAR_DONE;
+        if (byte < 0x80 || c->raw) return CHAR_DONE;
         left = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
         value = byte & (0x3fu >> left);
         if (left == 2) least = 0x800;
@@ -266,6 +271,11 @@ uint32_t graph_char(Graph *b, uint32_t cls, uint32_t next)
 uint32_t graph_range(Graph *b, uint32_t lo, uint32_t hi, uint32_t next)
 {
     return next == GRAPH_NONE ? GRAPH_NONE : graph_char(b, graph_class(b, &(CharRange) { lo, hi }, 1), next);
+}
+
+uint32_t graph_byte(Graph *b, uint8_t lo, uint8_t hi, uint32_t next)
+{
+    return graph_range(b, RAW_CODE + (uint32_t) lo, RAW_CODE + (uint32_t) hi, next);
 }
 
 uint32_t graph_one(Graph *b, uint32_t cp, uint32_t next)
