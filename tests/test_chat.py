@@ -372,6 +372,15 @@ class Chat(unittest.TestCase):
         with open(file) as f:
             lines = f.read().splitlines()
         self.assertEqual((len(lines), lines[-1]), (1001, "last"), "1000 and the file's own first line")
+        t, other = (self.chat("-n", "3", env=env) for _ in range(2))       # both keep what they say
+        for a, text in ((t, "one"), (other, "two"), (t, "three"), (other, "four")):
+            a.say(text)
+        self.ends(t)
+        self.ends(other)
+        with open(file) as f:
+            lines = f.read().splitlines()
+        self.assertEqual((len(lines), lines[-5:]), (1001, ["last", "one", "two", "three", "four"]))
+        self.assertEqual(os.listdir(os.path.dirname(file)), ["history"])
         t = self.chat("--no-history", "-n", "3", env=env)
         t.say("secret")
         self.ends(t)
