@@ -289,7 +289,7 @@ static void check_by_schema(const json_t *schema, const char *s, size_t n, CallF
     json_decref(args);
 }
 
-typedef struct { const json_t *tools; const bool *strict; CallFormat format; Bytes args, text; char name[64]; int32_t strict_calls; } Told;
+typedef struct { const json_t *tools; const bool *strict; CallFormat format; Bytes args, text; char name[64]; int32_t strict_calls, free, masked; } Told;
 
 static void held_events(Reply *r, Told *t)
 {
@@ -353,6 +353,8 @@ static void held_text(Held *h, GrammarMasks *masks, Told *t, uint32_t steps)
         bool free = grammar_text_may_end(x), some = grammar_text_mask(x, NULL, 0, bits);
         if (free && step > steps) break;
         in_call = free ? 0 : in_call + 1;
+        t->free += free;
+        t->masked += free && some;
         if (!free) rest = "";
         if (!free) assert_true(some);
         int32_t id = free ? like(&rest) : allowed_by_chance(bits, in_call > 40, t->format);
@@ -386,7 +388,7 @@ static void held_by_chance(void **state)
     (void) state;
     static const ThinkFormat THINK[] = { THINK_TAGS, THINK_NONE, THINK_CHANNEL };
     for (size_t f = 0; f < N_FORMATS; f++) {
-        int32_t strict_calls = 0;
+        int32_t strict_calls = 0, free_steps = 0, masked = 0;
         for (uint32_t round = 0; round < 10; round++) {
             seed = 1000 * f + round;
             bool strict[3];
@@ -400,6 +402,8 @@ static void held_by_chance(void **state)
                 Told t = { .tools = tools, .strict = strict, .format = FORMATS[f] };
                 held_text(&h, masks, &t, 300);
                 strict_calls += t.strict_calls;
+                free_steps += t.free;
+                masked += t.masked;
                 bytes_free(&t.args);
                 bytes_free(&t.text);
             }
@@ -408,6 +412,7 @@ static void held_by_chance(void **state)
             grammar_free(g);
             json_decref(tools);
         }
+        if (4 * masked > free_steps) fail_msg("%s: %d of %d steps of free text were masked", call_format_name(FORMATS[f]), masked, free_steps);
         if (strict_calls < 20) fail_msg("%s: only %d calls of strict tools", call_format_name(FORMATS[f]), strict_calls);
     }
 }
@@ -495,12 +500,51 @@ static void no_memory(void **state)
             if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
         }
         assert_true(whole);
+        whole = false;
+        for (long k = 1; !whole && k < 100000; k += 1 + k / 4) {
+            Grammar *g;
+            Error err = { 0 };
+            long live = alloc_state.live;
+            alloc_state.fail_in = k;
+            Status st = held_calls(&g, (ReplyStyle) { FORMATS[f], THINK_TAGS }, tools, (bool[]) { true, false, true }, &err);
+            whole = alloc_state.fail_in > 0;
+            alloc_state.fail_in = 0;
+            if (st != ST_OK) assert_int_equal(st, ST_MEMORY);
+            else if (!whole) fail_msg("%s: allocation %ld was not missed", call_format_name(FORMATS[f]), k);
+            grammar_free(g);
+            if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
+        }
+        assert_true(whole);
     }
     json_decref(tools);
 }
 
+/* Many tools with long names, and names too long to be watched for. */
+static void held_many(void **state)
+{
+    (void) state;
+    static const struct { size_t n, name; Status st; } rows[] = { { 64, 64, ST_OK }, { 512, 250, ST_UNSUPPORTED } };
+    for (size_t i = 0; i < 2; i++) {
+        json_t *tools = json_array();
+        bool strict[512];
+        char name[256];
+        for (size_t k = 0; k < rows[i].n; k++) {
+            snprintf(name, sizeof name, "%zu%0*d", k, (int) rows[i].name - 4, 0);
+            json_array_append_new(tools, json_pack("{s:s s:{s:s}}", "name", name, "parameters", "type", "object"));
+            strict[k] = k % 2;
+        }
+        Grammar *g;
+        Error err = { 0 };
+        Status st = held_calls(&g, (ReplyStyle) { CALLS_LLAMA3, THINK_TAGS }, tools, strict, &err);
+        if (st != rows[i].st) fail_msg("%zu tools: %s", rows[i].n, err.text);
+        grammar_free(g);
+        json_decref(tools);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(chance), cmocka_unit_test(held_by_chance), cmocka_unit_test(refused), cmocka_unit_test(composed), cmocka_unit_test(no_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(chance), cmocka_unit_test(held_by_chance), cmocka_unit_test(refused), cmocka_unit_test(composed), cmocka_unit_test(no_memory), cmocka_unit_test(held_many) };
+    if (getenv("ONE")) cmocka_set_test_filter(getenv("ONE"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

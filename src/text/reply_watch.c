@@ -28,12 +28,13 @@ enum { WORD_NAME = S_STOP, WORD_TYPE, WORD_ID, WORD_ARGUMENTS, WORD_PARAMETERS, 
 static const char *const WORDS[] = { "\"name\"", "\"type\"", "\"id\"", "\"arguments\"", "\"parameters\"" };
 static const uint32_t MARKS[] = { S_THINK, S_THINK_END, S_CALL, S_CALL_END, S_PYTHON };
 enum { ASCII = 128, HIGH = ASCII, FIRST_MARK, N_SYMBOLS = FIRST_MARK + sizeof MARKS / sizeof *MARKS };     /* bytes above ASCII are all alike */
-enum { TICKS_MAX = 4, STATES_MAX = 80000 };
+enum { TICKS_MAX = 4, STATES_MAX = 30000 };
+
+typedef struct { char *quoted; uint32_t form; } Named;
 
 typedef struct {
     const char *mark[N_MARKS];
-    const Watched *tool; size_t n_tools;
-    char   **name;                                 /* [n_tools] between quotes */
+    Named   *tool; size_t n_tools;                 /* by name */
     Free    *state; uint32_t n, cap;
     uint32_t *slot, n_slots;
     Bytes    text;
@@ -45,7 +46,7 @@ typedef struct {
 static const char *candidate(const Watch *w, uint32_t i)
 {
     if (i < S_STOP) return i >= S_QUOTE ? w->mark[i - S_QUOTE] : NULL;
-    return i < N_WORDS ? WORDS[i - WORD_NAME] : w->name[i - N_WORDS];
+    return i < N_WORDS ? WORDS[i - WORD_NAME] : w->tool[i - N_WORDS].quoted;
 }
 
 static bool expected(const Watch *w, const Free *s, uint32_t i)
@@ -56,7 +57,6 @@ static bool expected(const Watch *w, const Free *s, uint32_t i)
     case IN_AFTER:    return i == S_THINK || i == S_THINK_END || i == S_CALL || i == S_CALL_END || i == S_PYTHON;
     case IN_REASON:   return i == S_THINK_END;
     case IN_KEY:      return i == WORD_NAME || i == WORD_TYPE || i == WORD_ID;
-    case IN_NAME:     return i >= N_WORDS;
     case IN_ARGS_KEY: return i == WORD_ARGUMENTS || i == WORD_PARAMETERS;
     default:          return false;
     }
@@ -106,7 +106,7 @@ static void take(const Watch *w, Free *s, uint32_t i, int64_t *call)
     case WORD_PARAMETERS: after_name(s, IN_ARGS_COLON); return;
     default:
         after_name(s, IN_ARGS_COMMA);
-        s->form = (uint32_t) w->tool[i - N_WORDS].form;
+        s->form = w->tool[i - N_WORDS].form;
     }
 }
 
@@ -221,11 +221,31 @@ enum { QUOTED_MAX = 6 * 256 + 2, QUEUE_MAX = QUOTED_MAX + 64 };
 
 /* Candidates that stand at the head of q: YES, *i and its length; MORE: they may. */
 typedef enum { NO, MORE, YES } Found;
+
+/* Names are many, so the first one that may stand there is found by halves. */
+static Found name_at_head(const Watch *w, const int *q, size_t n, uint32_t *i, size_t *len)
+{
+    size_t lo = 0, hi = w->n_tools;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2, m = 0;
+        const char *text = w->tool[mid].quoted;
+        while (m < n && text[m] && q[m] == (uint8_t) text[m]) m++;
+        if (m < n && (uint8_t) text[m] < q[m]) lo = mid + 1;
+        else hi = mid;
+    }
+    if (lo == w->n_tools) return NO;
+    const char *text = w->tool[lo].quoted;
+    for (size_t m = 0; m < n; m++)
+        if (q[m] != (uint8_t) text[m]) return NO;
+    *i = N_WORDS + (uint32_t) lo;
+    *len = n;
+    return text[n] ? MORE : YES;
+}
+
 static Found at_head(const Watch *w, const Free *s, const int *q, size_t n, uint32_t *i, size_t *len)
 {
-    uint32_t last = N_WORDS + (uint32_t) w->n_tools;
-    if (s->where != IN_NAME && last > N_WORDS) last = N_WORDS;
-    for (uint32_t k = s->where == IN_NAME ? N_WORDS : S_QUOTE; k < last; k++) {
+    if (s->where == IN_NAME) return name_at_head(w, q, n, i, len);
+    for (uint32_t k = S_QUOTE; k < N_WORDS; k++) {
         if (!expected(w, s, k)) continue;
         const char *text = candidate(w, k);
         size_t m = 0;
@@ -381,32 +401,40 @@ void watch_marks(GrammarSchema out[WATCH_MARKS])
     }
 }
 
-static bool quote_names(Watch *w)
+static int by_name(const void *a, const void *b) { return strcmp(((const Named *) a)->quoted, ((const Named *) b)->quoted); }
+
+static bool quote_names(Watch *w, const Watched *tool)
 {
     for (size_t i = 0; i < w->n_tools; i++) {
-        size_t n = strlen(w->tool[i].name);
-        if (n + 2 > QUOTED_MAX || !(w->name[i] = malloc(n + 3))) return false;
-        w->name[i][0] = '"';
-        memcpy(w->name[i] + 1, w->tool[i].name, n);
-        memcpy(w->name[i] + 1 + n, "\"", 2);
+        size_t n = strlen(tool[i].name);
+        char *s = n + 2 <= QUOTED_MAX ? malloc(n + 3) : NULL;
+        if (!s) return false;
+        s[0] = '"';
+        memcpy(s + 1, tool[i].name, n);
+        memcpy(s + 1 + n, "\"", 2);
+        w->tool[i] = (Named) { s, (uint32_t) tool[i].form };
     }
+    if (w->n_tools > 1) qsort(w->tool, w->n_tools, sizeof *w->tool, by_name);
     return true;
 }
 
 Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, Error *err)
 {
-    Watch w = { .tool = tool, .n_tools = n, .cap = STATES_MAX, .n_slots = 1 << 18 };
+    Watch w = { .n_tools = n, .cap = STATES_MAX, .n_slots = 1 << 18 };
     style_marks(style, w.mark);
     w.state = malloc(w.cap * sizeof *w.state);
     w.slot = calloc(w.n_slots, sizeof *w.slot);
-    w.name = calloc(n + 1, sizeof *w.name);
-    bool good = w.state && w.slot && w.name && quote_names(&w);
+    w.tool = calloc(n + 1, sizeof *w.tool);
+    bool good = w.state && w.slot && w.tool && quote_names(&w, tool);
     if (good) state_of(&w, &(Free) { .where = IN_TEXT, .line_start = true, .empty = n > 0 });
-    for (uint32_t s = 0; good && s < w.n && !w.full; s++) put_rule(&w, s);
+    for (uint32_t s = 0; good && s < w.n && !w.full; s++) {
+        put_rule(&w, s);
+        w.full |= w.text.n > GRAMMAR_TEXT_MAX / 4 * 3;
+    }
     bytes_char(&w.text, 0);
     good &= !w.text.failed;
-    for (size_t i = 0; w.name && i < n; i++) free(w.name[i]);
-    free(w.name);
+    for (size_t i = 0; w.tool && i < n; i++) free(w.tool[i].quoted);
+    free(w.tool);
     free(w.state);
     free(w.slot);
     *out = good && !w.full ? w.text.at : NULL;
