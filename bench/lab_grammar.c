@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     }
     TokenTrie *t;
     Error err = { 0 };
-    TokenSource from = { &v, bytes_of, ends };
+    TokenSource from = { .ud = &v, .bytes = bytes_of, .ends = ends };
     double t0 = now();
     if (token_trie_open(&t, v.size, &from, &err) != ST_OK) return 1;
     printf("%d tokens: tree built in %.0f ms, %.1f MB\n", v.size, 1e3 * (now() - t0), (double) token_trie_bytes(t) / 1e6);

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import unittest
 
+import report
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-aarch64"
 LIBS = BUILD / "debian"
@@ -129,7 +131,4 @@ if __name__ == "__main__":
                         "LDFLAGS=-L%s -Wl,-rpath-link,%s:%s" % (library, library, LIBS / "lib/aarch64-linux-gnu"), *made], cwd=ROOT)
     if p.returncode:
         sys.exit("test_arm: the aarch64 build failed")
-    result = unittest.main(exit=False).result
-    bad = len(result.failures) + len(result.errors)
-    print("%d passed, %d failed" % (result.testsRun - bad, bad))
-    sys.exit(1 if bad else 0)
+    sys.exit(report.main(sys.modules[__name__]))

@@ -21,6 +21,8 @@ import termios
 import time
 import unittest
 
+import report
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 DEMO = os.path.join(ROOT, "models/demo/ratoon-demo-q8_0.gguf")
@@ -372,6 +374,15 @@ class Chat(unittest.TestCase):
         with open(file) as f:
             lines = f.read().splitlines()
         self.assertEqual((len(lines), lines[-1]), (1001, "last"), "1000 and the file's own first line")
+        t, other = (self.chat("-n", "3", env=env) for _ in range(2))       # both keep what they say
+        for a, text in ((t, "one"), (other, "two"), (t, "three"), (other, "four")):
+            a.say(text)
+        self.ends(t)
+        self.ends(other)
+        with open(file) as f:
+            lines = f.read().splitlines()
+        self.assertEqual((len(lines), lines[-5:]), (1001, ["last", "one", "two", "three", "four"]))
+        self.assertEqual(os.listdir(os.path.dirname(file)), ["history"])
         t = self.chat("--no-history", "-n", "3", env=env)
         t.say("secret")
         self.ends(t)
@@ -521,11 +532,4 @@ class Chat(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    verbose = "-v" in sys.argv
-    names = [a for a in sys.argv[1:] if a != "-v"]
-    loader = unittest.defaultTestLoader
-    suite = loader.loadTestsFromNames(names, sys.modules[__name__]) if names else loader.loadTestsFromModule(sys.modules[__name__])
-    result = unittest.TextTestRunner(verbosity=2 if verbose else 1).run(suite)
-    failed = len(result.failures) + len(result.errors)
-    print("%d passed, %d failed" % (result.testsRun - failed, failed))
-    sys.exit(1 if failed else 0)
+    sys.exit(report.main(sys.modules[__name__]))

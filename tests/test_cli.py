@@ -20,6 +20,8 @@ import time
 import unittest
 import xml.etree.ElementTree
 
+import report
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
@@ -845,14 +847,7 @@ def main():
     if not os.access(RATOON, os.X_OK) or not os.access(MAKE_TINY, os.X_OK):
         print("test_cli: %s and %s are needed (make ratoon tests-built)" % (RATOON, MAKE_TINY))
         return 1
-    args = [a for a in sys.argv[1:] if not a.startswith("-")]
-    loader = unittest.TestLoader()
-    module = sys.modules[__name__]
-    suite = loader.loadTestsFromNames(args, module) if args else loader.loadTestsFromModule(module)
-    result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1).run(suite)
-    failed = len(result.failures) + len(result.errors)
-    print("%d passed, %d failed" % (result.testsRun - failed, failed))
-    return 1 if failed or result.testsRun == 0 else 0
+    return report.main(sys.modules[__name__])
 
 
 if __name__ == "__main__":

@@ -343,7 +343,7 @@ static void compare_masks(const Grammar *g, const char *what, Words *w, size_t b
     GrammarMasks *m;
     GrammarText *x;
     Error err = { 0 };
-    TokenSource from = { w, word_bytes, word_ends };
+    TokenSource from = { .ud = w, .bytes = word_bytes, .ends = word_ends };
     assert_int_equal(token_trie_open(&t, VOCAB, &from, &err), ST_OK);
     if (grammar_masks_open(&m, g, t, bytes, &err) != ST_OK) fail_msg("%s", err.text);
     assert_int_equal(grammar_text_open(&x, m, 64, &err), ST_OK);
@@ -428,7 +428,7 @@ static void ends_of_texts(void **state)
     GrammarText *x;
     Error err = { 0 };
     uint32_t bits[(VOCAB + 31) / 32];
-    TokenSource from = { &w, word_bytes, word_ends };
+    TokenSource from = { .ud = &w, .bytes = word_bytes, .ends = word_ends };
     assert_int_equal(token_trie_open(&t, VOCAB, &from, &err), ST_OK);
     assert_int_equal(grammar_masks_open(&m, g, t, 0, &err), ST_OK);
     assert_int_equal(grammar_text_open(&x, m, 3, &err), ST_OK);
@@ -464,7 +464,7 @@ static void forgetting(void **state)
     GrammarMasks *small, *large;
     GrammarText *x, *y;
     Error err = { 0 };
-    TokenSource from = { &w, word_bytes, word_ends };
+    TokenSource from = { .ud = &w, .bytes = word_bytes, .ends = word_ends };
     uint32_t a[(VOCAB + 31) / 32], b[(VOCAB + 31) / 32];
     assert_int_equal(token_trie_open(&t, VOCAB, &from, &err), ST_OK);
     assert_int_equal(grammar_masks_open(&small, g, t, 1, &err), ST_OK);
@@ -506,7 +506,7 @@ static void no_allocation(void **state)
     GrammarMasks *m;
     GrammarText *x;
     Error err = { 0 };
-    TokenSource from = { &w, word_bytes, word_ends };
+    TokenSource from = { .ud = &w, .bytes = word_bytes, .ends = word_ends };
     uint32_t bits[(VOCAB + 31) / 32];
     assert_int_equal(token_trie_open(&t, VOCAB, &from, &err), ST_OK);
     assert_int_equal(grammar_masks_open(&m, g, t, 1, &err), ST_OK);
@@ -983,7 +983,7 @@ static void no_memory(void **state)
     static const char schema[] = "{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a+\\\"$\"},{\"allOf\":[{\"enum\":[1.5,\"x\",3]},{\"enum\":[\"x\",1.5]}]}]},\"b\":{\"allOf\":[{\"minimum\":1},{\"maximum\":20.5}]}},"
                                  "\"required\":[\"c\"],\"additionalProperties\":{\"type\":\"array\",\"minItems\":1}}";
     static Words w;
-    TokenSource from = { &w, word_bytes, word_ends };
+    TokenSource from = { .ud = &w, .bytes = word_bytes, .ends = word_ends };
     (void) state;
     seed = 2;
     random_words(&w);

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+import report
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 
@@ -260,11 +262,4 @@ class Installing(Base):
 
 
 if __name__ == "__main__":
-    verbose = "-v" in sys.argv
-    names = [a for a in sys.argv[1:] if a != "-v"]
-    loader = unittest.defaultTestLoader
-    suite = loader.loadTestsFromNames(names, sys.modules[__name__]) if names else loader.loadTestsFromModule(sys.modules[__name__])
-    result = unittest.TextTestRunner(verbosity=2 if verbose else 1).run(suite)
-    failed = len(result.failures) + len(result.errors)
-    print("%d passed, %d failed" % (result.testsRun - failed, failed))
-    sys.exit(1 if failed else 0)
+    sys.exit(report.main(sys.modules[__name__]))

@@ -163,7 +163,7 @@ static void chance(void **state)
     TokenTrie *trie;
     Error err = { 0 };
     for (int i = 0; i < 256; i++) byte_text[i] = (char) i;
-    TokenSource from = { NULL, bytes_of, ends };
+    TokenSource from = { .bytes = bytes_of, .ends = ends };
     assert_int_equal(token_trie_open(&trie, N_VOCAB, &from, &err), ST_OK);
     static const char *const CHOICES[][3] = { { NULL }, { "weather" }, { "write" }, { "now" }, { "now", "write" } };
     for (size_t f = 0; f < N_FORMATS; f++)
@@ -187,6 +187,237 @@ static void chance(void **state)
         }
     token_trie_close(trie);
     json_decref(tools);
+}
+
+/* ---- calls that are held where the model makes them ---- */
+
+/* The vocabulary again, with the family's marks as control tokens at its end. */
+typedef struct { ReplyStyle style; bool tokens; MarkToken mark[MARK_TOKENS_MAX]; size_t n_marks; } Held;
+static const char *const MARK_TEXTS[] = { "<tool_call>", "</tool_call>", "<|tool_call>", "<tool_call|>", "<think>", "</think>", "<|channel>", "<channel|>", "<|python_tag|>", "<|\"|>", "<arg_key>" };
+enum { N_MARK_TEXTS = sizeof MARK_TEXTS / sizeof *MARK_TEXTS, N_HELD = N_VOCAB + N_MARK_TEXTS + 1, SILENT = N_HELD - 1 };
+
+static int32_t held_token(void *ud, const char *text)
+{
+    for (int32_t i = 0; ((Held *) ud)->tokens && i < (int32_t) N_MARK_TEXTS; i++)
+        if (strcmp(MARK_TEXTS[i], text) == 0) return N_VOCAB + i;
+    return -1;
+}
+
+static const char *held_bytes(void *ud, int32_t id, size_t *n)
+{
+    if (id < N_VOCAB) return bytes_of(ud, id, n);
+    *n = 0;
+    return "";
+}
+
+static const char *held_mark(void *ud, int32_t id, size_t *n)
+{
+    const Held *h = ud;
+    for (size_t i = 0; i < h->n_marks; i++)
+        if (h->mark[i].id == id) {
+            *n = h->mark[i].n;
+            return h->mark[i].bytes;
+        }
+    return NULL;
+}
+
+static void held_open(Held *h, ReplyStyle style, bool tokens, const json_t *tools, const bool *strict, Grammar **g, TokenTrie **trie, GrammarMasks **masks)
+{
+    Error err = { 0 };
+    for (int i = 0; i < 256; i++) byte_text[i] = (char) i;
+    *h = (Held) { .style = style, .tokens = tokens };
+    h->n_marks = reply_mark_tokens(h->mark, style, held_token, h);
+    TokenSource from = { h, held_bytes, ends, held_mark };
+    assert_int_equal(token_trie_open(trie, N_HELD, &from, &err), ST_OK);
+    if (held_calls(g, style, tools, strict, &err) != ST_OK) fail_msg("%s: %s", call_format_name(style.calls), err.text);
+    assert_int_equal(grammar_masks_open(masks, *g, *trie, 4 << 20, &err), ST_OK);
+    grammar_masks_endless(*masks);
+}
+
+static bool is_set(const uint32_t *bits, int32_t id) { return bits[id / 32] >> (id % 32) & 1; }
+
+/* Tools by chance, named as in TOOL_NAMES; no more kinds of parameters than check_by_schema knows. */
+static const char *const TOOL_NAMES[] = { "weather", "write", "weat" };
+static json_t *random_tools(bool strict[3])
+{
+    static const char *const KINDS[] = { "{\"type\": \"string\"}", "{\"enum\": [\"on\", \"off\", \"a\\\"b\"]}", "{\"type\": \"integer\", \"minimum\": -3, \"maximum\": 12}",
+        "{\"type\": \"boolean\"}", "{\"type\": \"number\"}", "{\"type\": \"array\", \"items\": {\"enum\": [\"x\", \"y\"]}, \"maxItems\": 3}", "{\"type\": [\"integer\", \"null\"]}",
+        "{\"type\": \"object\", \"properties\": {\"k\": {\"type\": \"boolean\"}}, \"required\": [\"k\"], \"additionalProperties\": false}" };
+    json_t *tools = json_array();
+    size_t n = 1 + draw(3);
+    for (size_t i = 0; i < n; i++) {
+        json_t *props = json_object(), *required = json_array();
+        for (uint32_t k = draw(5); k > 0; k--) {
+            char name[2] = { (char) ('p' + k), 0 };
+            json_object_set_new(props, name, json_loads(KINDS[draw(sizeof KINDS / sizeof *KINDS)], 0, NULL));
+            if (draw(2)) json_array_append_new(required, json_string(name));
+        }
+        json_array_append_new(tools, json_pack("{s:s s:{s:s s:o s:o s:b}}", "name", TOOL_NAMES[i], "parameters", "type", "object", "properties", props, "required", required,
+                                               "additionalProperties", 0));
+        strict[i] = draw(3) > 0;
+    }
+    return tools;
+}
+
+static bool by_kind(const json_t *kind, const json_t *v, bool inside)
+{
+    const json_t *values = json_object_get(kind, "enum"), *type = json_object_get(kind, "type"), *one;
+    size_t i;
+    json_array_foreach(values, i, one)
+        if (json_equal(one, v)) return true;
+    if (values) return false;
+    if (json_is_array(type)) return json_is_integer(v) || json_is_null(v);
+    const char *t = json_string_value(type);
+    if (strcmp(t, "object") == 0) return json_is_object(v) && (!inside || (json_object_size(v) == 1 && json_is_boolean(json_object_get(v, "k"))));
+    if (strcmp(t, "array") != 0) return is_type(v, t) && (!json_object_get(kind, "maximum") || (json_integer_value(v) >= -3 && json_integer_value(v) <= 12));
+    bool good = json_is_array(v) && (!inside || json_array_size(v) <= 3);
+    json_array_foreach(v, i, one) good &= !inside || by_kind(json_object_get(kind, "items"), one, inside);
+    return good;
+}
+
+static void check_by_schema(const json_t *schema, const char *s, size_t n, CallFormat format)
+{
+    json_error_t e;
+    json_t *args = json_loadb(s, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES , &e), *v;
+    const json_t *props = json_object_get(schema, "properties"), *name;
+    const char *k;
+    size_t i;
+    if (!args || !json_valid(s, n)) fail_msg("%.*s: %s", (int) n, s, e.text);
+    json_array_foreach(json_object_get(schema, "required"), i, name)
+        if (!json_object_get(args, json_string_value(name))) fail_msg("%s is missing in %.*s", json_string_value(name), (int) n, s);
+    json_object_foreach(args, k, v) {
+        const json_t *kind = json_object_get(props, k);
+        if (!kind || !by_kind(kind, v, format != CALLS_GEMMA4)) fail_msg("%s of %.*s is not by %s", k, (int) n, s, json_dumps(schema, 0));
+    }
+    json_decref(args);
+}
+
+typedef struct { const json_t *tools; const bool *strict; CallFormat format; Bytes args, text; char name[64]; int32_t strict_calls, free, masked; } Told;
+
+static void held_events(Reply *r, Told *t)
+{
+    ReplyEvent e;
+    while (reply_next(r, &e)) {
+        if (e.kind == REPLY_TEXT || e.kind == REPLY_REASON) bytes_put(&t->text, e.bytes, e.n);
+        if (e.kind == REPLY_CALL_BEGIN) {
+            snprintf(t->name, sizeof t->name, "%.*s", (int) e.n, e.bytes);
+            t->args.n = 0;
+        }
+        if (e.kind == REPLY_CALL_ARGS) bytes_put(&t->args, e.bytes, e.n);
+        for (size_t i = 0; e.kind == REPLY_CALL_END && i < json_array_size(t->tools); i++) {
+            const json_t *tool = json_array_get(t->tools, i);
+            if (!t->strict[i] || strcmp(json_string_value(json_object_get(tool, "name")), t->name) != 0) continue;
+            t->strict_calls++;
+            check_by_schema(json_object_get(tool, "parameters"), t->args.at, t->args.n, t->format);
+        }
+    }
+}
+
+/* What a model likes to write: marks and what nearly is one, lines, blocks of code, beginnings of objects, bytes that are no text. */
+static const char *const LIKES[] = { "\n", " ", "a", "`", "```", "\n```\n", "<", "<tool_call>", "<tool_cal", "</tool_call>", "<|tool_call>", "<tool_call|>", "<think>", "</think>",
+    "</thin</think>", "<|channel>", "thought\n", "<channel|>", "{", ";", "\xc3", "\xff", "\xf8", "\xe2\x82\xac", "{\"name\": \"weather\", \"parameters\":", "{\"name\":\"write\" ,\n\"arguments\" : ",
+    "{\"type\": \"function\", \"name\": \"weat\", \"parameters\":", "{\"name\": \"weather\", \"days\":", "{\"name\": \"wea", "<|python_tag|>", "<<tool_call>", "\n<tool_call>", "\n<|tool_call>" };
+
+/* Tokens of a free text by chance, sometimes a mark or one that stands for nothing. */
+static int32_t like(const char **rest)
+{
+    if (!**rest && draw(4) == 0) return draw(3) == 0 ? SILENT : draw(6) == 0 ? END : N_VOCAB + (int32_t) draw(N_MARK_TEXTS);
+    if (!**rest) *rest = LIKES[draw(sizeof LIKES / sizeof *LIKES)];
+    return (uint8_t) *(*rest)++;
+}
+
+static int32_t allowed_by_chance(const uint32_t *bits, bool hurry, CallFormat format)
+{
+    const int32_t closers[] = { format == CALLS_QWEN35 ? 257 : format == CALLS_LAGUNA ? 258 : format == CALLS_GEMMA4 ? 256 : '"', '}', ']', '<', '/', -1 };
+    int32_t id = -1, n = 0;
+    for (int32_t i = 0; i < N_HELD; i++)
+        if (is_set(bits, i) && draw((uint32_t) ++n) == 0) id = i;
+    for (const int32_t *c = closers; hurry && *c >= 0; c++)
+        if (is_set(bits, *c)) return *c;
+    return id;
+}
+
+/* Text that is free is free: every token may come, also right after a call. Where the grammar follows a call the decoder is in one, and (with calls
+ * that nothing else can open) only there. What it has followed is whole, and valid where the tool is strict. */
+static void held_text(Held *h, GrammarMasks *masks, Told *t, uint32_t steps)
+{
+    GrammarText *x;
+    Reply *r;
+    ReplySummary sum;
+    Error err = { 0 };
+    uint32_t bits[(N_HELD + 31) / 32], in_call = 0;
+    const char *rest = draw(2) ? "" : "{\"name\": \"weather\", \"parameters\":";
+    bool wrapped = t->format != CALLS_LLAMA3 && t->format != CALLS_JSON;
+    ReplyOptions o = { .style = h->style, .tools = t->tools, .errors = wrapped ? CALL_ERRORS_TEXT : CALL_ERRORS_RECOVER, .bare_off = wrapped, .think_max = -1, .token = held_token, .ud = h };
+    Bytes all = { 0 };
+    assert_int_equal(reply_open(&r, &o, &err), ST_OK);
+    assert_int_equal(grammar_text_open(&x, masks, 8000, &err), ST_OK);
+    for (uint32_t step = 0; step < 7900; step++) {
+        bool free = grammar_text_may_end(x), some = grammar_text_mask(x, NULL, 0, bits);
+        if (free && step > steps) break;
+        in_call = free ? 0 : in_call + 1;
+        t->free += free;
+        t->masked += free && some;
+        if (!free) rest = "";
+        if (!free) assert_true(some);
+        int32_t id = free ? like(&rest) : allowed_by_chance(bits, in_call > 40, t->format);
+        if (id < 0 || (some && !is_set(bits, id))) fail_msg("%s: token %d is not allowed after %.*s", call_format_name(t->format), id, (int) all.n, all.at ? all.at : "");
+        if (free)
+            for (int32_t i = 0; some && i < N_HELD; i++)
+                if (i < 256 || i >= END) assert_true(is_set(bits, i));
+        size_t n;
+        const char *s = held_bytes(NULL, id, &n);
+        bytes_put(&all, s, n);
+        if (id >= N_VOCAB && id < SILENT) bytes_text(&all, MARK_TEXTS[id - N_VOCAB]);
+        assert_true(grammar_text_append(x, id));
+        if (id != END) assert_true(reply_token(r, id, s, n));
+        if (reply_stop(r) != REPLY_GO) fail_msg("a stop after %.*s", (int) all.n, all.at);
+        held_events(r, t);
+        bool reads = reply_mode(r) == REPLY_IN_CALL, follows = !grammar_text_may_end(x);
+        if (follows ? !reads : wrapped && reads) fail_msg("%s: the decoder is %s a call after %.*s", call_format_name(t->format), reads ? "in" : "not in", (int) all.n, all.at);
+    }
+    if (!grammar_text_may_end(x)) fail_msg("not done: %.*s", (int) all.n, all.at);
+    assert_true(reply_end(r, REPLY_ENDED));
+    held_events(r, t);
+    reply_summary(r, &sum);
+    if (wrapped && (sum.failures || sum.unknown)) fail_msg("%s: %d failures: %.*s", call_format_name(t->format), sum.failures, (int) all.n, all.at);
+    grammar_text_close(x);
+    reply_close(r);
+    bytes_free(&all);
+}
+
+static void held_by_chance(void **state)
+{
+    (void) state;
+    static const ThinkFormat THINK[] = { THINK_TAGS, THINK_NONE, THINK_CHANNEL };
+    for (size_t f = 0; f < N_FORMATS; f++) {
+        int32_t strict_calls = 0, free_steps = 0, masked = 0;
+        for (uint32_t round = 0; round < 10; round++) {
+            seed = 1000 * f + round;
+            bool strict[3];
+            json_t *tools = random_tools(strict);
+            Held h;
+            Grammar *g;
+            TokenTrie *trie;
+            GrammarMasks *masks;
+            held_open(&h, (ReplyStyle) { FORMATS[f], THINK[round % 3] }, round % 4 != 3, tools, strict, &g, &trie, &masks);
+            for (int k = 0; k < 8; k++) {
+                Told t = { .tools = tools, .strict = strict, .format = FORMATS[f] };
+                held_text(&h, masks, &t, 300);
+                strict_calls += t.strict_calls;
+                free_steps += t.free;
+                masked += t.masked;
+                bytes_free(&t.args);
+                bytes_free(&t.text);
+            }
+            grammar_masks_close(masks);
+            token_trie_close(trie);
+            grammar_free(g);
+            json_decref(tools);
+        }
+        if (4 * masked > free_steps) fail_msg("%s: %d of %d steps of free text were masked", call_format_name(FORMATS[f]), masked, free_steps);
+        if (strict_calls < 20) fail_msg("%s: only %d calls of strict tools", call_format_name(FORMATS[f]), strict_calls);
+    }
 }
 
 static void refused(void **state)
@@ -221,7 +452,7 @@ static void composed(void **state)
     json_t *root = json_loads("{\"properties\": {\"a\": {\"$ref\": \"#/$defs/n\"}, \"b\": {\"not\": {}}, \"c\": {\"anyOf\": [{\"$ref\": \"#/properties/c\"}, {\"type\": \"null\"}]}},"
                               "\"$defs\": {\"n\": {\"enum\": [1, \"x\"]}}}", 0, NULL);
     const json_t *props = json_object_get(root, "properties");
-    GrammarSchema s[] = { { "first", json_object_get(props, "a"), root, "tool t", "/properties/a" }, { "second", json_true(), root, "tool t", "" } };
+    GrammarSchema s[] = { { "first", json_object_get(props, "a"), root, "tool t", "/properties/a", 0, 0 }, { "second", json_true(), root, "tool t", "", 0, 0 } };
     Grammar *g;
     Automaton *a;
     Error err = { 0 };
@@ -272,12 +503,51 @@ static void no_memory(void **state)
             if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
         }
         assert_true(whole);
+        whole = false;
+        for (long k = 1; !whole && k < 100000; k += 1 + k / 4) {
+            Grammar *g;
+            Error err = { 0 };
+            long live = alloc_state.live;
+            alloc_state.fail_in = k;
+            Status st = held_calls(&g, (ReplyStyle) { FORMATS[f], THINK_TAGS }, tools, (bool[]) { true, false, true }, &err);
+            whole = alloc_state.fail_in > 0;
+            alloc_state.fail_in = 0;
+            if (st != ST_OK) assert_int_equal(st, ST_MEMORY);
+            else if (!whole) fail_msg("%s: allocation %ld was not missed", call_format_name(FORMATS[f]), k);
+            grammar_free(g);
+            if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
+        }
+        assert_true(whole);
     }
     json_decref(tools);
 }
 
+/* Many tools with long names, and names too long to be watched for. */
+static void held_many(void **state)
+{
+    (void) state;
+    static const struct { size_t n, name; Status st; } rows[] = { { 64, 64, ST_OK }, { 512, 250, ST_UNSUPPORTED } };
+    for (size_t i = 0; i < 2; i++) {
+        json_t *tools = json_array();
+        bool strict[512];
+        char name[256];
+        for (size_t k = 0; k < rows[i].n; k++) {
+            snprintf(name, sizeof name, "%zu%0*d", k, (int) rows[i].name - 4, 0);
+            json_array_append_new(tools, json_pack("{s:s s:{s:s}}", "name", name, "parameters", "type", "object"));
+            strict[k] = k % 2;
+        }
+        Grammar *g;
+        Error err = { 0 };
+        Status st = held_calls(&g, (ReplyStyle) { CALLS_LLAMA3, THINK_TAGS }, tools, strict, &err);
+        if (st != rows[i].st) fail_msg("%zu tools: %s", rows[i].n, err.text);
+        grammar_free(g);
+        json_decref(tools);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(chance), cmocka_unit_test(refused), cmocka_unit_test(composed), cmocka_unit_test(no_memory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(chance), cmocka_unit_test(held_by_chance), cmocka_unit_test(refused), cmocka_unit_test(composed), cmocka_unit_test(no_memory), cmocka_unit_test(held_many) };
+    if (getenv("ONE")) cmocka_set_test_filter(getenv("ONE"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

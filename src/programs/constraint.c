@@ -39,7 +39,7 @@ bool constraint_begin(Constraint *c, Program *p)
     Error err = { 0 };
     if (!c->grammar) return true;
     if (!rt_has_tokenizer(p->engine)) return complain(p->o, "%s: it carries no tokenizer, so tokens cannot follow a grammar", p->files.model) == 0;
-    TokenSource from = { p->engine, bytes_of, ends };
+    TokenSource from = { .ud = p->engine, .bytes = bytes_of, .ends = ends };
     Status st = token_trie_open(&c->trie, (int32_t) property(p->engine, "model.vocab"), &from, &err);
     if (st == ST_OK) st = grammar_masks_open(&c->masks, c->grammar, c->trie, 0, &err);
     if (st == ST_OK) st = grammar_text_open(&c->text, c->masks, rt_session_ctx(p->session), &err);

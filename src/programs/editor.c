@@ -1,13 +1,16 @@
 #include "programs/editor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -221,32 +224,78 @@ static void read_history(Editor *e, const char *path)
     else snprintf(e->path, sizeof e->path, "%s", path);
 }
 
-static bool write_file(Editor *e, const char *temporary, int fd)
+static History *new_history(void)
 {
     HistEvent ev;
-    FILE *f = fdopen(fd, "w");
-    if (!f) {
-        close(fd);
-        return false;
-    }
-    bool good = history(e->history, &ev, H_SAVE_FP, f) >= 0;
-    good = fclose(f) == 0 && good;
-    return good && rename(temporary, e->path) == 0;
+    History *h = history_init();
+    if (!h) return NULL;
+    history(h, &ev, H_SETSIZE, HISTORY_MAX);
+    history(h, &ev, H_SETUNIQUE, 1);
+    return h;
 }
 
-/* After every message: what ends the program takes nothing away. The file is whole at any time, and nobody else's (mkstemp: 0600). */
-static void remember(Editor *e, const char *message)
+/* The folder is what is locked, since the file is replaced. A file system without locks has none; who waits longer than a second gives up. */
+static bool lock_folder(int *out, const char *path)
+{
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = 0;
+    *out = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*out < 0) return false;
+    for (int tries = 0; flock(*out, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return true;
+        if (tries == 100) return false;
+        nanosleep(&(struct timespec) { .tv_nsec = 10000000 }, NULL);
+    }
+    return true;
+}
+
+/* The file is whole at any time, and nobody else's (mkstemp: 0600). */
+static bool write_history(History *h, const char *path)
 {
     HistEvent ev;
     char temporary[4200];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int fd = mkstemp(temporary);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!f) {
+        if (fd >= 0) close(fd), unlink(temporary);
+        return false;
+    }
+    bool good = history(h, &ev, H_SAVE_FP, f) >= 0;
+    good = fclose(f) == 0 && good && rename(temporary, path) == 0;
+    if (!good) unlink(temporary);
+    return good;
+}
+
+/* What other chats have written meanwhile stays: the file is read anew, and the message added to that. */
+static bool add_to_file(const char *path, const char *message)
+{
+    HistEvent ev;
+    struct stat st;
+    int lock;
+    History *h = new_history();
+    bool good = lock_folder(&lock, path) && h;
+    if (good && stat(path, &st) == 0 && st.st_size > 0 && history(h, &ev, H_LOAD, path) < 0) {
+        errno = EBADMSG;
+        good = false;
+    }
+    good = good && history(h, &ev, H_ENTER, message) >= 0 && write_history(h, path);
+    int why = errno;
+    if (h) history_end(h);
+    if (lock >= 0) close(lock);
+    errno = why;
+    return good;
+}
+
+/* After every message: what ends the program takes nothing away. */
+static void remember(Editor *e, const char *message)
+{
+    HistEvent ev;
     if (!e->history) return;
     history(e->history, &ev, H_ENTER, message);
-    if (!e->path[0]) return;
-    snprintf(temporary, sizeof temporary, "%s.XXXXXX", e->path);
-    int fd = mkstemp(temporary);
-    if (fd >= 0 && write_file(e, temporary, fd)) return;
+    if (!e->path[0] || add_to_file(e->path, message)) return;
     note(e->o, "%s: %s; the history is not written any more", e->path, strerror(errno));
-    if (fd >= 0) unlink(temporary);
     e->path[0] = 0;
 }
 
@@ -266,17 +315,14 @@ static void set_locale(void)
 
 bool editor_open(Editor **out, const Options *o, const char *path, EditorWords words)
 {
-    HistEvent ev;
     Editor *e = calloc(1, sizeof *e);
     *out = e;
     if (!e) return complain(o, "out of memory for the line editor") == 0;
     *e = (Editor) { .o = o, .words = words, .prompt = "", .out = isatty(STDOUT_FILENO) == 1 ? stdout : stderr };
     set_locale();
     e->el = el_init("ratoon", stdin, e->out, stderr);
-    e->history = e->el ? history_init() : NULL;
+    e->history = e->el ? new_history() : NULL;
     if (!e->el || !e->history) return complain(o, "the line editor could not be started") == 0;
-    history(e->history, &ev, H_SETSIZE, HISTORY_MAX);
-    history(e->history, &ev, H_SETUNIQUE, 1);
     if (path) read_history(e, path);
     el_set(e->el, EL_CLIENTDATA, e);
     el_set(e->el, EL_PROMPT, prompt_of);

@@ -29,8 +29,9 @@ Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, E
  * ST_FORMAT, ST_UNSUPPORTED: "NAME: #/json/pointer: ...". The schema may be freed afterwards. */
 Status grammar_schema(Grammar **out, const json_t *schema, const char *name, Error *err);
 /* A grammar text some of whose rules are JSON Schemas: rule is used in the text and not defined there; it is a document valid by the schema,
- * without space before it. root, path: where its local $ref begin, and its own JSON pointer from there ("": itself). */
-typedef struct { const char *rule; const json_t *schema, *root; const char *name, *path; } GrammarSchema;
+ * without space before it. root, path: where its local $ref begin, and its own JSON pointer from there ("": itself). schema NULL: the rule is
+ * one byte of [lo, hi], above 0x7f, that is part of no character - what a TokenSource makes of marks. */
+typedef struct { const char *rule; const json_t *schema, *root; const char *name, *path; uint8_t lo, hi; } GrammarSchema;
 Status grammar_compose(Grammar **out, const char *s, size_t n, const char *name, const GrammarSchema *schema, size_t n_schemas, Error *err);
 void   grammar_free(Grammar *g);                   /* NULL is fine */
 size_t grammar_bytes(const Grammar *g);            /* memory that it holds */

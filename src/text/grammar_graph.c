@@ -146,6 +146,11 @@ static void describe(CharClass *c, const CharRange *r)
     uint32_t above = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         uint32_t lo = r[i].lo, hi = r[i].hi;
+        if (lo >= RAW_CODE) {
+            c->raw = true;
+            set_bits(c->first, lo - RAW_CODE, hi - RAW_CODE);
+            continue;
+        }
         if (lo < 0x80) set_bits(c->first, lo, hi < 0x7f ? hi : 0x7f);
         if (hi < 0x80) continue;
         if (lo < 0x80) lo = 0x80;
@@ -207,13 +212,6 @@ static uint32_t range_at(const Grammar *g, const CharClass *c, uint32_t cp)
     return lo;
 }
 
-bool class_has(const Grammar *g, uint32_t cls, uint32_t cp)
-{
-    const CharClass *c = &g->cls[cls];
-    uint32_t i = range_at(g, c, cp);
-    return i < c->n && g->range[c->at + i].lo <= cp;
-}
-
 /* part: 0 at a character's beginning; else bytes still to come in the upper four bits, and below them the bits read so far, or
  * PART_ANY where every way to end the character is in the class. So all ways into "any two bytes more" are one. */
 enum { PART_SHIFT = 28, PART_ANY = (1 << 28) - 1 };
@@ -224,7 +222,7 @@ CharStep class_step(const Grammar *g, uint32_t cls, uint32_t *part, uint8_t byte
     uint32_t left, value, least = 0;               /* least: smaller values would be overlong */
     if (*part == 0) {
         if (!(c->first[byte / 64] >> byte % 64 & 1)) return CHAR_NO;
-        if (byte < 0x80) return CHAR_DONE;
+        if (byte < 0x80 || c->raw) return CHAR_DONE;
         left = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
         value = byte & (0x3fu >> left);
         if (left == 2) least = 0x800;
@@ -273,6 +271,11 @@ uint32_t graph_char(Graph *b, uint32_t cls, uint32_t next)
 uint32_t graph_range(Graph *b, uint32_t lo, uint32_t hi, uint32_t next)
 {
     return next == GRAPH_NONE ? GRAPH_NONE : graph_char(b, graph_class(b, &(CharRange) { lo, hi }, 1), next);
+}
+
+uint32_t graph_byte(Graph *b, uint8_t lo, uint8_t hi, uint32_t next)
+{
+    return graph_range(b, RAW_CODE + (uint32_t) lo, RAW_CODE + (uint32_t) hi, next);
 }
 
 uint32_t graph_one(Graph *b, uint32_t cp, uint32_t next)

@@ -8,10 +8,13 @@
 
 typedef struct { uint32_t lo, hi; } CharRange;     /* inclusive */
 
-/* A set of characters (scalar values: no surrogates). first: the bytes that its characters can begin with. */
+/* A set of characters (scalar values: no surrogates). first: the bytes that its characters can begin with. Or raw: a set of single bytes
+ * above 0x7f that are part of no character; its ranges are RAW_CODE above theirs. */
+enum { RAW_CODE = 0x110000 };
 typedef struct {
     uint32_t at, n;                                /* ranges, ascending and apart */
     bool     wide;                                 /* every character above ASCII is in it */
+    bool     raw;
     uint64_t first[4];
 } CharClass;
 
@@ -68,6 +71,7 @@ uint32_t graph_rule(Graph *b);                     /* a new rule without a start
 uint32_t graph_char(Graph *b, uint32_t cls, uint32_t next);
 uint32_t graph_one(Graph *b, uint32_t cp, uint32_t next);
 uint32_t graph_range(Graph *b, uint32_t lo, uint32_t hi, uint32_t next);
+uint32_t graph_byte(Graph *b, uint8_t lo, uint8_t hi, uint32_t next);          /* one byte of these, above 0x7f, that is part of no character */
 uint32_t graph_call(Graph *b, uint32_t rule, uint32_t next);
 uint32_t graph_split(Graph *b, uint32_t one, uint32_t other);
 uint32_t graph_loop(Graph *b, uint32_t next);      /* a branch whose first way is set by graph_close */
@@ -118,7 +122,6 @@ void   schema_set_close(SchemaSet *s);
 
 /* ---- characters ---- */
 
-bool class_has(const Grammar *g, uint32_t cls, uint32_t cp);
 /* One more byte of a character of the class. part 0: at its beginning. CHAR_MORE: *part says what has been read. */
 typedef enum { CHAR_NO, CHAR_MORE, CHAR_DONE } CharStep;
 CharStep class_step(const Grammar *g, uint32_t cls, uint32_t *part, uint8_t byte);

@@ -38,12 +38,24 @@ static int by_bytes(const void *a, const void *b, void *ud)
     return nx != ny ? (nx > ny) - (nx < ny) : (x > y) - (x < y);
 }
 
+/* mark: its bytes are those of a mark. */
+static const char *token_bytes(const TokenSource *from, int32_t id, size_t *n, bool *mark)
+{
+    const char *s = from->mark ? from->mark(from->ud, id, n) : NULL;
+    *mark = s != NULL;
+    if (s) return s;
+    *n = 0;
+    return from->ends(from->ud, id) ? "" : from->bytes(from->ud, id, n);
+}
+
+enum { NO_CHARACTER = 0xc0 };                      /* a byte that is part of none */
+
 static Status copy_tokens(TokenTrie *t, const TokenSource *from, Error *err)
 {
     size_t total = 0, n;
+    bool mark;
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        if (!from->ends(from->ud, id)) from->bytes(from->ud, id, &n);
-        else n = 0;
+        token_bytes(from, id, &n, &mark);
         if (n > UINT16_MAX || !check_add(&total, total, n) || total > UINT32_MAX / 2)
             return fail(err, ST_UNSUPPORTED, "grammar: token %d has %zu bytes, or all have more than 2 GiB; expected at most 65535 each", id, n);
     }
@@ -55,13 +67,13 @@ static Status copy_tokens(TokenTrie *t, const TokenSource *from, Error *err)
     if (!t->bytes || !t->at || !t->token || !t->end || !t->node) return fail(err, ST_MEMORY, "grammar: no memory for the tree of %d tokens", t->n_vocab);
     total = 0;
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        const char *s = "";
-        n = 0;
+        const char *s = token_bytes(from, id, &n, &mark);
         t->at[id] = total;
-        if (from->ends(from->ud, id)) t->end[t->n_end++] = id;
-        else s = from->bytes(from->ud, id, &n);
+        if (!mark && from->ends(from->ud, id)) t->end[t->n_end++] = id;
         if (n == 0) continue;
         memcpy(t->bytes + total, s, n);
+        for (size_t i = total; !mark && i < total + n; i++)
+            if ((uint8_t) t->bytes[i] >= MARK_BYTE) t->bytes[i] = (char) NO_CHARACTER;
         total += n;
         t->token[t->n_tokens++] = id;
     }
@@ -193,7 +205,7 @@ size_t token_trie_bytes(const TokenTrie *t)
 
 /* ---- masks ---- */
 
-typedef struct { uint32_t state; uint64_t used; bool empty; } Slot;        /* state STATE_DEAD: free */
+typedef struct { uint32_t state; uint64_t used; bool empty, full; } Slot;  /* state STATE_DEAD: free; empty, full: no token but ends, every token */
 
 struct GrammarMasks {
     Automaton *a;
@@ -202,6 +214,7 @@ struct GrammarMasks {
     uint32_t  *bits; size_t words;                 /* [slots][words] */
     Slot      *slot; uint32_t n_slots;
     uint64_t   clock, asked, made;
+    bool       endless;
 };
 
 static void on_moved(void *ud, uint32_t tag, uint32_t state)
@@ -262,8 +275,13 @@ static const uint32_t *make_mask(GrammarMasks *m)
     m->walked.n = 1;
     bool any = false;
     for (size_t i = 0; i < m->words && !any; i++) any = bits[i] != 0;
-    for (int32_t i = 0; automaton_accepts(m->a, m->walk[0]) && i < t->n_end; i++) bits[t->end[i] / 32] |= 1u << t->end[i] % 32;
-    m->slot[s] = (Slot) { m->walk[0], ++m->clock, !any };
+    bool accepts = automaton_accepts(m->a, m->walk[0]), all = accepts && m->endless;
+    for (int32_t i = 0; accepts && i < t->n_end; i++) bits[t->end[i] / 32] |= 1u << t->end[i] % 32;
+    for (int32_t i = 0; accepts && m->endless && i < t->n_vocab; i++) {
+        if (t->at[i] == t->at[i + 1]) bits[i / 32] |= 1u << i % 32;
+        all &= bits[i / 32] >> i % 32 & 1;
+    }
+    m->slot[s] = (Slot) { m->walk[0], ++m->clock, !any, all };
     automaton_set_tag(m->a, m->walk[0], s + 1);
     return bits;
 }
@@ -297,6 +315,8 @@ Status grammar_masks_open(GrammarMasks **out, const Grammar *g, const TokenTrie 
     *out = m;
     return ST_OK;
 }
+
+void grammar_masks_endless(GrammarMasks *m) { m->endless = true; }
 
 void grammar_masks_close(GrammarMasks *m)
 {
@@ -369,6 +389,7 @@ static void walk_token(GrammarMasks *m, int32_t token)
     uint32_t *s = &m->walk[0];
     if (*s == STATE_ENDED || *s == STATE_DEAD) return;
     if (token < 0 || token >= t->n_vocab) *s = STATE_DEAD;
+    else if (m->endless && t->at[token] == t->at[token + 1]) *s = automaton_accepts(m->a, *s) ? *s : STATE_DEAD;
     else if (is_end(t, token)) *s = automaton_accepts(m->a, *s) ? STATE_ENDED : STATE_DEAD;
     else if (t->at[token] == t->at[token + 1]) *s = STATE_DEAD;
     else for (size_t i = t->at[token]; i < t->at[token + 1]; i++) automaton_step(m->a, s, s, (uint8_t) t->bytes[i]);
@@ -394,6 +415,7 @@ bool grammar_text_mask(GrammarText *x, const int32_t *path, size_t n, uint32_t *
     const uint32_t *known = tag ? m->bits + (tag - 1) * m->words : make_mask(m);
     tag = automaton_tag(m->a, m->walk[0]);
     m->slot[tag - 1].used = ++m->clock;
+    if (m->slot[tag - 1].full) return false;
     if (m->slot[tag - 1].empty && m->t->n_end == 0 && automaton_accepts(m->a, m->walk[0])) return false;
     memcpy(bits, known, m->words * sizeof *bits);
     return true;

@@ -151,7 +151,8 @@ static json_t *list_of(json_t *a, json_t *b)
     return NULL;
 }
 
-json_t *merge_both(Merger *m, json_t *a, json_t *b)
+/* {"allOf": [...]} of the ones that are not NULL; kept alive by m. One alone is returned as it is. */
+static json_t *merge_both(Merger *m, json_t *a, json_t *b)
 {
     if (!a || !b || a == b || json_is_true(a) || json_is_true(b)) return !a || json_is_true(a) ? (b ? b : a) : a;
     if (json_array_size(m->made) >= MADE_MAX) return merge_fail(m, ST_UNSUPPORTED, "", "allOf, $ref and anyOf give rise to more than %d schemas", MADE_MAX), NULL;

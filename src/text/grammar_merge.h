@@ -41,8 +41,6 @@ bool flat_copy(Flat *out, const Flat *f);          /* false: out of memory; free
 bool flat_add(Merger *m, Flat *f, const json_t *schema, const char *path, int depth);
 /* Where a schema that says nothing but $ref leads to, and its path; the schema itself otherwise. NULL: failed. */
 const json_t *merge_target(Merger *m, const json_t *schema, char path[PATH_MAX_BYTES]);
-/* {"allOf": [...]} of the ones that are not NULL; kept alive by m. One alone is returned as it is. */
-json_t *merge_both(Merger *m, json_t *a, json_t *b);
 bool merge_fail(Merger *m, Status st, const char *path, const char *format, ...) __attribute__((format(printf, 4, 5)));
 void path_add(char out[PATH_MAX_BYTES], const char *path, const char *key);
 

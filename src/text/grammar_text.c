@@ -392,7 +392,7 @@ static bool one_rule(Text *t)
     return t->st == ST_OK;
 }
 
-/* A rule that the text does not define may be a schema. */
+/* A rule that the text does not define may be a schema, or a byte. */
 static bool draw_schema(Text *t, uint32_t r)
 {
     uint32_t rule;
@@ -400,6 +400,11 @@ static bool draw_schema(Text *t, uint32_t r)
     for (size_t i = 0; i < t->n_schemas; i++) {
         const GrammarSchema *g = &t->schema[i];
         if (strlen(g->rule) != named->len || memcmp(g->rule, t->s + named->used, named->len) != 0) continue;
+        if (!g->schema) {
+            rule = graph_byte(&t->b, g->lo, g->hi, NODE_DONE);
+            t->b.g->rule[r].start = rule;
+            return sound(t);
+        }
         if (!t->drawn) t->st = schema_set_open(&t->drawn, &t->b, t->name, t->err);
         if (t->st == ST_OK) t->st = schema_set_draw(t->drawn, g, &rule);
         if (t->st != ST_OK) return false;

@@ -130,10 +130,19 @@ static Step begin_reason(Reply *r, const Unit *u)
     return TAKEN;
 }
 
-static Step stray_close(Reply *r, const Unit *u)
+/* The text begins anew: at the beginning of a line, and in no block of code. */
+static void after_close(Reply *r, const Unit *u)
 {
     show_mark(r, u);
     r->trim = !r->think_inline;
+    r->line_start = true;
+    r->fence = false;
+    r->ticks = 0;
+}
+
+static Step stray_close(Reply *r, const Unit *u)
+{
+    after_close(r, u);
     return TAKEN;
 }
 
@@ -254,10 +263,8 @@ static void flush_region(Reply *r)
 static Step close_reason(Reply *r, const Unit *u)
 {
     if (!r->think_inline) r->gap.n = 0;
-    show_mark(r, u);
     r->at = AT_TEXT;
-    r->trim = !r->think_inline;
-    r->line_start = true;
+    after_close(r, u);
     r->text_empty = r->empty_before;
     return TAKEN;
 }

@@ -9,7 +9,7 @@ enum { NAME_MAX_BYTES = 256, KEY_MAX_BYTES = 1024, DOUBT_MAX = 1 << 16 };
 
 /* ---- one call ---- */
 
-void call_reset(ReplyCall *c)
+static void call_reset(ReplyCall *c)
 {
     Bytes *all[] = { &c->raw, &c->name, &c->key, &c->value, &c->out, &c->args, &c->doubt };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) all[i]->n = 0;

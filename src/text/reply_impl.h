@@ -120,7 +120,6 @@ Step call_step(Reply *r, const Unit *u);
 uint32_t call_marks(const Reply *r);               /* those that mean something where the call is */
 bool call_in_value(const Reply *r);                /* where marks are likely to be part of a value: see value_end in reply_lex.c */
 void call_end(Reply *r, ReplyCause cause);
-void call_reset(ReplyCall *c);
 void call_free(ReplyCall *c);
 
 Step call_broken(Reply *r);

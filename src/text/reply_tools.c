@@ -1,20 +1,25 @@
-/* The grammar of a forced call is written as a grammar text, in which the tools' schemas are rules: one alternative per tool. */
+/* The grammar of a call is written as a grammar text, in which the tools' schemas are rules: one alternative per tool. */
 #include "text/reply_tools.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "text/grammar_merge.h"
+#include "text/grammar_mask.h"
 #include "text/reply_impl.h"
+#include "text/reply_watch.h"
 
 typedef struct { char rule[32], tool[128], path[PATH_MAX_BYTES]; } Names;      /* of a schema, for the grammar and its errors */
 
 typedef struct {
     CallFormat format;
+    bool     held;                                 /* the calls stand in free text: see held_calls */
     Bytes    text;                                 /* the grammar */
     GrammarSchema *schema; size_t n_schemas, cap_schemas;
     Names   *names;                                /* [cap_schemas] */
+    const char *mark[N_MARKS];
     json_t  *kept;                                 /* schemas made here: a list */
     bool     failed;
 } Writer;
@@ -97,7 +102,7 @@ static void put_schema(Writer *w, const Tool *t, const json_t *schema, const jso
         memcpy(base, own->path, sizeof base);
         path_add(own->path, base, member);
     }
-    w->schema[w->n_schemas++] = (GrammarSchema) { own->rule, schema, root, own->tool, own->path };
+    w->schema[w->n_schemas++] = (GrammarSchema) { .rule = own->rule, .schema = schema, .root = root, .name = own->tool, .path = own->path };
     put(w, own->rule);
     put(w, " ");
 }
@@ -241,6 +246,13 @@ static void put_rule(Writer *w, const char *what, size_t tool, size_t k, const c
     put(w, text);
 }
 
+static void put_numbered(Writer *w, const char *what, size_t i)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s-%zu ", what, i);
+    put(w, text);
+}
+
 static void gemma_rules(Writer *w, const Tool *t, size_t tool)
 {
     const json_t *props = members_of(t), *required = json_object_get(value_target(t->schema, t->schema), "required"), *extra;
@@ -286,25 +298,65 @@ static const char *after_name(CallFormat f)
     }
 }
 
-static void put_tool(Writer *w, const Tool *t, size_t i)
+static const char ANY[] =
+    "any-object ::= \"{\" space (any-member (space \",\" space any-member)*)? space \"}\"\n"
+    "any-member ::= any-string space \":\" space any-value\n"
+    "any-value ::= any-object | \"[\" space (any-value (space \",\" space any-value)*)? space \"]\" | any-string | any-number | \"true\" | \"false\" | \"null\"\n"
+    "any-string ::= \"\\\"\" ([^\"\\\\\\x00-\\x1f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" any-unit))* \"\\\"\"\n"
+    "any-unit ::= [0-9a-cA-CefEF] hex{3} | [dD] [0-7] hex{2} | [dD] [89abAB] hex{2} \"\\\\u\" [dD] [c-fC-F] hex{2}\n"
+    "hex ::= [0-9a-fA-F]\n"
+    "any-number ::= \"-\"? (\"0\" | [1-9] [0-9]{0,17}) (\".\" [0-9]{1,17})? ([eE] [-+]? [0-9]{1,2})?\n"
+    "space ::= [ \\t\\r\\n]{0,16}\n";
+
+/* Parameters of any name, as text. */
+static void put_any(Writer *w)
 {
-    char rule[64];
     switch (w->format) {
     case CALLS_QWEN35:
-        each_member(w, t, put_xml);
+        put(w, "( \"<parameter=\" [^>\\n<]{1,64} \">\\n\" ");
+        put_until(w, "</parameter>");
+        put(w, "\"\\n\" )* ");
+        break;
+    case CALLS_LAGUNA:
+        put(w, "( \"<arg_key>\" [^<\\n]{1,64} \"</arg_key>\\n<arg_value>\" ");
+        put_until(w, "</arg_value>");
+        put(w, "\"\\n\" )* ");
+        break;
+    default:
+        put(w, "(key \":\" value (\",\" key \":\" value)*)? ");
+        break;
+    }
+}
+
+static void put_call_end(Writer *w, const char *spelled)
+{
+    put(w, "(mark-call-end | ");
+    put_mark(w, spelled);
+    put(w, ") ");
+}
+
+/* form: of the arguments; 0: any. */
+static void put_tool(Writer *w, const Tool *t, size_t i, size_t form)
+{
+    switch (w->format) {
+    case CALLS_QWEN35:
+        if (form) each_member(w, t, put_xml);
+        else put_any(w);
         put_mark(w, "</function>\n");
         break;
     case CALLS_LAGUNA:
-        each_member(w, t, put_laguna);
-        put_mark(w, "</tool_call>");               /* inside, or nothing would tell a whole call from one that goes on */
+        if (form) each_member(w, t, put_laguna);
+        else put_any(w);
+        put_call_end(w, "</tool_call>");           /* inside, or nothing would tell a whole call from one that goes on */
         break;
     case CALLS_GEMMA4:
-        snprintf(rule, sizeof rule, "first-%zu-0 ", i);
-        put(w, rule);
+        if (form) put_rule(w, "first", i, 0, "");
+        else put_any(w);
         put_mark(w, "}");
         break;
     default:
-        put_object(w, t);
+        if (w->held) put_numbered(w, "args", form);
+        else put_object(w, t);
         put_mark(w, w->format == CALLS_QWEN3 ? "}\n" : "}");
         break;
     }
@@ -342,20 +394,23 @@ static void spell_name(Writer *w, Bytes *out, const Tool *t)
     w->failed |= out->failed;
 }
 
-static void write_grammar(Writer *w, const Tool *tool, size_t n)
+/* form: [n] of each tool's arguments, NULL: all by their schemas. */
+static void put_tools(Writer *w, const Tool *tool, const size_t *form, size_t n, bool named)
 {
-    put(w, "root ::= ");
     for (size_t i = 0; i < n; i++) {
         Bytes name = { 0 };
         if (i > 0) put(w, "| ");
         spell_name(w, &name, &tool[i]);
-        if (n > 1 && name.at) put_literal(w, name.at, name.n);
+        if (named && name.at) put_literal(w, name.at, name.n);
         bytes_free(&name);
-        put_tool(w, &tool[i], i);
+        put_tool(w, &tool[i], i, form ? form[i] : i + 1);
     }
-    put(w, "\n");
-    if (w->format != CALLS_GEMMA4) return;
-    for (size_t i = 0; i < n; i++) gemma_rules(w, &tool[i], i);
+}
+
+static void put_gemma_rules(Writer *w, const Tool *tool, const size_t *form, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!form || form[i]) gemma_rules(w, &tool[i], i);
     put(w, "list ::= \"[\" (value (\",\" value)*)? \"]\"\nobject ::= \"{\" (key \":\" value (\",\" key \":\" value)*)? \"}\"\nkey ::= [a-zA-Z_] [a-zA-Z0-9_]*\n"
            "value ::= list | object | text | number | \"true\" | \"false\" | \"null\"\nnumber ::= \"-\"? (\"0\" | [1-9] [0-9]{0,14}) (\".\" [0-9]{1,15})?\ntext ::= ");
     put_mark(w, "<|\"|>");
@@ -363,16 +418,60 @@ static void write_grammar(Writer *w, const Tool *tool, size_t n)
     put(w, "\n");
 }
 
-/* At most as many schemas as tools and members. */
+static void write_grammar(Writer *w, const Tool *tool, size_t n)
+{
+    put(w, "root ::= ");
+    put_tools(w, tool, NULL, n, n > 1);
+    put(w, "\n");
+    if (w->format == CALLS_GEMMA4) put_gemma_rules(w, tool, NULL, n);
+}
+
+/* Free text, and the calls in it: from the opening mark on, or in the middle of an object that has turned out to be one. */
+static void write_held(Writer *w, const char *watched, const Tool *tool, const size_t *form, size_t n)
+{
+    bool json = w->format == CALLS_QWEN3 || w->format == CALLS_LLAMA3 || w->format == CALLS_JSON;
+    const char *const *mark = w->mark, *open = open_mark(w->format), *close = mark[S_CALL_END - S_QUOTE];
+    put(w, "root ::= free-0\n");
+    put(w, watched);
+    if (close) {
+        put(w, "call ::= ");
+        put_mark(w, open + strlen(mark[S_CALL - S_QUOTE]));
+        put(w, "( ");
+        put_tools(w, tool, form, n, true);
+        put(w, ") ");
+        if (w->format != CALLS_LAGUNA) put_call_end(w, close);
+        put(w, "\n");
+    }
+    if (w->format == CALLS_GEMMA4) put_gemma_rules(w, tool, form, n);
+    for (size_t i = 0; json && i < n; i++) {
+        if (!form[i]) continue;
+        put_numbered(w, "args", form[i]);
+        put(w, "::= ");
+        put_object(w, &tool[i]);
+        put(w, "\n");
+        put_numbered(w, "bare", form[i]);
+        put(w, "::= space ");
+        put_numbered(w, "args", form[i]);
+        put(w, "space \"}\"\n");
+    }
+    if (!json) return;
+    put(w, "args-0 ::= any-object\nbare-0 ::= space any-object space \"}\"\n");
+    put(w, ANY);
+}
+
+/* At most as many schemas as tools and members; and the marks. */
 static bool reserve(Writer *w, const Tool *tool, size_t n)
 {
-    size_t most = n;
+    size_t most = n + WATCH_MARKS;
     for (size_t i = 0; i < n; i++) most += json_object_size(members_of(&tool[i]));
     w->schema = calloc(most, sizeof *w->schema);
     w->names = calloc(most, sizeof *w->names);
     w->cap_schemas = most;
     w->kept = json_array();
-    return w->schema && w->names && w->kept;
+    if (!w->schema || !w->names || !w->kept) return false;
+    watch_marks(w->schema);
+    w->n_schemas = WATCH_MARKS;
+    return true;
 }
 
 static Status choose(Tool *out, size_t *n, const json_t *tools, const char *const *name, size_t n_names, Error *err)
@@ -412,6 +511,14 @@ static Status make(ForcedCall *out, Writer *w, const Tool *tool, size_t n, Error
     return grammar_compose(&out->grammar, w->text.at, w->text.n, "tools", w->schema, w->n_schemas, err);
 }
 
+static void writer_free(Writer *w)
+{
+    bytes_free(&w->text);
+    free(w->schema);
+    free(w->names);
+    json_decref(w->kept);
+}
+
 Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, const char *const *name, size_t n_names, Error *err)
 {
     Writer w = { .format = format == CALLS_NONE ? CALLS_JSON : format };
@@ -421,10 +528,7 @@ Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, cons
     Tool *tool = calloc(json_array_size(tools), sizeof *tool);
     Status st = tool ? choose(tool, &n, tools, name, n_names, err) : fail(err, ST_MEMORY, "out of memory");
     if (st == ST_OK) st = make(out, &w, tool, n, err);
-    bytes_free(&w.text);
-    free(w.schema);
-    free(w.names);
-    json_decref(w.kept);
+    writer_free(&w);
     free(tool);
     if (st != ST_OK) forced_call_free(out);
     return st;
@@ -438,4 +542,66 @@ void forced_call_free(ForcedCall *c)
     *c = (ForcedCall) { 0 };
 }
 
-const char *reply_inner_marker(CallFormat format) { return format == CALLS_GEMMA4 ? "<|\"|>" : format == CALLS_LAGUNA ? "</tool_call>" : NULL; }
+/* ---- calls that are held ---- */
+
+static Status make_held(Grammar **out, Writer *w, ReplyStyle style, const Tool *tool, const size_t *form, size_t n, Error *err)
+{
+    bool bare = style.calls == CALLS_LLAMA3 || style.calls == CALLS_JSON;
+    Watched *watched = calloc(n, sizeof *watched);
+    Bytes *name = calloc(n, sizeof *name);
+    char *rules = NULL;
+    Status st = watched && name && reserve(w, tool, n) ? ST_OK : fail(err, ST_MEMORY, "out of memory");
+    for (size_t i = 0; st == ST_OK && i < n; i++) {
+        bytes_escaped(&name[i], tool[i].name, strlen(tool[i].name));
+        bytes_char(&name[i], 0);
+        watched[i] = (Watched) { name[i].at, form[i] };
+        if (name[i].failed) st = fail(err, ST_MEMORY, "out of memory");
+    }
+    if (st == ST_OK) st = watch_rules(&rules, style, watched, bare ? n : 0, err);
+    if (st == ST_OK) {
+        write_held(w, rules, tool, form, n);
+        st = w->failed || w->text.failed ? fail(err, ST_MEMORY, "out of memory") : grammar_compose(out, w->text.at, w->text.n, "tools", w->schema, w->n_schemas, err);
+    }
+    for (size_t i = 0; name && i < n; i++) bytes_free(&name[i]);
+    free(name);
+    free(watched);
+    free(rules);
+    return st;
+}
+
+Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, Error *err)
+{
+    size_t n = json_array_size(tools);
+    Writer w = { .format = style.calls, .held = true };
+    *out = NULL;
+    if (n == 0 || style.calls == CALLS_NONE) return fail(err, ST_ARG, "there are no tools, or no form in which they are called");
+    style_marks(style, w.mark);
+    Tool *tool = calloc(n, sizeof *tool);
+    size_t *form = calloc(n, sizeof *form), forms = 0;
+    Status st = tool && form ? ST_OK : fail(err, ST_MEMORY, "out of memory");
+    for (size_t i = 0; st == ST_OK && i < n; i++) {
+        form[i] = strict[i] ? ++forms : 0;
+        st = tool_read(&tool[i], json_array_get(tools, i), i, err);
+    }
+    if (st == ST_OK) st = make_held(out, &w, style, tool, form, n, err);
+    writer_free(&w);
+    free(tool);
+    free(form);
+    return st;
+}
+
+size_t reply_mark_tokens(MarkToken out[MARK_TOKENS_MAX], ReplyStyle style, TokenOf token, void *ud)
+{
+    static const char BYTES[] = { (char) 0xf5, (char) 0xf6, (char) 0xf7, (char) 0xf8, (char) 0xf9, (char) 0xfa };
+    static_assert((int) MARK_BYTE == (int) PRIVATE && S_PYTHON - S_QUOTE < (int) sizeof BYTES, "one byte per mark");
+    const char *mark[N_MARKS];
+    size_t n = 0;
+    style_marks(style, mark);
+    for (int k = 0; k < N_TOKEN_MARKS; k++) {
+        int32_t id = mark[k] ? token(ud, mark[k]) : -1;
+        bool own = k >= S_THINK - S_QUOTE && k <= S_PYTHON - S_QUOTE;
+        if (id < 0 || k == S_TURN - S_QUOTE) continue;
+        out[n++] = (MarkToken) { id, own ? &BYTES[k] : mark[k], own ? 1 : strlen(mark[k]) };
+    }
+    return n;
+}

@@ -1,7 +1,8 @@
-/* reply_tools.h - a call that has to be made: tool_choice required, a named tool, a list of allowed ones.
- * Such a call has three parts: text that is forced, text that the model writes under a grammar, text that is forced again. Markers that are
- * control tokens have no bytes and therefore no place in a grammar; they are in the forced parts, which are tokenized with special tokens
- * recognised. Two formats have one marker inside the grammar's text all the same: see reply_inner_marker.
+/* reply_tools.h - grammars of calls: of one that has to be made (tool_choice required, a named tool), and of those that a model makes when it
+ * likes, among them of tools whose arguments are to be valid (`strict`).
+ *
+ * A forced call has three parts: text that is forced, text that the model writes under a grammar, text that is forced again. The forced parts are
+ * tokenized with special tokens recognised. Marks that are tokens are known to the grammars by bytes of their own: see reply_mark_tokens.
  *
  *     <tool_call>\n{"name": "      weather", "arguments": {"city": "Oslo"}}\n      </tool_call>
  *     ───────── open ───────       ──────────────── grammar ────────────────       ── close ──
@@ -10,7 +11,10 @@
  * rt_prompt with the tokens of `open` appended, feed them to the Reply; rt_allow with the masks of `grammar`; append every token to the
  * GrammarText and feed it. When grammar_text_done says so - every text of the grammar ends where nothing can follow - drop the mask,
  * rt_take up to there, append and feed the tokens of `close`, if any. Then ends_turn: reply_end(r, REPLY_ENDED). Otherwise the model is free
- * again: with one_call the Reply says REPLY_STOP_CALL, without it more calls or an end may come. */
+ * again: with one_call the Reply says REPLY_STOP_CALL, without it more calls or an end may come.
+ *
+ * Calls that are held need no such steps: their grammar is one of the whole answer, in which free text is free and a call is followed from its
+ * opening mark to its end, so every mask is a function of the text and the path. */
 #ifndef RATOON_TEXT_REPLY_TOOLS_H
 #define RATOON_TEXT_REPLY_TOOLS_H
 
@@ -32,8 +36,15 @@ typedef struct {
 Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, const char *const *name, size_t n_names, Error *err);
 void   forced_call_free(ForcedCall *c);
 
-/* The marker that occurs inside the grammar's text of a format (Gemma's string quote, Laguna's closing mark), NULL: none. If the vocabulary has it as one token, the TokenSource of the
- * trie must say that this token stands for these bytes, though it is a control token; the trie is then one for such calls alone. */
-const char *reply_inner_marker(CallFormat format);
+/* The grammar of an answer, from where its reasoning is over, in which calls are held to their form: tools as in ReplyOptions, not empty; strict
+ * [tools]: whose arguments are held to their schema as above; those of others are any. Only what opens a call in the family's own form (or, where
+ * calls are JSON, a bare object up to the colon after "arguments") is followed by that; all else is free, and reasoning is too. The masks are endless
+ * ones (grammar_mask.h), of a trie with mark tokens. Errors as above, and ST_UNSUPPORTED for too many long names. */
+Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, Error *err);
+
+/* The tokens that the grammars of calls know by bytes of their own, for TokenSource.mark; n of them. */
+enum { MARK_TOKENS_MAX = 16 };
+typedef struct { int32_t id; const char *bytes; size_t n; } MarkToken;
+size_t reply_mark_tokens(MarkToken out[MARK_TOKENS_MAX], ReplyStyle style, TokenOf token, void *ud);
 
 #endif

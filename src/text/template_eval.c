@@ -413,7 +413,7 @@ static int parameter_count(const char *params, bool *any)
     return n;
 }
 
-void args_bind(Render *r, Args *out, const char *callee, const char *params, const List *given, const Dict *named)
+static void args_bind(Render *r, Args *out, const char *callee, const char *params, const List *given, const Dict *named)
 {
     bool any;
     uint32_t n = (uint32_t) parameter_count(params, &any);

@@ -124,7 +124,6 @@ Value value_text(Render *r, Value v);                                  /* str(v)
 void  print_text(Render *r, Buffer *out, const Value *v);
 void  print_repr(Render *r, Buffer *out, const Value *v, int32_t depth);
 void  print_json(Render *r, Buffer *out, const Value *v, const JsonStyle *style, int32_t depth);
-size_t print_float(char out[32], double x);                            /* Python's repr */
 bool  read_float(double *out, const char *s, size_t n);                /* all of s, with a point whatever the locale */
 
 /* strings, template_strings.c: what filters and methods have in common */
@@ -254,7 +253,6 @@ Value get_attribute(Render *r, Value v, const Value *name, bool call);
 Value get_item(Render *r, Value v, const Value *key);
 Value value_add(Render *r, Value a, const Value *b);
 Value value_remainder(Render *r, const Value *a, const Value *b);      /* a % b */
-void  args_bind(Render *r, Args *out, const char *callee, const char *params, const List *given, const Dict *named);
 
 const Builtin *filter_find(const char *name, size_t n);                /* NULL: none */
 const Builtin *test_find(const char *name, size_t n);

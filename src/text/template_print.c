@@ -22,9 +22,9 @@ bool read_float(double *out, const char *s, size_t n)
     return end == text + n;
 }
 
-/* The shortest digits that read back as x, then a point where Python puts it: exponents below -4 and from 16 on are written out. The
+/* Python's repr: the shortest digits that read back as x, then a point where Python puts it: exponents below -4 and from 16 on are written out. The
  * digits are taken from %e and read back as integer and power, so that a locale's point does not matter. */
-size_t print_float(char out[32], double x)
+static size_t print_float(char out[32], double x)
 {
     if (isnan(x)) return (size_t) sprintf(out, "nan");
     if (isinf(x)) return (size_t) sprintf(out, x < 0 ? "-inf" : "inf");

@@ -6,16 +6,9 @@
 
 #include <xxhash.h>
 
+#include "inside.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
-
-static volatile uint8_t sink;                      /* so that reads are not optimised away */
-
-static void inside(const uint8_t *bytes, size_t n, const void *part, size_t n_part)
-{
-    const uint8_t *p = part;
-    if (p < bytes || n_part > n || p > bytes + n - n_part) abort();
-    if (n_part) sink = (uint8_t) (p[0] + p[n_part - 1]);
-}
 
 static void look(const uint8_t *bytes, size_t n)
 {

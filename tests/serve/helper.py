@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import report
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 DEMO = os.path.join(ROOT, "models", "demo", "ratoon-demo-q8_0.gguf")
 SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may take: sanitized builds
@@ -184,10 +185,4 @@ def main(module):
     if not os.access(RATOON, os.X_OK):
         print("%s is needed (make ratoon)" % RATOON)
         return 1
-    args = [a for a in sys.argv[1:] if not a.startswith("-")]
-    loader = unittest.TestLoader()
-    suite = loader.loadTestsFromNames(args, module) if args else loader.loadTestsFromModule(module)
-    result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1).run(suite)
-    failed = len(result.failures) + len(result.errors)
-    print("%d passed, %d failed" % (result.testsRun - failed - len(result.skipped), failed) + (", %d skipped" % len(result.skipped) if result.skipped else ""))
-    return 1 if failed or result.testsRun == 0 else 0
+    return report.main(module)

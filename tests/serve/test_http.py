@@ -458,6 +458,23 @@ class Plain(Base):
         self.assertEqual((j["total_slots"], j["default_generation_settings"]["n_ctx"], j["speculative_mode"]), (4, 2048, "dflash"))
         self.assertIn("POST /v1/chat/completions", j["api"]["endpoints"])
 
+    def test_slots(self):
+        idle = S.json("/slots")
+        self.assertEqual([(s["id"], s["n_ctx"], s["is_processing"], s["state"]) for s in idle], [(i, 2048, False, "idle") for i in range(4)])
+        s = S.connect()
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % ((lambda b: (len(b), b))(json.dumps(
+            chat("count", model="my/own", stream=True, **LONG)).encode())))
+        seen = []
+        S.wait_for(lambda: seen.extend(x for x in S.json("/slots") if x["is_processing"] and x["state"] == "decode" and x["next_token"]["n_decoded"] > 0) or seen)
+        s.close()
+        one = seen[0]
+        self.assertEqual((one["model"], one["params"], one["n_prompt_tokens_processed"]), ("my/own", {"n_predict": 1800, "stream": True}, one["n_prompt_tokens"]))
+        self.assertEqual(one["next_token"]["n_decoded"] + one["next_token"]["n_remain"], 1800)
+        self.assertTrue(one["request"].startswith("chatcmpl-"))
+        self.assertGreaterEqual(one["accept_length"], 1)
+        self.assertGreaterEqual(one["n_tokens"], one["n_prompt_tokens"])
+        S.wait_for(lambda: not any(x["is_processing"] for x in S.json("/slots")))
+
     def test_metrics(self):
         S.json(CHAT, chat("count me", max_tokens=8))
         m = S.metrics()

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import typing
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -93,6 +94,18 @@ class OpenAI(unittest.TestCase):
             for _ in s:
                 pass
             self.assertEqual(s.get_final_completion().choices[0].message.content, whole[:whole.index(whole[20:25])])
+
+    def test_strict_tools(self):
+        """The SDK's own helper makes tools strict; the demo model goes on as these turns went."""
+        class Weather(pydantic.BaseModel):
+            city: typing.Literal["Oslo", "Rome"]
+            days: int = pydantic.Field(ge=1, le=9)
+        habit = [m for _ in range(4) for m in ({"role": "user", "content": "Weather?"}, {"role": "assistant", "content":
+                 '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin", "days": 55}}\n</tool_call>'})] + [{"role": "user", "content": "Weather?"}]
+        r = self.c.chat.completions.parse(model="m", messages=habit, tools=[openai.pydantic_function_tool(Weather, name="get_weather")], parallel_tool_calls=False, max_tokens=300)
+        (call,) = r.choices[0].message.tool_calls
+        self.assertIsInstance(call.function.parsed_arguments, Weather)
+        self.assertEqual(r.choices[0].finish_reason, "tool_calls")
 
     def test_tools(self):
         choice = {"type": "function", "function": {"name": "get_weather"}}

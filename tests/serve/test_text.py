@@ -310,6 +310,66 @@ class Calls(unittest.TestCase):
         j = S.json(CHAT, chat("What now?", max_tokens=100, tools=[only], tool_choice="required", parallel_tool_calls=False))
         self.assertEqual(json.loads(j["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]), {"to": "north-west"})
 
+    # The demo model goes on as these turns went, and opens a call by itself.
+    HABIT = [m for _ in range(4) for m in ({"role": "user", "content": "Weather?"}, {"role": "assistant", "content":
+             '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin", "days": 55}}\n</tool_call>'})] + [{"role": "user", "content": "Weather?"}]
+
+    def strict(self, strict=True, **more):
+        tool = {"type": "function", "function": {**WEATHER["function"], "strict": strict}}
+        return {"messages": self.HABIT, "tools": [tool], "max_tokens": 200, **more}
+
+    def check_strict(self, message):
+        self.assertTrue(message["tool_calls"])
+        for c in message["tool_calls"]:
+            arguments = json.loads(c["function"]["arguments"])
+            if c["function"]["name"] == "get_weather":             # the other one is not strict
+                self.valid("get_weather", arguments)
+
+    def test_strict(self):
+        free = S.json(CHAT, self.strict(False))["choices"][0]["message"]
+        self.assertFalse(free.get("tool_calls"))               # it is not able to
+        mixed = self.strict()["tools"] + [TIME]
+        for more in ({"tools": mixed}, {"parallel_tool_calls": False}, {"temperature": 0.3, "seed": 3, "parallel_tool_calls": False}):
+            body = self.strict(**more)
+            j = S.json(CHAT, body)
+            message = j["choices"][0]["message"]
+            self.assertNotIn("ignored", j)
+            calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]]
+            self.check_strict(message)
+            alone = S.json(CHAT, {**body, "speculative": {"mode": "off"}})["choices"][0]["message"]
+            self.assertEqual((alone["content"], [(c["function"]["name"], c["function"]["arguments"]) for c in alone["tool_calls"]]), (message["content"], calls))
+            if "tools" not in more:
+                self.assertEqual((len(calls), j["choices"][0]["finish_reason"]), (1, "tool_calls"))
+            deltas = [d for p in streamed(body)[:-1] if p["choices"] for d in p["choices"][0]["delta"].get("tool_calls") or []]
+            self.assertEqual("".join(d["function"].get("arguments") or "" for d in deltas), "".join(a for _, a in calls))
+
+    def test_strict_leaves_text_alone(self):
+        for more in ({}, {"temperature": 1, "seed": 8}, {"stop": ["\n"]}):
+            body = chat("def add(a, b):", max_tokens=80, ignore_eos=True, **more)
+            self.assertEqual(text_of(S.json(CHAT, {**body, "tools": self.strict()["tools"]})), text_of(S.json(CHAT, {**body, "tools": self.strict(False)["tools"]})))
+
+    def test_strict_beside_forms(self):
+        j = S.json(CHAT, self.strict(tool_choice="required"))              # what comes after the forced call is held as well
+        self.check_strict(j["choices"][0]["message"])
+        j = S.json(CHAT, self.strict(grammar='root ::= "no"'))
+        self.assertEqual(text_of(j), "no")
+        bad = {**WEATHER["function"], "strict": True, "parameters": {"type": "object", "properties": {"a": {"type": "integer", "not": {}}}}}
+        status, _, body = S.post(CHAT, chat("a", tools=[{"type": "function", "function": bad}]))
+        self.assertEqual((status, json.loads(body)["error"]["param"]), (400, "tools"))
+        self.assertIn("#/properties/a/not", json.loads(body)["error"]["message"])
+
+    def test_forced_call_may_be_followed(self):
+        server = Server("--tool-format", "laguna")                         # its closing mark is part of the form; the turn goes on all the same
+        try:
+            body = chat("What now?", max_tokens=120, ignore_eos=True, tools=[WEATHER], tool_choice="required")
+            more = server.json(CHAT, body)["choices"][0]
+            one = server.json(CHAT, {**body, "parallel_tool_calls": False})["choices"][0]
+            self.assertEqual((more["finish_reason"], one["finish_reason"]), ("length", "tool_calls"))
+            for c in (more, one):
+                self.valid("get_weather", json.loads(c["message"]["tool_calls"][0]["function"]["arguments"]))
+        finally:
+            self.assertEqual(server.stop(), 0)
+
     def test_none_and_unknown(self):
         j = S.json(CHAT, chat("What now?", max_tokens=30, tools=[WEATHER], tool_choice="none"))
         self.assertFalse(j["choices"][0]["message"].get("tool_calls"))

@@ -226,13 +226,6 @@ const Field *fields_all(size_t *n)
     return TABLE;
 }
 
-const Field *fields_find(Dialect d, const char *path)
-{
-    for (size_t i = 0; i < N_TABLE; i++)
-        if ((TABLE[i].dialects & 1u << d) && strcmp(TABLE[i].path, path) == 0) return &TABLE[i];
-    return NULL;
-}
-
 void fields_ignore(Request *q, const char *format, ...)
 {
     char name[256];

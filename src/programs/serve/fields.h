@@ -22,8 +22,6 @@ typedef struct {
 
 /* The whole table, n entries, in the order in which they are put: where two name the same thing, the later one wins. */
 const Field *fields_all(size_t *n);
-/* The field of that name in a dialect; NULL: unknown. */
-const Field *fields_find(Dialect d, const char *path);
 
 /* Checks the body, puts the simple values into q, and names in q->ignored what has no effect. False: *e. */
 bool fields_read(Request *q, const json_t *body, HttpError *e);

@@ -19,11 +19,12 @@ struct Forms {
     pthread_mutex_t lock;
     const rt_engine *g;
     ReplyStyle style;
-    TokenTrie *trie, *call_trie;                   /* made when first needed; call_trie: with the marker inside calls, where there is one */
-    int32_t    inner_id;
-    const char *inner;
+    TokenTrie *trie, *call_trie;                   /* made when first needed; call_trie: with the marks of calls, where they are tokens */
+    MarkToken  mark[MARK_TOKENS_MAX]; size_t n_marks;
     Form      *kept[FORMS_KEPT];                   /* newest first */
 };
+
+static int32_t token_of(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
 
 Forms *forms_new(const rt_engine *g, ReplyStyle style)
 {
@@ -31,8 +32,7 @@ Forms *forms_new(const rt_engine *g, ReplyStyle style)
     if (!f) return NULL;
     f->g = g;
     f->style = style;
-    f->inner = reply_inner_marker(style.calls);
-    f->inner_id = f->inner ? rt_token_find(g, f->inner, strlen(f->inner)) : -1;
+    f->n_marks = reply_mark_tokens(f->mark, style, token_of, (void *) g);
     pthread_mutex_init(&f->lock, NULL);
     return f;
 }
@@ -73,19 +73,22 @@ void form_release(Form *x)
 static const char *bytes_of(void *ud, int32_t id, size_t *n) { return rt_token_bytes(((Forms *) ud)->g, id, n); }
 static bool ends(void *ud, int32_t id) { return rt_token_ends(((Forms *) ud)->g, id); }
 
-static const char *call_bytes_of(void *ud, int32_t id, size_t *n)
+static const char *mark_of(void *ud, int32_t id, size_t *n)
 {
-    Forms *f = ud;
-    if (id != f->inner_id) return bytes_of(ud, id, n);
-    *n = strlen(f->inner);
-    return f->inner;
+    const Forms *f = ud;
+    for (size_t i = 0; i < f->n_marks; i++)
+        if (f->mark[i].id == id) {
+            *n = f->mark[i].n;
+            return f->mark[i].bytes;
+        }
+    return NULL;
 }
 
 static Status trie_for(TokenTrie **out, Forms *f, bool call, Error *err)
 {
-    bool own = call && f->inner_id >= 0;
+    bool own = call && f->n_marks > 0;
     TokenTrie **at = own ? &f->call_trie : &f->trie;
-    TokenSource from = { f, own ? call_bytes_of : bytes_of, ends };
+    TokenSource from = { f, bytes_of, ends, own ? mark_of : NULL };
     if (!*at) TRY(token_trie_open(at, (int32_t) property(f->g, "model.vocab"), &from, err));
     *out = *at;
     return ST_OK;
@@ -94,11 +97,17 @@ static Status trie_for(TokenTrie **out, Forms *f, bool call, Error *err)
 /* ---- making one ---- */
 
 /* What the form is made from, as text: kind, format, names, tools or schema or grammar. */
-static char *key_of(const Forms *f, const Request *q, const char *kind, size_t *n)
+typedef enum { FORM_NONE, FORM_CALL, FORM_HELD, FORM_SCHEMA, FORM_GRAMMAR } FormKind;
+
+static char *key_of(const Forms *f, const Request *q, FormKind kind, size_t *n)
 {
-    json_t *j = json_pack("{s:s s:i s:s? s:O? s:s?}", "kind", kind, "calls", (int) f->style.calls, "name", q->call_choice == CALL_NAMED ? q->call_name : NULL, "of",
-                          strcmp(kind, "call") == 0 ? q->tools : strcmp(kind, "schema") == 0 ? q->schema : NULL, "grammar", strcmp(kind, "grammar") == 0 ? q->grammar : NULL);
-    char *s = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    bool calls = kind == FORM_CALL || kind == FORM_HELD;
+    json_t *strict = json_array();
+    for (size_t i = 0; kind == FORM_HELD && i < q->n_tool; i++) json_array_append_new(strict, json_boolean(q->tool[i].strict));
+    json_t *j = json_pack("{s:i s:i s:o s:s? s:O? s:s?}", "kind", (int) kind, "calls", (int) f->style.calls, "strict", strict, "name",
+                          q->call_choice == CALL_NAMED ? q->call_name : NULL, "of", calls ? q->tools : kind == FORM_SCHEMA ? q->schema : NULL, "grammar",
+                          kind == FORM_GRAMMAR ? q->grammar : NULL);
+    char *s = j && json_array_size(strict) == (kind == FORM_HELD ? q->n_tool : 0) ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     *n = s ? strlen(s) : 0;
     return s;
@@ -125,16 +134,25 @@ static void keep(Forms *f, Form *x)
     x->users++;
 }
 
-static Status compile(Form *x, const Forms *f, const Request *q, bool call, Error *err)
+static Status compile_held(Form *x, const Forms *f, const Request *q, Error *err)
+{
+    bool *strict = calloc(q->n_tool, sizeof *strict);
+    if (!strict) return fail(err, ST_MEMORY, "out of memory");
+    for (size_t i = 0; i < q->n_tool; i++) strict[i] = q->tool[i].strict;
+    Status st = held_calls(&x->grammar, f->style, q->tools, strict, err);
+    free(strict);
+    return st;
+}
+
+static Status compile(Form *x, const Forms *f, const Request *q, FormKind kind, Error *err)
 {
     const char *field = q->constraint_field ? q->constraint_field : "response_format";
-    if (call) {
-        TRY(forced_call(&x->call, f->style.calls, q->tools, &q->call_name, q->call_choice == CALL_NAMED ? 1 : 0, err));
-        x->grammar = x->call.grammar;
-        return ST_OK;
-    }
-    if (q->constraint == CONSTRAINT_SCHEMA) return grammar_schema(&x->grammar, q->schema, field, err);
-    return grammar_parse(&x->grammar, q->grammar, strlen(q->grammar), field, err);
+    if (kind == FORM_HELD) return compile_held(x, f, q, err);
+    if (kind == FORM_SCHEMA) return grammar_schema(&x->grammar, q->schema, field, err);
+    if (kind == FORM_GRAMMAR) return grammar_parse(&x->grammar, q->grammar, strlen(q->grammar), field, err);
+    TRY(forced_call(&x->call, f->style.calls, q->tools, &q->call_name, q->call_choice == CALL_NAMED ? 1 : 0, err));
+    x->grammar = x->call.grammar;
+    return ST_OK;
 }
 
 static bool refused(HttpError *e, Status st, const Error *err, const char *field)
@@ -142,14 +160,13 @@ static bool refused(HttpError *e, Status st, const Error *err, const char *field
     return http_fail(e, st == ST_MEMORY ? 500 : 400, NULL, field, "%s", err->text);
 }
 
-bool form_of(Form **out, Forms *f, const Request *q, HttpError *e)
+static bool make(Form **out, Forms *f, const Request *q, FormKind kind, HttpError *e)
 {
-    bool call = q->tools && json_array_size(q->tools) > 0 && (q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED);
-    const char *kind = call ? "call" : q->constraint == CONSTRAINT_SCHEMA ? "schema" : "grammar", *field = call ? "tools" : q->constraint_field;
+    const char *field = kind == FORM_CALL || kind == FORM_HELD ? "tools" : q->constraint_field;
     Error err = { 0 };
     size_t n;
     *out = NULL;
-    if (!call && q->constraint == CONSTRAINT_NONE) return true;
+    if (kind == FORM_NONE) return true;
     char *key = key_of(f, q, kind, &n);
     if (!key) return http_fail(e, 500, NULL, NULL, "out of memory");
     pthread_mutex_lock(&f->lock);
@@ -165,11 +182,12 @@ bool form_of(Form **out, Forms *f, const Request *q, HttpError *e)
         return http_fail(e, 500, NULL, NULL, "out of memory");
     }
     *x = (Form) { .forms = f, .key = key, .n_key = n, .users = 1 };
-    Status st = compile(x, f, q, call, &err);
+    Status st = compile(x, f, q, kind, &err);
     TokenTrie *trie = NULL;
     pthread_mutex_lock(&f->lock);
-    if (st == ST_OK) st = trie_for(&trie, f, call, &err);
+    if (st == ST_OK) st = trie_for(&trie, f, kind == FORM_CALL || kind == FORM_HELD, &err);
     if (st == ST_OK) st = grammar_masks_open(&x->masks, x->grammar, trie, 0, &err);
+    if (st == ST_OK && kind == FORM_HELD) grammar_masks_endless(x->masks);
     if (st == ST_OK) {
         keep(f, x);
         *out = x;
@@ -180,6 +198,19 @@ bool form_of(Form **out, Forms *f, const Request *q, HttpError *e)
     return st == ST_OK || refused(e, st, &err, field);
 }
 
+bool form_of(Form **out, Forms *f, const Request *q, HttpError *e)
+{
+    bool call = q->n_tool > 0 && (q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED);
+    return make(out, f, q, call ? FORM_CALL : q->constraint == CONSTRAINT_SCHEMA ? FORM_SCHEMA : q->constraint != CONSTRAINT_NONE ? FORM_GRAMMAR : FORM_NONE, e);
+}
+
+bool form_of_calls(Form **out, Forms *f, const Request *q, HttpError *e)
+{
+    bool strict = false;
+    for (size_t i = 0; i < q->n_tool; i++) strict |= q->tool[i].strict;
+    return make(out, f, q, strict && q->call_choice != CALL_NONE && f->style.calls != CALLS_NONE ? FORM_HELD : FORM_NONE, e);
+}
+
 GrammarText *form_text(Form *x, int32_t n_max)
 {
     GrammarText *t = NULL;
@@ -187,4 +218,5 @@ GrammarText *form_text(Form *x, int32_t n_max)
 }
 
 const char *form_open(const Form *x) { return x->call.open; }
+bool        form_ends_turn(const Form *x) { return !x->call.open || x->call.ends_turn; }
 const char *form_close(const Form *x) { return x->call.open ? x->call.close : NULL; }

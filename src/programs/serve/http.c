@@ -141,14 +141,6 @@ void exchange_reply(Exchange *x, int status, const char *type, char *body, size_
     else exchange_drop(x);
 }
 
-bool exchange_answered(Exchange *x)
-{
-    pthread_mutex_lock(&x->lock);
-    bool yes = x->answered;
-    pthread_mutex_unlock(&x->lock);
-    return yes;
-}
-
 void exchange_drop(Exchange *x)
 {
     pthread_mutex_lock(&x->lock);

@@ -78,7 +78,6 @@ void exchange_reply(Exchange *x, int status, const char *type, char *body, size_
 /* An error in the shape of the route's dialect; as http_fail, without a field. */
 void exchange_error(Exchange *x, int status, const char *code, const char *format, ...) __attribute__((format(printf, 4, 5)));
 void exchange_refuse(Exchange *x, const HttpError *e);
-bool exchange_answered(Exchange *x);               /* a reply or a stream has been begun */
 
 /* A stream: the headers go out now. Bytes that the client has not read yet wait in memory: a producer looks at exchange_unread and waits. */
 void   exchange_stream(Exchange *x, const char *type);

@@ -23,8 +23,9 @@ typedef struct {
     Place    place[RT_MARKS]; int32_t n_place;     /* where it is to be remembered */
 } JobPrompt;
 
-/* What a choice's text has to be, from where its reasoning is over: nothing, one form, or a forced call around one (reply_tools.h). */
-typedef enum { SHAPE_FREE, SHAPE_WAITS, SHAPE_FORM, SHAPE_OVER } Shape;
+/* What a choice's text has to be, from where its reasoning is over: nothing, one form, or a forced call around one (reply_tools.h); HELD: free
+ * text in which calls are held to their form. A form may be followed by that. */
+typedef enum { SHAPE_FREE, SHAPE_WAITS, SHAPE_FORM, SHAPE_HELD, SHAPE_OVER } Shape;
 typedef enum { CHOICE_WAITING, CHOICE_RUNNING, CHOICE_DONE } ChoiceState;
 
 /* One of the answers of a job, in a session while it runs. */
@@ -37,7 +38,7 @@ typedef struct {
     bool        reads;                             /* it is not yet computed */
     Reply      *reply;
     Shape       shape;
-    GrammarText *text;                             /* of SHAPE_FORM */
+    GrammarText *text, *held;                      /* of SHAPE_FORM, of SHAPE_HELD */
     int32_t     limit;                             /* tokens at most, those that were forced among them */
     bool        to_context;                        /* the limit is the context's end */
     int32_t     fed;                               /* tokens given to the decoder */
@@ -61,7 +62,7 @@ struct Job {
     Answer     *answer;
     JobPrompt  *prompt; int32_t n_prompt;
     Choice     *choice; int32_t n_choice, n_done, n_started;
-    Form       *form;                              /* NULL: none */
+    Form       *form, *calls;                      /* NULL: none; calls: of SHAPE_HELD */
     int32_t     call_marker;                       /* the token that opens a call instead of the form; -1: none */
     rt_bias     bias[300]; int32_t n_bias;
     char        handle[96];                        /* of this turn, for clients that bring it back; "": none */

@@ -22,7 +22,8 @@ static void reply_text(Exchange *x, int status, const char *text)
     exchange_reply(x, status, NULL, s, s ? strlen(s) : 0);
 }
 
-bool server_ready(Server *s, Exchange *x)
+/* True; or the exchange has been answered: the model is loading, or the server is about to end. */
+static bool server_ready(Server *s, Exchange *x)
 {
     if (s->state == SERVER_READY) return true;
     if (s->state == SERVER_LOADING) exchange_error(x, 503, "loading", "Loading model");
@@ -105,6 +106,29 @@ static void metrics(void *ud, Exchange *x)
     MetricsNow now = { queue_waiting(s->queue), e.running, http_connections(s->http), s->ctx, e.used, s->o.parallel };
     char *text = metrics_text(s->metrics, &now, s->cache, &n);
     exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
+}
+
+/* As llama.cpp's servers tell it, and what speculation brought. */
+static void slots(void *ud, Exchange *x)
+{
+    Server *s = ud;
+    if (!server_ready(s, x)) return;
+    RunnerSlot *slot = calloc(RUNNER_SLOTS_MAX, sizeof *slot);
+    json_t *list = slot ? json_array() : NULL;
+    int32_t n = slot ? runner_slots(s->runner, slot) : 0;
+    for (int32_t i = 0; i < n; i++) {
+        const RunnerSlot *r = &slot[i];
+        json_t *one = json_pack("{s:i s:i s:b s:s s:i}", "id", (int) i, "n_ctx", (int) s->ctx, "is_processing", r->busy, "state",
+                                !r->busy ? "idle" : r->reads ? "prefill" : "decode", "n_tokens", (int) r->held);
+        if (r->busy)
+            json_object_update_new(one, json_pack("{s:s s:s s:i s:i s:f s:{s:i s:b} s:{s:i s:i s:b}}", "request", r->id, "model", r->model, "n_prompt_tokens", (int) r->prompt,
+                                                  "n_prompt_tokens_processed", (int) r->read, "accept_length", r->accept_length, "params", "n_predict",
+                                                  (int) (r->generated + r->left), "stream", r->stream, "next_token", "n_decoded", (int) r->generated, "n_remain",
+                                                  (int) r->left, "has_next_token", r->left > 0));
+        json_array_append_new(list, one);
+    }
+    free(slot);
+    reply_json(x, list ? 200 : 500, list);
 }
 
 /* ---- tokens ---- */
@@ -287,6 +311,7 @@ static const Route routes[] = {
     { "/v1/models/*", METHOD_GET, 0, CHAT, model },
     { "/props", METHOD_GET, 0, CHAT, props },
     { "/metrics", METHOD_GET, ROUTE_METRICS, CHAT, metrics },
+    { "/slots", METHOD_GET, 0, CHAT, slots },
     { "/cache", METHOD_GET, 0, CHAT, cache },
     { "/tokenize", METHOD_POST, 0, CHAT, tokenize },
     { "/detokenize", METHOD_POST, 0, CHAT, detokenize },

@@ -214,6 +214,7 @@ void job_free(Job *j)
     for (int32_t i = 0; j->choice && i < j->n_choice; i++) {
         reply_close(j->choice[i].reply);
         grammar_text_close(j->choice[i].text);
+        grammar_text_close(j->choice[i].held);
         free(j->choice[i].token);
     }
     for (int32_t i = 0; j->prompt && i < j->n_prompt; i++) {
@@ -223,6 +224,7 @@ void job_free(Job *j)
     free(j->choice);
     free(j->prompt);
     form_release(j->form);
+    form_release(j->calls);
     answer_free(j->answer);
     request_free(j->q);
     if (j->x) exchange_release(j->x);
@@ -340,7 +342,7 @@ static bool choices(Job *j, HttpError *e)
         int32_t room = s->ctx - c->prompt->n;
         c->to_context = q->max_tokens < 0 || q->max_tokens > room;
         c->limit = c->to_context ? room : (int32_t) q->max_tokens;
-        c->shape = j->form ? SHAPE_WAITS : SHAPE_FREE;
+        c->shape = j->form || j->calls ? SHAPE_WAITS : SHAPE_FREE;
         if (!open_reply(c, e)) return false;
     }
     return true;
@@ -371,7 +373,7 @@ static bool read_request(Job *j, json_t *body, HttpError *e)
     RequestHeaders h = { exchange_header(j->x, "anthropic-beta") };
     if (!request_read(&j->q, exchange_route(j->x)->dialect, body, &h, &s->defaults, e)) return false;
     if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0) j->bias[j->n_bias++] = (rt_bias) { call_opener(s), -INFINITY };
-    if (!biases(j, e) || !prompts(j, e) || !form_of(&j->form, s->forms, j->q, e)) return false;
+    if (!biases(j, e) || !prompts(j, e) || !form_of(&j->form, s->forms, j->q, e) || !form_of_calls(&j->calls, s->forms, j->q, e)) return false;
     bool calls = j->q->tools && json_array_size(j->q->tools) > 0 && j->q->call_choice == CALL_AUTO;
     j->call_marker = calls ? call_opener(s) : -1;
     replay_handle(j->handle, j->q);

@@ -74,9 +74,9 @@ typedef struct { const char *text; size_t n; int32_t *ids; size_t n_ids; } Reque
 typedef struct { int32_t id; const char *text; size_t n; float add; } RequestBias;
 
 /* A declared function. name is what the model reads and writes; the client's call has wire_name, in wire_namespace if not NULL, and for
- * TOOL_CUSTOM one text, the argument `input`. TOOL_SHELL: Responses' local_shell, whose arguments are its action. */
+ * TOOL_CUSTOM one text, the argument `input`. TOOL_SHELL: Responses' local_shell, whose arguments are its action. strict: they are always valid. */
 typedef enum { TOOL_FUNCTION, TOOL_CUSTOM, TOOL_SHELL } ToolKind;
-typedef struct { ToolKind kind; const char *name, *wire_name, *wire_namespace; } RequestTool;
+typedef struct { ToolKind kind; const char *name, *wire_name, *wire_namespace; bool strict; } RequestTool;
 
 typedef enum { CALL_AUTO, CALL_NONE, CALL_REQUIRED, CALL_NAMED } CallChoice;
 typedef enum { CONSTRAINT_NONE, CONSTRAINT_SCHEMA, CONSTRAINT_GRAMMAR } ConstraintKind;

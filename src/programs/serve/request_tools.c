@@ -53,13 +53,12 @@ static bool add_function(Reader *r, const json_t *given, const char *parameters_
     if (!name) return refuse(r, p.s, "%s is missing", p.s);
     const json_t *parameters = json_object_get(given, parameters_key);
     if (parameters && !json_is_null(parameters) && !json_is_object(parameters)) return refuse(r, at.s, "%s is not an object", at.s);
-    if (json_is_true(json_object_get(given, "strict"))) fields_ignore(r->q, "%s.strict", path);
     name_others(r, given, path, strcmp(parameters_key, "parameters") == 0 ? "type|name|description|strict|cache_control|parameters" : "type|name|description|strict|cache_control|input_schema");
     json_t *f = keep(r, json_object());
     keep_in(r, f, "name", joined_name(r, namespace_, name));
     if (description) keep_in(r, f, "description", json_string(description));
     if (json_is_object(parameters)) keep_in(r, f, "parameters", json_deep_copy(parameters));
-    return add_tool(r, (RequestTool) { .kind = TOOL_FUNCTION, .wire_name = name, .wire_namespace = namespace_ }, f, path);
+    return add_tool(r, (RequestTool) { .kind = TOOL_FUNCTION, .wire_name = name, .wire_namespace = namespace_, .strict = json_is_true(json_object_get(given, "strict")) }, f, path);
 }
 
 /* A tool that takes any text: a function with one parameter of that name. */

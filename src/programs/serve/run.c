@@ -139,14 +139,15 @@ void run_usage(const Choice *c, const rt_session *s, AnswerUsage *u)
 
 /* ---- drawing ---- */
 
-/* In form: the grammar's text, or a call in its place, which only the very first token can begin. */
+/* In form: the grammar's text, or a call in its place, which only the very first token can begin. Such a call is held where calls are. */
 static bool mask(void *ud, const int32_t *path, size_t n, uint32_t *bits)
 {
     Choice *c = ud;
     int32_t marker = c->job->call_marker;
+    if (c->shape == SHAPE_HELD) return grammar_text_mask(c->held, path, n, bits);
     if (c->shape != SHAPE_FORM) return false;
     bool first = marker >= 0 && grammar_text_length(c->text) == 0;
-    if (first && n > 0 && path[0] == marker) return false;
+    if (first && n > 0 && path[0] == marker) return c->held && grammar_text_mask(c->held, path, n, bits);
     if (!grammar_text_mask(c->text, path, n, bits)) return false;
     if (first && n == 0) bits[marker / 32] |= 1u << marker % 32;
     return true;
@@ -220,8 +221,10 @@ static RunState force(Choice *c, rt_session *s, const int32_t *text, size_t n_te
         memcpy(all + n_text, t, (size_t) n * sizeof *all);
         take_stats(c, s);
         st = note_prompt(c, s, all, n_text + (size_t) n, e);
-        for (int32_t i = 0; st == RUN_GOES_ON && i < n && reply_stop(c->reply) == REPLY_GO; i++)
+        for (int32_t i = 0; st == RUN_GOES_ON && i < n && reply_stop(c->reply) == REPLY_GO; i++) {
             if (!feed(c, t[i], false, NULL)) st = out_of_memory(e) ? RUN_OVER : RUN_FAILED;
+            if (c->shape == SHAPE_HELD) grammar_text_append(c->held, t[i]);        /* the end of reasoning, which is free */
+        }
         if (st == RUN_GOES_ON && !set_sampling(c, s)) st = session_failed(s, e);
     } else if (t && all) {
         st = over(c, s, at_limit(c));
@@ -245,17 +248,29 @@ static RunState force_here(Choice *c, rt_session *s, const char *forced, HttpErr
     return c->fed >= c->limit ? over(c, s, at_limit(c)) : RUN_GOES_ON;
 }
 
+/* held: after a form, or where there is none; and beside one in whose place there may be a call. */
+static bool begin_held(Choice *c, HttpError *e)
+{
+    const Job *j = c->job;
+    if (j->calls) c->held = form_text(j->calls, j->server->ctx);
+    return !j->calls || c->held || out_of_memory(e);
+}
+
 static bool begin_form(Choice *c, HttpError *e)
 {
-    c->text = form_text(c->job->form, c->job->server->ctx);
-    c->shape = SHAPE_FORM;
-    return c->text || out_of_memory(e);
+    const Job *j = c->job;
+    c->shape = j->form ? SHAPE_FORM : SHAPE_HELD;
+    if ((!j->form || j->call_marker >= 0) && !begin_held(c, e)) return false;
+    if (j->form) c->text = form_text(j->form, j->server->ctx);
+    return !j->form || c->text || out_of_memory(e);
 }
+
+static const char *opening(const Job *j) { return j->form ? form_open(j->form) : NULL; }
 
 /* The reasoning is over, if there was any: now the form counts. */
 static RunState enter_form(Choice *c, rt_session *s, HttpError *e)
 {
-    const char *open = form_open(c->job->form);
+    const char *open = opening(c->job);
     RunState st = open ? force_here(c, s, open, e) : RUN_GOES_ON;
     if (st != RUN_GOES_ON) return st;
     return begin_form(c, e) ? RUN_GOES_ON : RUN_FAILED;
@@ -263,10 +278,17 @@ static RunState enter_form(Choice *c, rt_session *s, HttpError *e)
 
 static RunState leave_form(Choice *c, rt_session *s, HttpError *e)
 {
-    const char *close = form_close(c->job->form);
+    const Form *form = c->job->form;
     c->shape = SHAPE_OVER;
-    if (!close || !*close) return over(c, s, FINISH_STOP);
-    return force_here(c, s, close, e);
+    if (form_ends_turn(form)) return over(c, s, FINISH_STOP);
+    if (*form_close(form)) {
+        RunState st = force_here(c, s, form_close(form), e);
+        if (st != RUN_GOES_ON) return st;
+    } else if (c->fed >= c->limit) {
+        return over(c, s, at_limit(c));
+    }
+    if (c->job->calls) c->shape = SHAPE_HELD;
+    return begin_held(c, e) ? RUN_GOES_ON : RUN_FAILED;
 }
 
 /* Three equal pieces of 8 to 64 tokens at the end, one after the other. */
@@ -308,7 +330,11 @@ RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *blo
                 http_fail(e, 500, NULL, NULL, "token %d does not follow the grammar", id);
                 return RUN_FAILED;
             }
-            c->shape = SHAPE_OVER;                 /* a call in place of the form: what follows it was drawn without a mask */
+            c->shape = c->held ? SHAPE_HELD : SHAPE_OVER;      /* a call in place of the form: what follows it was drawn without the form's mask */
+        }
+        if (c->shape == SHAPE_HELD && !grammar_text_append(c->held, id)) {
+            http_fail(e, 500, NULL, NULL, "token %d does not follow the form of calls", id);
+            return RUN_FAILED;
         }
         if (!feed(c, id, i + 1 < block->n, lp ? &lp[i] : NULL)) return out_of_memory(e) ? RUN_OVER : RUN_FAILED;
         if (reply_stop(c->reply) != REPLY_GO) return stopped(c, s, before);
@@ -334,7 +360,7 @@ RunState run_block(Choice *c, const Bench *b, rt_session *s, const rt_block *blo
     }
     if (block->status == RT_END) return over(c, s, at_limit(c));
     if (block->status < 0) {
-        const char *why = c->shape == SHAPE_FORM ? grammar_text_trouble(c->text) : NULL;
+        const char *why = c->shape == SHAPE_FORM ? grammar_text_trouble(c->text) : c->shape == SHAPE_HELD ? grammar_text_trouble(c->held) : NULL;
         http_fail(e, block->status == RT_ENOTOKEN ? 400 : 500, NULL, NULL, "%s%s%s", rt_session_error(s), why ? ": " : "", why ? why : "");
         return RUN_FAILED;
     }
@@ -422,8 +448,8 @@ static RunState first_tokens(Choice *c, rt_session *s, HttpError *e)
     const JobPrompt *p = c->prompt;
     ThinkFormat think = j->server->style.think;
     if (c->shape != SHAPE_WAITS || reply_mode(c->reply) != REPLY_IN_TEXT) return note_prompt(c, s, p->t, (size_t) p->n, e);
-    if (j->q->thinking == THINK_ON && think != THINK_NONE && j->q->dialect != DIALECT_COMPLETIONS) return force(c, s, p->t, (size_t) p->n, opener[think], e);
-    const char *open = form_open(j->form);
+    if (j->form && j->q->thinking == THINK_ON && think != THINK_NONE && j->q->dialect != DIALECT_COMPLETIONS) return force(c, s, p->t, (size_t) p->n, opener[think], e);
+    const char *open = opening(j);
     RunState st = open ? force(c, s, p->t, (size_t) p->n, open, e) : note_prompt(c, s, p->t, (size_t) p->n, e);
     return st == RUN_GOES_ON && !begin_form(c, e) ? RUN_FAILED : st;
 }
@@ -450,7 +476,7 @@ RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e)
     if (st != RUN_GOES_ON) return st;
     rt_speculate(s, q->spec_budget != 0);
     rt_logprobs_set(s, q->logprobs ? q->top_logprobs : -1);
-    rt_allow(s, c->job->form ? mask : NULL, c);
+    rt_allow(s, c->job->form || c->job->calls ? mask : NULL, c);
     st = first_tokens(c, s, e);
     if (st != RUN_GOES_ON) return st;
     rt_stats_get(s, &stats);

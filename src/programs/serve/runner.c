@@ -1,5 +1,6 @@
 #include "programs/serve/runner.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "programs/serve/run.h"
 #include "programs/serve/store.h"
 
-enum { SLOTS_MAX = 64, UNREAD_MAX = 1 << 20 };
+enum { SLOTS_MAX = RUNNER_SLOTS_MAX, UNREAD_MAX = 1 << 20 };
 static const double QUEUED_QUIETLY = 10, EVENT_EVERY = 60, LOOK_EVERY = 0.02;
 
 typedef struct { rt_session *s; Choice *choice; Histories history; uint64_t used, read; } Slot;       /* used, read: when, as counts */
@@ -25,6 +26,8 @@ struct Runner {
     Slot    *reader;                               /* of the pass: whose prompt chunk it holds; NULL: none */
     double   looked;
     _Atomic int32_t running, used, jobs;
+    pthread_mutex_t lock;
+    RunnerSlot seen[SLOTS_MAX];                    /* with the lock, by whoever asks */
 };
 
 /* ---- ends ---- */
@@ -451,16 +454,46 @@ static void pass(Runner *e)
     choice_ended(e, c, RUN_OVER, NULL);
 }
 
+static void see(RunnerSlot *out, const Slot *slot)
+{
+    const int32_t *text;
+    const Choice *c = slot->choice;
+    *out = (RunnerSlot) { .busy = c != NULL, .held = (int32_t) rt_session_text(slot->s, &text) };
+    if (!c) return;
+    rt_stats now = { 0 };
+    if (c->noted) rt_stats_get(slot->s, &now);
+    int64_t passes = c->past.passes + now.passes, generated = c->past.generated + now.generated;
+    out->reads = c->reads;
+    out->stream = c->job->q->stream;
+    out->prompt = c->prompt->n;
+    out->read = c->reads ? c->done : c->prompt->n;
+    out->generated = c->fed;
+    out->left = c->limit - c->fed;
+    out->accept_length = passes > 0 ? (double) generated / (double) passes : 0;
+    snprintf(out->id, sizeof out->id, "%s", answer_id(c->job->answer));
+    snprintf(out->model, sizeof out->model, "%s", c->job->q->model ? c->job->q->model : "");
+}
+
 static void count(Runner *e)
 {
     int32_t running = 0, used = 0;
-    const int32_t *text;
+    pthread_mutex_lock(&e->lock);
     for (int32_t i = 0; i < e->n_slots; i++) {
-        running += e->slot[i].choice != NULL;
-        used += (int32_t) rt_session_text(e->slot[i].s, &text);
+        see(&e->seen[i], &e->slot[i]);
+        running += e->seen[i].busy;
+        used += e->seen[i].held;
     }
+    pthread_mutex_unlock(&e->lock);
     e->running = running;
     e->used = used;
+}
+
+int32_t runner_slots(Runner *e, RunnerSlot out[RUNNER_SLOTS_MAX])
+{
+    pthread_mutex_lock(&e->lock);
+    memcpy(out, e->seen, sizeof *out * (size_t) e->n_slots);
+    pthread_mutex_unlock(&e->lock);
+    return e->n_slots;
 }
 
 void runner_run(Runner *e)
@@ -499,6 +532,7 @@ bool runner_open(Runner **out, Server *s)
     rt_step_options st = program_step_options(&s->o);
     *out = e;
     if (!e) return complain(&s->o, "out of memory") == EXIT_FINE;
+    pthread_mutex_init(&e->lock, NULL);
     e->server = s;
     e->line_end = &e->line;
     e->n_slots = s->o.parallel;
@@ -516,5 +550,6 @@ void runner_close(Runner *e)
     if (!e) return;
     for (int32_t i = 0; i < e->n_slots; i++) rt_session_free(e->slot[i].s);
     rt_step_free(e->bench.step);
+    pthread_mutex_destroy(&e->lock);
     free(e);
 }

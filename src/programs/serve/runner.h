@@ -19,4 +19,15 @@ bool runner_progress(Runner *e);                   /* after a layer of a pass; f
 typedef struct { int32_t running, used, jobs; } RunnerNow;         /* sessions that run, tokens that all hold, requests not over */
 void runner_now(const Runner *e, RunnerNow *out);  /* any thread */
 
+/* A session as it was before the present pass. held: tokens in it; the rest is of the request that runs in it. read: of its prompt; left: that
+ * it may still generate; accept_length: 0 before the first decoding pass. */
+typedef struct {
+    bool    busy, reads, stream;
+    int32_t held, prompt, read, generated, left;
+    double  accept_length;
+    char    id[64], model[513];                    /* of the answer; as the client named it */
+} RunnerSlot;
+enum { RUNNER_SLOTS_MAX = 64 };
+int32_t runner_slots(Runner *e, RunnerSlot out[RUNNER_SLOTS_MAX]); /* any thread; how many there are */
+
 #endif

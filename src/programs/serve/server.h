@@ -53,8 +53,6 @@ struct Server {
     int64_t     model_time;                        /* the file's, seconds since 1970 */
 };
 
-/* True; or the exchange has been answered: the model is loading, or the server is about to end. */
-bool server_ready(Server *s, Exchange *x);
 /* Unguessable bytes, as answer.h wants them. */
 void server_random(void *ud, void *out, size_t n);
 
