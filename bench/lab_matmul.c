@@ -216,7 +216,7 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
     void *act[MAX_LIST] = {0};
     int32_t parts[MAX_LIST], part[MAX_LIST];       /* many rows are multiplied in parts, as the backend does; the last may be short there */
     for (int i = 0; i < n_ns; i++) {
-        int32_t most = matmul_part_rows(form, cols);
+        int32_t most = matmul_part_rows(form, cols, matmul_part_bytes());
         parts[i] = (ns[i] + most - 1) / most;
         lab.n = part[i] = (ns[i] + parts[i] - 1) / parts[i];
         if (form != ACT_F32) {

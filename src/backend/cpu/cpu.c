@@ -196,6 +196,7 @@ Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
         return st;
     }
     c->threads = pool_threads(c->pool);
+    c->part_bytes = matmul_part_bytes();
     c->mm = matmul_kernels(level);
     c->rows = rows[level];
     c->att = att[level];

@@ -29,6 +29,7 @@ typedef struct {
     Backend              be;                       /* first: the table's Backend * is ours */
     Pool                *pool;
     int32_t              threads;
+    size_t               part_bytes;               /* matmul_part_bytes() */
     const MatmulKernels *mm;
     const RowKernels    *rows;
     const AttendKernels *att;

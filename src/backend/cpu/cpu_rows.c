@@ -99,7 +99,7 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     if (cpu_failed(c) || x->rows == 0) return;
     Product p = { .c = c, .n = n, .rows = x->rows, .y = y, .w = w, .x = x };
     for (int32_t j = 0; j < n; j++) {              /* parts of equal size */
-        int32_t most = matmul_part_rows(matmul_act_form(w[j]->type), x->cols), parts = (x->rows + most - 1) / most;
+        int32_t most = matmul_part_rows(matmul_act_form(w[j]->type), x->cols, c->part_bytes), parts = (x->rows + most - 1) / most;
         if ((x->rows + parts - 1) / parts < p.rows) p.rows = (x->rows + parts - 1) / parts;
     }
     while (!place_forms(&p, p.rows)) {

@@ -41,9 +41,10 @@ typedef enum { ACT_F32, ACT_Q32, ACT_Q256, ACT_COUNT } ActForm;
 ActForm matmul_act_form(Type t);
 size_t  matmul_act_bytes(ActForm form, int32_t n, int32_t cols);   /* ACT_F32: 0. cols a multiple of 32 or 256 */
 
-/* How many rows to multiply at once at most: every group of weights reads all of them again, and beyond this they would not stay in a
- * core's second-level cache. 16 to 64. */
-int32_t matmul_part_rows(ActForm form, int32_t cols);
+/* How many rows to multiply at once at most, 16 to 64: every group of weights reads all of them again, so they should stay within
+ * `cache` bytes, matmul_part_bytes(): half of a core's second-level cache. That one asks the system, which takes its time. */
+size_t  matmul_part_bytes(void);
+int32_t matmul_part_rows(ActForm form, int32_t cols, size_t cache);
 
 typedef struct {
     /* Rows [row0, row1) of x [n, cols] into act, which holds all n rows. */

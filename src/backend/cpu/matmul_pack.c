@@ -1,6 +1,7 @@
 #include "backend/cpu/matmul_layout.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 
@@ -40,10 +41,16 @@ size_t matmul_act_bytes(ActForm form, int32_t n, int32_t cols)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-int32_t matmul_part_rows(ActForm form, int32_t cols)
+size_t matmul_part_bytes(void)
 {
-    const size_t cache = 384 << 10, row = form == ACT_F32 ? sizeof(float) * (size_t)cols : matmul_act_bytes(form, 1, cols);
-    size_t rows = cache / row / 16 * 16;
+    const long least = 384 << 10, most = 1 << 20, half = sysconf(_SC_LEVEL2_CACHE_SIZE) / 2;   /* 0 or -1: unknown */
+    return (size_t)(half < least ? least : half > most ? most : half);
+}
+
+int32_t matmul_part_rows(ActForm form, int32_t cols, size_t cache)
+{
+    const size_t row = form == ACT_F32 ? sizeof(float) * (size_t)cols : matmul_act_bytes(form, 1, cols);
+    size_t rows = cache / row / 8 * 8;
     return rows < 16 ? 16 : rows > 64 ? 64 : (int32_t)rows;
 }
 

@@ -36,13 +36,21 @@ static const float *input(const ConvJob *job, const Slice *s, const StateLayer *
     return committed(job, s, l, job->width - 2 + n_path - back);
 }
 
+/* Rows lie so far apart that the processor does not see the next one coming: what this one's columns of a later row of x will be, and
+ * where its record goes, is asked for. */
 static void conv_rows(const ConvJob *job, const Slice *s, const StateLayer *l, int32_t n_path, int32_t c0, int32_t n, const float *w)
 {
+    enum { SOON = 2 };
+    const size_t ch = (size_t) job->channels;
     for (int32_t i = 0; i < s->n; i++) {
         const float *in[CONV_WIDTH_MAX];
         for (int32_t t = 0; t < job->width; t++) in[t] = input(job, s, l, n_path, i, job->width - 1 - t) + c0;
-        float *y = job->y + (size_t) (s->row0 + i) * (size_t) job->channels + c0;
+        float *y = job->y + (size_t) (s->row0 + i) * ch + c0;
+        const float *soon = job->x + (size_t) (s->row0 + (i + SOON < s->n ? i + SOON : i)) * ch + c0;
+        const float *record = s->kind == SLICE_TREE ? l->rec_x + (size_t) i * ch + c0 : soon;
         for (int32_t c = 0; c < n; c += LANES) {
+            __builtin_prefetch(soon + c);
+            __builtin_prefetch(record + c, 1);
             V acc = v_set(0);
             for (int32_t t = 0; t < job->width; t++)
                 acc = v_fma(v_load(w + t * CONV_CHANNELS + c), v_load_to(in[t] + c, n - c), acc);

@@ -22,8 +22,9 @@
 
 #include "backend/cpu/matmul_fast.h"
 
-/* GANG: groups that take turns (see Walk). METAS: of the step under way, of the one before and of the next, as a power of two. */
-enum { TILE = 16, SUMS = TILE * GROUP, GANG = 2, METAS = 4 };
+/* GANG: groups that take turns (see Walk). METAS: of the step under way, of the two before and of the next. JOBS: tiles under way, and those
+ * that wait to be added. */
+enum { TILE = 16, SUMS = TILE * GROUP, GANG = 2, METAS = 4, JOBS = 3 };
 
 /* Unpacked weights of a step, as the tiles read them. */
 typedef struct { uint8_t plane[2][64 * LINE]; } Planes;
@@ -94,7 +95,8 @@ INLINE __m512i fifth(__m512i low, __m512i high, int bit)
 
 INLINE __m512i sixth(__m512i low, __m512i high, int i)
 {
-    __m512i moved = i < 2 ? _mm512_slli_epi16(high, 4 - 2 * i) : _mm512_srli_epi16(high, 2 * i - 4);
+    const __m512i from = _mm512_set1_epi64((long long)(0x3830282018100800u + 0x0101010101010101u * ((60u + 2 * (unsigned)i) & 63)));
+    __m512i moved = i == 2 ? high : _mm512_multishift_epi64_epi8(from, high);
     return _mm512_ternarylogic_epi32(low, moved, _mm512_set1_epi8(48), 0xf8);
 }
 
@@ -191,8 +193,8 @@ INLINE void wide(uint8_t *line, __m512i code, Wide s)
     const __m512i low = _mm512_set1_epi16(0xff);
     __m512i even = _mm512_sub_epi16(_mm512_maddubs_epi16(code, s.even), s.offset);
     __m512i odd = _mm512_sub_epi16(_mm512_maddubs_epi16(code, s.odd), s.offset);
-    store(line, _mm512_ternarylogic_epi32(low, even, _mm512_slli_epi16(odd, 8), 0xca));                           /* low ? even : odd */
-    store(line + sizeof ((Planes *)0)->plane[0], _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(even, 8), odd, 0xca));
+    store(line, _mm512_ternarylogic_epi32(low, even, _mm512_bslli_epi128(odd, 1), 0xca));                         /* low ? even : odd */
+    store(line + sizeof ((Planes *)0)->plane[0], _mm512_ternarylogic_epi32(low, _mm512_bsrli_epi128(even, 1), odd, 0xca));
 }
 
 /* Q6_K, Q3_K */
@@ -259,40 +261,50 @@ static void tiles_open(int32_t rows)
 /* The compiler does not know that tile instructions read memory. */
 #define STORES_FIRST() __asm__ volatile("" ::: "memory")
 
-/* The tiles of a quarter of a block. Sums 0 and 1: planes of the rows at a0; 2 and 3: of those at a1, if it is not NULL. */
-INLINE void tiles_256(const Planes *w, const ActBlock256 *a0, const ActBlock256 *a1, int32_t k, const Type t)
+/* Sums S0 and S1 += the planes in tiles 6 and 7 times the activations in tile A. */
+#define MULTIPLY(S0, S1, A)                                                                                                                         \
+    do {                                                                                                                                            \
+        _tile_dpbsud(S0, A, 6);                                                                                                                     \
+        if (planes && sign) _tile_dpbssd(S1, A, 7);                                                                                                 \
+        else if (planes) _tile_dpbsud(S1, A, 7);                                                                                                    \
+    } while (0)
+
+/* The tiles of a quarter of a block, as one of the jobs that keep their sums in tiles 0 and 1 or, odd, in 2 and 3; or two of them: 0 and 1
+ * of the rows at a0, 2 and 3 of those at a1. */
+INLINE void tiles_256(const Planes *w, const ActBlock256 *a0, const ActBlock256 *a1, int32_t k, const bool odd, const bool two, const Type t)
 {
-    const bool two = t != T_Q2_K, sign = two && t != T_Q4_K && t != T_Q5_K;
+    const bool planes = t != T_Q2_K, sign = planes && t != T_Q4_K && t != T_Q5_K;
     const int stride = sizeof(ActBlock256);
     STORES_FIRST();
-    if (k == 0) {
+    if (k == 0 && !odd) {
         _tile_zero(0);
         _tile_zero(1);
+    }
+    if (k == 0 && (odd || two)) {
         _tile_zero(2);
         _tile_zero(3);
     }
     _tile_loadd(4, a0->q + 64 * k, stride);
     _tile_loadd(6, w->plane[0] + 16 * k * LINE, LINE);
-    _tile_dpbsud(0, 4, 6);
-    if (two) {
-        _tile_loadd(7, w->plane[1] + 16 * k * LINE, LINE);
-        if (sign) _tile_dpbssd(1, 4, 7);
-        else _tile_dpbsud(1, 4, 7);
-    }
-    if (!a1) return;
+    if (planes) _tile_loadd(7, w->plane[1] + 16 * k * LINE, LINE);
+    if (odd) MULTIPLY(2, 3, 4);
+    else MULTIPLY(0, 1, 4);
+    if (!two) return;
     _tile_loadd(5, a1->q + 64 * k, stride);
-    _tile_dpbsud(2, 5, 6);
-    if (two && sign) _tile_dpbssd(3, 5, 7);
-    else if (two) _tile_dpbsud(3, 5, 7);
+    MULTIPLY(2, 3, 5);
 }
 
-INLINE void tiles_256_end(Sums *sums, bool both_rows, const Type t)
+INLINE void tiles_256_end(Sums *sums, const bool odd, const bool two, const Type t)
 {
-    _tile_stored(0, (*sums)[0], LINE);
-    if (t != T_Q2_K) _tile_stored(1, (*sums)[1], LINE);
-    if (!both_rows) return;
-    _tile_stored(2, (*sums)[2], LINE);
-    if (t != T_Q2_K) _tile_stored(3, (*sums)[3], LINE);
+    const bool planes = t != T_Q2_K;
+    if (!odd) {
+        _tile_stored(0, (*sums)[0], LINE);
+        if (planes) _tile_stored(1, (*sums)[1], LINE);
+    }
+    if (odd || two) {
+        _tile_stored(2, (*sums)[two ? 2 : 0], LINE);
+        if (planes) _tile_stored(3, (*sums)[two ? 3 : 1], LINE);
+    }
 }
 
 /* -- adding the sums --------------------------------------------------------------------------------------------------------------------- */
@@ -368,7 +380,7 @@ static Chunk chunk_of(int32_t n)
 typedef struct {
     float   acc[GANG][CHUNK_ROWS * GROUP];
     uint8_t apart1[24 * LINE];                     /* a load that follows a store to the same place of another page waits for it */
-    Sums    sums[2];
+    Sums    sums[JOBS];
     uint8_t apart2[24 * LINE];
     Planes  planes;
     Meta    meta[METAS];
@@ -416,41 +428,65 @@ INLINE const uint8_t *block_at(const Task *k, int32_t group, int32_t block, int3
     return block < blocks && group < k->group1 ? k->packed + ((size_t)group * (size_t)blocks + (size_t)block) * (size_t)(lines * LINE) : none;
 }
 
+/* A tile of rows, or a pair of them, times the block of a step, and all that goes on beside it. */
+typedef struct {
+    const ActBlock256 *a0, *a1;
+    const uint8_t     *unpack;                     /* the next step's weights; NULL: there are none, or this is not the step's last job */
+    Meta              *meta;                       /* theirs */
+    Ask                next;
+    Sums              *before;                     /* where the sums of the job before go; NULL: there was none */
+    const Pending     *due;                        /* to be added; NULL: nothing yet */
+} Job;
+
+/* Storing a tile waits for its last multiplication. So single tiles take turns with two pairs of sums, and those of the job before are
+ * stored when this one is half done; pairs of tiles have no sums left to do that with. */
+INLINE void run_job(Desk *desk, const Task *k, const Job *j, const bool odd, const bool two, const Type t)
+{
+    UNROLL for (int q = 0; q < 4; q++) {
+        tiles_256(&desk->planes, j->a0, j->a1, q, odd, two, t);
+        if (j->unpack) unpack_256(&desk->planes, j->meta, j->unpack, j->next, q, t);
+        if (!two && q == 2 && j->before) tiles_256_end(j->before, !odd, false, t);
+        if (j->due) finish_256_quarter(k, j->due, q, two, t);
+    }
+}
+
 /* two: tiles in pairs, or a single one of at most 16 rows. */
 INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, const Type t)
 {
-    const int32_t blocks = k->cols / 256;
+    const int32_t blocks = k->cols / 256, most = two ? CHUNK_ROWS : TILE, lag = two ? 1 : 2;
     int32_t rows = 0;
-    for (int32_t row0 = 0; row0 < k->n; row0 += two ? CHUNK_ROWS : TILE) {
-        const int32_t most = two ? CHUNK_ROWS : TILE;
+    for (int32_t row0 = 0; row0 < k->n; row0 += most) {
         const Chunk c = chunk_of(k->n - row0 < most ? k->n - row0 : most);
         if (rows != c.tile_rows) tiles_open(rows = c.tile_rows);
         Walk at = walk_start(k, blocks), to = at;
         const uint8_t *b = block_at(k, at.group, 0, blocks, lines, NULL);
         memset(desk->acc, 0, sizeof desk->acc);
         UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], b, (Ask){b, b}, q, t);
-        Pending wait = {0};
-        int32_t turn = 0;
+        Pending wait[JOBS];
+        int32_t n = 0;                             /* jobs so far */
         for (int32_t s = 0; walk_on(&at); s++, at = to) {
             to = walk_next(at);
             b = walk_on(&to) ? block_at(k, to.group, to.block, blocks, lines, NULL) : NULL;
             const ActBlock256 *a = (const ActBlock256 *)k->act + (size_t)at.block * (size_t)k->n + (size_t)row0;
             const Ask next = {block_at(k, to.group, to.block + 1, blocks, lines, b), block_at(k, to.group, to.block + AHEAD, blocks, lines, b)};
-            for (int32_t i = 0; i < c.tiles; i += 1 + two, turn ^= 1) {
-                const ActBlock256 *a0 = a + c.rows[i].row - c.rows[i].skip, *a1 = two ? a + c.rows[i + 1].row - c.rows[i + 1].skip : NULL;
-                UNROLL for (int q = 0; q < 4; q++) {
-                    tiles_256(&desk->planes, a0, a1, q, t);
-                    if (i + 1 + two >= c.tiles && b) unpack_256(&desk->planes, &desk->meta[(s + 1) % METAS], b, next, q, t);
-                    if (wait.rows) finish_256_quarter(k, &wait, q, two, t);
-                }
-                tiles_256_end(&desk->sums[turn], two, t);
+            for (int32_t i = 0; i < c.tiles; i += 1 + two, n++) {
+                const Job job = {.a0 = a + c.rows[i].row - c.rows[i].skip, .a1 = two ? a + c.rows[i + 1].row - c.rows[i + 1].skip : NULL,
+                                 .unpack = i + 1 + two >= c.tiles ? b : NULL, .meta = &desk->meta[(s + 1) % METAS], .next = next,
+                                 .before = n ? &desk->sums[(n - 1) % JOBS] : NULL, .due = n >= lag ? &wait[(n - lag) % JOBS] : NULL};
+                if (!two && n % 2) run_job(desk, k, &job, true, two, t);
+                else run_job(desk, k, &job, false, two, t);
+                if (two) tiles_256_end(&desk->sums[n % JOBS], false, two, t);
                 float *y = k->y + (size_t)row0 * k->y_stride + (size_t)at.group * GROUP;
-                wait = (Pending){.rows = &c.rows[i], .sums = (const Sums *)&desk->sums[turn], .meta = &desk->meta[s % METAS], .act = a,
-                                 .acc = desk->acc[at.group - at.gang], .y = at.block + 1 == blocks ? y : NULL, .lanes = lanes_of(k, at.group)};
+                wait[n % JOBS] = (Pending){.rows = &c.rows[i], .sums = (const Sums *)&desk->sums[n % JOBS], .meta = &desk->meta[s % METAS], .act = a,
+                                           .acc = desk->acc[at.group - at.gang], .y = at.block + 1 == blocks ? y : NULL, .lanes = lanes_of(k, at.group)};
                 if (at.block == 0) want_rows(k, &c.rows[i], y, 1 + two);
             }
         }
-        UNROLL for (int q = 0; q < 4; q++) finish_256_quarter(k, &wait, q, two, t);
+        if (!two && n % 2) tiles_256_end(&desk->sums[(n - 1) % JOBS], false, two, t);
+        else if (!two) tiles_256_end(&desk->sums[(n - 1) % JOBS], true, two, t);
+        for (int32_t i = n < lag ? 0 : n - lag; i < n; i++) {
+            UNROLL for (int q = 0; q < 4; q++) finish_256_quarter(k, &wait[i % JOBS], q, two, t);
+        }
     }
 }
 #define RUN_256(type, LINES)                                                                                                                        \
