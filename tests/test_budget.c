@@ -41,8 +41,8 @@ static void run_start(Run *r, const World *w)
     static const int32_t measured[] = { 1, 2, 4, 8, 9, 16, 32, 64 };
     memset(r, 0, sizeof *r);
     cost_reset(&r->cost);
-    for (int i = 0; i < 8; i++) cost_pass(&r->cost, measured[i], pass_ms(w, measured[i]) * 1e-3);
-    cost_draft(&r->cost, w->draft * 1e-3);
+    for (int i = 0; i < 8; i++) cost_set_pass(&r->cost, measured[i], pass_ms(w, measured[i]) * 1e-3);
+    cost_set_draft(&r->cost, w->draft * 1e-3);
     budget_reset(&r->budget);
     calib_reset(&r->calib);
 }
@@ -292,7 +292,7 @@ static void steps_of_the_gate(void **state)
     assert_int_equal(waited, 8);                                     /* it had won something: a short gap */
     for (int i = 0; i < 12; i++) budget_choose(&b, &c, hopeless, 4);
     assert_in_range(b.gap, 9, 10);                                   /* a tenth of a token every ten: the interest on the account */
-    for (int i = 0; i < 99; i++) cost_draft(&c, 0.1);
+    cost_set_draft(&c, 0.1);
     for (int i = 0; i < 12; i++) budget_choose(&b, &c, hopeless, 4);
     assert_int_equal(b.gap, 256);
 }
@@ -306,9 +306,9 @@ static void gate_by_sight(void **state)
     Budget b;
     cost_reset(&c);
     budget_reset(&b);
-    cost_pass(&c, 1, 0.001);
-    cost_pass(&c, 8, 0.00105);
-    cost_draft(&c, 0.0004);
+    cost_set_pass(&c, 1, 0.001);
+    cost_set_pass(&c, 8, 0.00105);
+    cost_set_draft(&c, 0.0004);
     double gain[7] = { 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1 };
     int32_t drafts[2] = { 0 }, chances[2] = { 0 };
     double margin = 5;
@@ -339,12 +339,12 @@ static void free_guesses(void **state)
     budget_reset(&b);
     assert_int_equal(budget_choose_free(&b, &c, sure, 32, &rate), 0);
     assert_true(rate == 0);
-    cost_pass(&c, 1, 0.010);
+    cost_set_pass(&c, 1, 0.010);
     assert_int_equal(budget_choose_free(&b, &c, sure, 32, &rate), 1);   /* twice the widest that was seen */
     assert_true(rate > 0.1);
-    cost_pass(&c, 2, 0.0105);
+    cost_set_pass(&c, 2, 0.0105);
     assert_int_equal(budget_choose_free(&b, &c, sure, 32, &rate), 3);
-    cost_pass(&c, 64, 0.030);
+    cost_set_pass(&c, 64, 0.030);
     assert_true(budget_choose_free(&b, &c, sure, 32, &rate) > 16);
     b.account = 0;
     assert_int_equal(budget_choose_free(&b, &c, sure, 32, &rate), 0);   /* nothing left to lose */
@@ -389,24 +389,45 @@ static void cost_table(void **state)
     Cost c;
     cost_reset(&c);
     cost_pass(&c, 0, 1);
-    cost_pass(&c, ROWS_DECODE + 1, 1);
+    cost_set_pass(&c, ROWS_DECODE + 1, 1);
     cost_pass(&c, 1, 0);
-    cost_pass(&c, 1, -1);
+    cost_set_pass(&c, 1, -1);
     cost_pass(&c, 1, NAN);
-    assert_true(c.pass_ms[1] == 0);
+    cost_set_pass(&c, 1, INFINITY);
+    cost_set_draft(&c, NAN);
+    assert_true(c.pass_ms[1] == 0 && c.draft_seen == 0);
     cost_pass(&c, 1, 0.010);
     assert_true(fabsf(c.pass_ms[1] - 10) < 1e-4f && c.pass_ms[9] > 10);         /* a guess that rises */
-    cost_pass(&c, 9, 0.018);
+    cost_set_pass(&c, 1, 0.010);
+    cost_set_pass(&c, 9, 0.018);
     assert_true(fabsf(c.pass_ms[5] - 14) < 1e-4f && fabsf(c.pass_ms[17] - 26) < 1e-3f);
-    cost_pass(&c, 8, 0.011);                                                    /* the cliff between 8 and 9 stays one */
+    cost_set_pass(&c, 8, 0.011);                                                /* the cliff between 8 and 9 stays one */
     assert_true(fabsf(c.pass_ms[8] - 11) < 1e-4f && fabsf(c.pass_ms[9] - 18) < 1e-4f && c.pass_ms[7] < 11);
-    for (int i = 0; i < 30; i++) cost_pass(&c, 1, 0.010);
-    cost_pass(&c, 1, 10);                                                       /* a stall */
-    assert_true(c.pass_ms[1] < 11.1f);
-    for (int i = 0; i < 300; i++) cost_pass(&c, 1, 0.020);
-    assert_true(fabsf(c.pass_ms[1] - 20) < 0.01f);
-    cost_draft(&c, 0.002);
+    cost_set_draft(&c, 0.002);
     assert_true(fabsf(c.draft_ms - 2) < 1e-4f);
+    /* The machine is half as fast: the widths that are not in use learn it from those that are, and their ratios stay. */
+    for (int i = 0; i < 60; i++) {
+        cost_draft(&c, 0.004);
+        cost_pass(&c, 8, 0.022);
+    }
+    assert_true(fabsf(c.pass_ms[8] - 22) < 0.5f && fabsf(c.pass_ms[9] / c.pass_ms[1] - 1.8f) < 1e-3f);
+    assert_in_range(c.pass_ms[1], 16, 21);
+    assert_in_range(1e3f * c.draft_ms, 3600, 4400);
+    /* A stall says little, one width's own slowness is learned as its own. */
+    float before = c.pass_ms[1];
+    cost_pass(&c, 1, 10);
+    assert_true(c.pass_ms[1] < 1.1f * before);
+    cost_set_pass(&c, 1, 0.010);
+    cost_set_pass(&c, 8, 0.010);
+    for (int i = 0; i < 3000; i++) {
+        cost_pass(&c, 1, 0.010);
+        cost_pass(&c, 8, 0.015);
+    }
+    assert_true(fabsf(c.pass_ms[8] / c.pass_ms[1] - 1.5f) < 0.1f);
+    /* A width that was only guessed and lies beyond a cliff: a few passes show it. */
+    double guess = (double)c.pass_ms[33] / (double)c.pass_ms[1], ms = 2 * (double)c.pass_ms[33];
+    for (int i = 0; i < 4; i++) cost_pass(&c, 33, 1e-3 * ms);
+    assert_true((double)c.pass_ms[33] / (double)c.pass_ms[1] > 1.4 * guess);
 }
 
 static void same_inputs_same_decisions(void **state)

@@ -8,27 +8,25 @@
 
 /* ---------------------------------------------------------------- cost */
 
-enum { SEEN_FULL = 20 };
+enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_GUESS = 2 };              /* how much a time counts that was set, at most, and that was guessed */
 static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
-static const double STALL = 3;
+static const double STALL = 1.5, COMMON = 0.2;
 
 void cost_reset(Cost *c) { memset(c, 0, sizeof *c); }
 
-static void learn(float *value, int32_t *seen, double seconds)
+static bool possible(double ms) { return ms > 0 && ms < 1e9; }       /* not of a clock that stood still, or went back */
+
+static double off(float value, double ms) { return fmin(fmax(ms / (double)value, 1 / STALL), STALL); }
+
+static void learn(float *value, int32_t *seen, double ms)
 {
-    double ms = seconds * 1e3, old = (double)*value;
-    if (!(ms > 0) || !(ms < 1e9)) return;                            /* a clock that stood still, or went back */
-    if (*seen > 0 && ms > STALL * old) ms = STALL * old;
-    if (*seen < SEEN_FULL) ++*seen;
-    *value = (float)(old + (ms - old) / *seen);
+    *value *= (float)(1 + (off(*value, ms) - 1) / (*seen + SEEN_GUESS));
+    if (*seen < SEEN_MOST) ++*seen;
 }
 
-void cost_pass(Cost *c, int32_t rows, double seconds)
+/* The rows in between. Nothing is known below the first point: a narrower pass costs about the same. */
+static void fill(Cost *c)
 {
-    if (rows < 1 || rows > ROWS_DECODE) return;
-    learn(&c->pass_ms[rows], &c->seen[rows], seconds);
-
-    /* The rows in between. Nothing is known below the first point: a narrower pass costs about the same. */
     int32_t last = 0;
     float slope = 0;
     for (int32_t n = 1; n <= ROWS_DECODE; n++) {
@@ -42,7 +40,46 @@ void cost_pass(Cost *c, int32_t rows, double seconds)
     for (int32_t i = last + 1; i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[last] + slope * (float)(i - last);
 }
 
-void cost_draft(Cost *c, double seconds) { learn(&c->draft_ms, &c->draft_seen, seconds); }
+void cost_set_pass(Cost *c, int32_t rows, double seconds)
+{
+    if (rows < 1 || rows > ROWS_DECODE || !possible(seconds * 1e3)) return;
+    c->pass_ms[rows] = (float)(seconds * 1e3);
+    c->seen[rows] = SEEN_SET;
+    fill(c);
+}
+
+void cost_set_draft(Cost *c, double seconds)
+{
+    if (!possible(seconds * 1e3)) return;
+    c->draft_ms = (float)(seconds * 1e3);
+    c->draft_seen = SEEN_SET;
+}
+
+void cost_pass(Cost *c, int32_t rows, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (rows < 1 || rows > ROWS_DECODE || !possible(ms)) return;
+    if (!(c->pass_ms[rows] > 0)) {
+        c->pass_ms[rows] = (float)ms;
+        c->seen[rows] = 1;
+    } else {
+        float all = (float)mathd_exp(COMMON * mathd_log(off(c->pass_ms[rows], ms)));
+        for (int32_t n = 1; n <= ROWS_DECODE; n++) c->pass_ms[n] *= all;
+        c->draft_ms *= all;
+        learn(&c->pass_ms[rows], &c->seen[rows], ms);
+    }
+    fill(c);
+}
+
+void cost_draft(Cost *c, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (!possible(ms)) return;
+    if (!c->draft_seen) {
+        c->draft_ms = (float)ms;
+        c->draft_seen = 1;
+    } else learn(&c->draft_ms, &c->draft_seen, ms);
+}
 
 /* ---------------------------------------------------------------- width */
 
@@ -137,9 +174,18 @@ bool budget_should_draft(Budget *b, const Cost *c, double free_rate)
     return rate * plain >= 1 || b->since >= SKIP_MAX;
 }
 
+/* What is guessed of passes wider than the widest that was measured holds for twice its rows at most. */
+static int32_t known(const Cost *c, int32_t n_max)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return n_max < 2 * n - 1 ? n_max : 2 * n - 1;
+}
+
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
 {
     double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
+    n_max = known(c, n_max);
 
     /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe risks half of the account, so that
      * there can be another, unless less than all would not pay for the draft, or it promises much. */
@@ -160,23 +206,14 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
     return n;
 }
 
-/* The widest pass that was measured so far: what is guessed of wider ones holds for twice its rows at most. */
-static int32_t widest(const Cost *c)
-{
-    int32_t n = ROWS_DECODE;
-    while (n > 1 && !c->seen[n]) n--;
-    return n;
-}
-
 int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *rate)
 {
     double plain = (double)c->pass_ms[1], best;
-    int32_t known = 2 * widest(c) - 1;
     *rate = 0;
     b->expect_ms = 0;
     if (!(plain > 0)) return 0;
     *rate = 1 / plain;
-    int32_t n = budget_pick(c->pass_ms, gain, n_max < known ? n_max : known, 0, (float)(plain * (1 + fmax(0.5 * b->account, 0))), &best);
+    int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, (float)(plain * (1 + fmax(0.5 * b->account, 0))), &best);
     if (best * plain < ENTER_FREE) return 0;
     b->expect_ms = (double)c->pass_ms[n + 1];
     *rate = best;

@@ -30,8 +30,12 @@ typedef struct {
 } Cost;
 
 void  cost_reset(Cost *c);
-/* One measurement: a mean of the first twenty, a moving average (0.05) from there. Anything above three times the present value counts
- * as three times, so that a stall is not taken for the machine's speed. */
+/* Measured while nothing else was asked of the machine: takes the place of what was believed. */
+void  cost_set_pass(Cost *c, int32_t rows, double seconds);
+void  cost_set_draft(Cost *c, double seconds);
+/* As it was in a step. What slows one pass slows them all, also those that are not in use, and comparing a slow minute's time with a quick
+ * one's is no comparison. So a time moves the whole table by a part of what it is off, and its own entry by its share in what that one has
+ * seen. Beyond one and a half times the present value it counts as that, so that a stall is not taken for the machine's speed. */
 void  cost_pass(Cost *c, int32_t rows, double seconds);
 void  cost_draft(Cost *c, double seconds);
 

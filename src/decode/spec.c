@@ -481,17 +481,16 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     return model_pass(sp->m, &sp->step, &out, 0, err);
 }
 
-/* Fills the cost table before the first decoding pass, in about a second: passes of growing width and a proposal, each at the fastest of
- * up to five rounds, since whatever else runs on the machine only adds. A model whose passes are slow gets the narrow ones measured;
- * the rest of the table is learned while decoding. */
+/* Fills the cost table before the first decoding pass: passes of different widths and a proposal, each at the fastest of up to five rounds,
+ * since whatever else runs on the machine only adds. It takes about a second; a model whose passes are slow gets what fits into that or
+ * into three plain passes, so the widths that show most come first, and the rest of the table is learned while decoding. */
 static Status measure(Spec *sp, Session *s, Error *err)
 {
-    static const int32_t widths[] = { 1, 2, 4, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64 };
+    static const int32_t widths[] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48 };
     enum { WIDTHS = sizeof widths / sizeof *widths, ROUNDS = 5 };
-    const double limit = 1.0;
-    double best[WIDTHS], draft_best = 1e9, t0 = now();
-    size_t n = 0;
-    while (n < WIDTHS && s->target.P + widths[n] <= s->ctx) best[n++] = 1e9;
+    double best[WIDTHS], draft_best = 1e9, limit = 1, t0 = now();
+    size_t n = WIDTHS;
+    for (size_t i = 0; i < n; i++) best[i] = INFINITY;
     sp->measured = true;
     TRY(state_writable(&s->target, err));
     TRY(flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err));
@@ -504,13 +503,15 @@ static Status measure(Spec *sp, Session *s, Error *err)
                 if (round == 0) n = i;
                 break;
             }
+            if (s->target.P + widths[i] > s->ctx) continue;
             start = now();
             TRY(spec_idle_pass(sp, s, widths[i], 0, err));
             if ((end = now()) - start < best[i]) best[i] = end - start;
+            if (i == 0 && 3 * best[0] > limit) limit = 3 * best[0];
         }
     }
-    for (size_t i = 0; i < n; i++) cost_pass(&sp->cost, widths[i], best[i]);
-    cost_draft(&sp->cost, draft_best);
+    for (size_t i = 0; i < n; i++) cost_set_pass(&sp->cost, widths[i], best[i]);
+    cost_set_draft(&sp->cost, draft_best);
     return ST_OK;
 }
 
