@@ -541,6 +541,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     double t1 = now();
     if (drafted) cost_draft(&sp->cost, t1 - t0);
     Status st = run_pass(sp, s, n, &out, err);
+    double passed = now();
     if (st != ST_OK) {
         for (int32_t i = 0; i < n; i++) s[i]->n_pend = 0;
         return st;
@@ -555,6 +556,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
+        s[i]->stats.pass_s += passed - t1;
         if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], t2 - t0);
         tree++;
     }

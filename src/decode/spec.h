@@ -35,7 +35,7 @@ struct Drafter {
  * plain: passes of one row; changes: how often the controller changed its mind about the drafting model. */
 typedef struct {
     int64_t prompt_tokens, resumed, generated, passes, drafted, accepted, drafts, plain, changes, drafted_by[SOURCES], accepted_by[SOURCES];
-    double  prefill_s, decode_s;
+    double  prefill_s, decode_s, pass_s;           /* pass_s: of decode_s, in the target's passes */
 } SpecStats;
 
 struct Session {
