@@ -83,29 +83,42 @@ void cost_draft(Cost *c, double seconds)
 
 /* ---------------------------------------------------------------- width */
 
-int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, float draft_ms, float limit_ms, double *best)
+int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, double draft_ms, double limit_ms, double pace, double *tokens)
 {
-    double sum = 1, top = sum / ((double)draft_ms + (double)pass_ms[1]);
+    double sum = 1, promise = 1, top = 1 / (draft_ms + (double)pass_ms[1]);
     int32_t pick = 0;
-    for (int32_t n = 1; n <= n_max && n < ROWS_DECODE; n++) {
+    if (n_max > ROWS_DECODE - 1) n_max = ROWS_DECODE - 1;
+    for (int32_t n = 1; n <= n_max; n++) {
         sum += gain[n - 1];
-        double rate = sum / ((double)draft_ms + (double)pass_ms[n + 1]);
-        if (pass_ms[n + 1] > limit_ms || !(rate > top)) continue;
+        double ms = (double)pass_ms[n + 1], rate = sum / (draft_ms + ms);
+        if (ms > limit_ms || !(rate > top)) continue;
         top = rate;
+        promise = sum;
         pick = n;
     }
-    if (best) *best = top;
+    if (top < pace) {
+        sum = promise = 1, top = 1 - pace * (double)pass_ms[1], pick = 0;
+        for (int32_t n = 1; n <= n_max; n++) {
+            sum += gain[n - 1];
+            double ms = (double)pass_ms[n + 1], value = sum - pace * ms;
+            if (ms > limit_ms || !(value > top)) continue;
+            top = value;
+            promise = sum;
+            pick = n;
+        }
+    }
+    if (tokens) *tokens = promise;
     return pick;
 }
 
 /* ---------------------------------------------------------------- controller */
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
-static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per token, at most */
-static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 1.02;
+static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per time, at most */
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 8;
 static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
-static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 8;  /* margin of a target that is sure; steps like this one: decay, prior */
+static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
 
 void budget_reset(Budget *b)
 {
@@ -117,7 +130,10 @@ void budget_reset(Budget *b)
 void budget_next(Budget *b)
 {
     double account = fmin(fmax(CREDIT, 0.5 * b->account), CREDIT_NEXT);
+    int32_t gap = b->gap / 2;
     budget_reset(b);
+    b->gap = gap;
+    b->since = LONG_GAP;                                             /* it begins with a look, and what the last one taught about gaps holds */
     b->account = account;
 }
 
@@ -147,31 +163,35 @@ static Sight *sight_of(Budget *b)
     return &b->sight[3 * last + sure];
 }
 
-/* Tokens per ms that drafting should bring now: of steps like this one, drawn towards all steps while they are few. */
-static double drafting_rate(Budget *b)
+/* Tokens that a plain pass's time brings lately, which is what it is worth. */
+static double pace_of(const Budget *b) { return fmax(1, (b->tokens + PACE_PRIOR) / (b->time + PACE_PRIOR)); }
+
+/* What drafting should bring now beyond a plain pass, in tokens, after the time that it takes beyond one was paid for: by steps like this
+ * one, drawn towards all steps while they are few. */
+static double drafting_value(Budget *b)
 {
     const Sight *s = sight_of(b);
-    double tokens = 0, ms = 0, steps = 0;
+    double tokens = 0, time = 0, steps = 0, pace = pace_of(b);
     for (int32_t i = 0; i < SIGHTS; i++) {
         tokens += b->sight[i].tokens;
-        ms += b->sight[i].ms;
+        time += b->sight[i].time;
         steps += b->sight[i].steps;
     }
     if (!(steps > 0)) return 0;
-    return (s->tokens + SIGHT_PRIOR * tokens / steps) / (s->ms + SIGHT_PRIOR * ms / steps);
+    return (s->tokens - pace * s->time + SIGHT_PRIOR * (tokens - pace * time) / steps) / (s->steps + SIGHT_PRIOR) - (1 - pace);
 }
 
-bool budget_should_draft(Budget *b, const Cost *c, double free_rate)
+bool budget_should_draft(Budget *b, const Cost *c, double free_value)
 {
     double plain = (double)c->pass_ms[1];
     if (!(plain > 0)) return false;
     bool affordable = b->account * plain >= draft_cost(c);
     if (b->on && !affordable) leave(b, c);
     if (!affordable) return false;
-    double rate = drafting_rate(b);
-    if (free_rate * plain > ENTER && free_rate > rate) return false;
+    double value = drafting_value(b);
+    if (free_value > 0 && free_value > value) return false;
     if (!b->on) return b->since >= b->gap;
-    return rate * plain >= 1 || b->since >= SKIP_MAX;
+    return value >= 0 || b->since >= SKIP_MAX;
 }
 
 /* What is guessed of passes wider than the widest that was measured holds for twice its rows at most. */
@@ -184,66 +204,69 @@ static int32_t known(const Cost *c, int32_t n_max)
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
 {
-    double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
+    double plain = (double)c->pass_ms[1], draft = draft_cost(c), pace = pace_of(b) / plain, tokens;
     n_max = known(c, n_max);
 
     /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe risks half of the account, so that
      * there can be another, unless less than all would not pay for the draft, or it promises much. */
     double account = b->account * plain, half = 0.5 * account < draft ? account : 0.5 * account;
-    int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(account - draft, 0)), &best);
-    if (!b->on && best * plain < BOLD) n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(half - draft, 0)), &best);
-    b->expected = best * plain;
+    int32_t n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(account - draft, 0), pace, &tokens);
+    b->expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+    if (!b->on && b->expected < BOLD) {
+        n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(half - draft, 0), pace, &tokens);
+        b->expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+    }
     if (b->on) {
         b->bad = b->expected > 1 ? 0 : b->bad + 1;
         if (b->bad >= BAD_MAX) leave(b, c);
     } else if (n > 0 && b->expected > ENTER) {
         b->on = true;
         b->bad = b->stay = 0;
-        b->tokens = b->ms = b->won = 0;
+        b->won = 0;
     } else b->gap = longer(c, b->gap);
     b->since = 0;
     b->expect_ms = draft + (double)c->pass_ms[n + 1];
     return n;
 }
 
-int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *rate)
+int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *value)
 {
-    double plain = (double)c->pass_ms[1], best;
-    *rate = 0;
+    double plain = (double)c->pass_ms[1], pace = pace_of(b), tokens;
+    *value = 0;
     b->expect_ms = 0;
     if (!(plain > 0)) return 0;
-    *rate = 1 / plain;
-    int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, (float)(plain * (1 + fmax(0.5 * b->account, 0))), &best);
-    if (best * plain < ENTER_FREE) return 0;
+    int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, plain * (1 + fmax(0.5 * b->account, 0)), pace / plain, &tokens);
+    double more = tokens - 1 - pace * ((double)c->pass_ms[n + 1] / plain - 1);
+    if (more < ENTER_FREE) return 0;
     b->expect_ms = (double)c->pass_ms[n + 1];
-    *rate = best;
+    *value = more;
     return n;
 }
 
 void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
 {
-    double ms = seconds * 1e3, plain = (double)c->pass_ms[1];
+    double time = seconds * 1e3, plain = (double)c->pass_ms[1];
     Sight *s = sight_of(b);
     b->last = drafted ? committed : 0;
     b->margin = margin;
-    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * committed);
-    if (!drafted) b->since += committed;
-    if ((!drafted && nodes == 0) || !(plain > 0) || !(ms >= 0)) return;
+    if (!(time >= 0)) return;
     /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
      * through the cost table. */
-    if (b->expect_ms > 0) ms = fmin(ms, HICCUP * b->expect_ms);
+    if (b->expect_ms > 0) time = fmin(time, HICCUP * b->expect_ms);
     b->expect_ms = 0;
-    double won = committed - ms / plain;
+    time = (!drafted && nodes == 0) || !(plain > 0) ? 1 : time / plain;
+    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * time);
+    if (!drafted) b->since += time;
+    double decay = mathd_exp(-(double)committed / WINDOW), won = committed - time;
+    b->tokens = b->tokens * decay + committed;
+    b->time = b->time * decay + time;
     b->account = fmin(WEALTH, b->account + won);
     if (!drafted) return;
     b->won += won;
     s->tokens = s->tokens * SIGHT_KEEP + committed;
-    s->ms = s->ms * SIGHT_KEEP + ms;
+    s->time = s->time * SIGHT_KEEP + time;
     s->steps = s->steps * SIGHT_KEEP + 1;
     if (!b->on) return;
-    double decay = mathd_exp(-(double)committed / WINDOW);
-    b->tokens = b->tokens * decay + committed;
-    b->ms = b->ms * decay + ms;
     b->stay += committed;
-    if (b->stay >= WINDOW && b->tokens * plain < b->ms) leave(b, c);
+    if (b->stay >= WINDOW && b->tokens < b->time) leave(b, c);
 }

@@ -179,7 +179,7 @@ static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->b
 
 typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
 
-/* How the text went on before, and in tokens per time what checking that alone would bring. */
+/* How the text went on before, and what checking that alone would bring. */
 static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
 {
     int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
@@ -193,13 +193,13 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
     (sp->chain ? tree_chain : tree_build)(sp->grown, &lat, &root, &room, 1, most);
-    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_rate);
+    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_value);
 }
 
 static bool wants_draft(Spec *sp, Session *s, const Turn *t)
 {
     if (s->plain || !sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
-    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_rate);
+    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_value);
 }
 
 static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
@@ -225,7 +225,7 @@ static void share_costs(Spec *sp, int32_t decoding)
 static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
     int32_t most = ROWS_DECODE - decoding, first = n, nodes = most;
-    double gain[ROWS_DECODE], rate;
+    double gain[ROWS_DECODE], value;
     int32_t found = tree_gains(gain, sp->grown, decoding);
     bool drafted = false;
     if (found > most) found = most;
@@ -237,7 +237,7 @@ static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t deco
         drafted = true;
         if (own < nodes) nodes = own;
     }
-    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &rate);
+    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &value);
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
