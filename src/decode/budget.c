@@ -12,6 +12,8 @@ enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_GUESS = 2 };              /* how muc
 static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
 static const double STALL = 1.5, COMMON = 0.2;
 
+const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48 };
+
 void cost_reset(Cost *c) { memset(c, 0, sizeof *c); }
 
 static bool possible(double ms) { return ms > 0 && ms < 1e9; }       /* not of a clock that stood still, or went back */
@@ -156,7 +158,7 @@ static void leave(Budget *b, const Cost *c)
 }
 
 /* Steps of one kind: the last one did not draft, brought one token, two or three, more; the target was sure, unsure, or would not say. */
-static Sight *sight_of(Budget *b)
+static const Sight *sight_of(const Budget *b)
 {
     int32_t last = b->last < 2 ? b->last : b->last < 4 ? 2 : 3;
     int32_t sure = isnan(b->margin) ? 0 : b->margin < SURE ? 1 : 2;
@@ -167,18 +169,17 @@ static Sight *sight_of(Budget *b)
 static double pace_of(const Budget *b) { return fmax(1, (b->tokens + PACE_PRIOR) / (b->time + PACE_PRIOR)); }
 
 /* What drafting should bring now beyond a plain pass, in tokens, after the time that it takes beyond one was paid for: by steps like this
- * one, drawn towards all steps while they are few. */
-static double drafting_value(Budget *b)
+ * one, drawn towards all steps while they are few, and those towards the last promise. */
+static double drafting_value(const Budget *b)
 {
     const Sight *s = sight_of(b);
-    double tokens = 0, time = 0, steps = 0, pace = pace_of(b);
+    double pace = pace_of(b), all = SIGHT_PRIOR * (b->promised.tokens - pace * b->promised.time), steps = SIGHT_PRIOR;
+    if (!(b->promised.time > 0)) return 0;
     for (int32_t i = 0; i < SIGHTS; i++) {
-        tokens += b->sight[i].tokens;
-        time += b->sight[i].time;
+        all += b->sight[i].tokens - pace * b->sight[i].time;
         steps += b->sight[i].steps;
     }
-    if (!(steps > 0)) return 0;
-    return (s->tokens - pace * s->time + SIGHT_PRIOR * (tokens - pace * time) / steps) / (s->steps + SIGHT_PRIOR) - (1 - pace);
+    return (s->tokens - pace * s->time + SIGHT_PRIOR * all / steps) / (s->steps + SIGHT_PRIOR) - (1 - pace);
 }
 
 bool budget_should_draft(Budget *b, const Cost *c, double free_value)
@@ -211,21 +212,22 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
      * there can be another, unless less than all would not pay for the draft, or it promises much. */
     double account = b->account * plain, half = 0.5 * account < draft ? account : 0.5 * account;
     int32_t n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(account - draft, 0), pace, &tokens);
-    b->expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
-    if (!b->on && b->expected < BOLD) {
+    double expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+    if (!b->on && expected < BOLD) {
         n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(half - draft, 0), pace, &tokens);
-        b->expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+        expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
     }
     if (b->on) {
-        b->bad = b->expected > 1 ? 0 : b->bad + 1;
+        b->bad = expected > 1 ? 0 : b->bad + 1;
         if (b->bad >= BAD_MAX) leave(b, c);
-    } else if (n > 0 && b->expected > ENTER) {
+    } else if (n > 0 && expected > ENTER) {
         b->on = true;
         b->bad = b->stay = 0;
         b->won = 0;
     } else b->gap = longer(c, b->gap);
     b->since = 0;
     b->expect_ms = draft + (double)c->pass_ms[n + 1];
+    b->promised = (Sight) { tokens, b->expect_ms / plain, 1 };
     return n;
 }
 
@@ -246,7 +248,7 @@ int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t
 void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
 {
     double time = seconds * 1e3, plain = (double)c->pass_ms[1];
-    Sight *s = sight_of(b);
+    Sight *s = &b->sight[sight_of(b) - b->sight];
     b->last = drafted ? committed : 0;
     b->margin = margin;
     if (!(time >= 0)) return;

@@ -32,6 +32,10 @@ typedef struct {
     int32_t seen[ROWS_DECODE + 1], draft_seen;
 } Cost;
 
+/* Widths worth measuring before the first step, those that show most first; the others are learned while decoding. */
+enum { COST_WIDTHS = 13 };
+extern const int32_t cost_widths[COST_WIDTHS];
+
 void  cost_reset(Cost *c);
 /* Measured while nothing else was asked of the machine: takes the place of what was believed. */
 void  cost_set_pass(Cost *c, int32_t rows, double seconds);
@@ -57,13 +61,13 @@ typedef struct {
     double  since; int32_t gap;                                      /* plain passes' time since the last draft; how much there should be while plain */
     int32_t bad;                                                     /* predictions in a row that promised less than plain decoding */
     double  expect_ms;                                               /* what drafting and pass of this step should take; 0: not known */
-    double  expected;                                                /* the last prediction, as a multiple of plain decoding */
     double  account;                                                 /* plain tokens' time that speculation may still lose */
     double  tokens, time;                                            /* of the last steps, decayed over 64 tokens */
     double  won;                                                     /* since speculation was entered */
     int32_t stay;                                                    /* tokens since then */
     int32_t last;                                                    /* tokens of the last step if it drafted, else 0 */
     double  margin;                                                  /* between its last row's two largest logits; NAN: not known */
+    Sight   promised;                                                /* of the last step that drafted, before it */
     Sight   sight[SIGHTS];                                           /* by last and margin */
 } Budget;
 

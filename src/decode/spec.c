@@ -450,7 +450,7 @@ static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, doubl
     s->stats.changes++;
     if (!sp->log) return;
     char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->expected);
+    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
     else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
     sp->log(sp->log_ud, line);
 }
@@ -486,10 +486,9 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
  * into three plain passes, so the widths that show most come first, and the rest of the table is learned while decoding. */
 static Status measure(Spec *sp, Session *s, Error *err)
 {
-    static const int32_t widths[] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48 };
-    enum { WIDTHS = sizeof widths / sizeof *widths, ROUNDS = 5 };
-    double best[WIDTHS], draft_best = 1e9, limit = 1, t0 = now();
-    size_t n = WIDTHS;
+    enum { ROUNDS = 5 };
+    double best[COST_WIDTHS], draft_best = 1e9, limit = 1, t0 = now();
+    size_t n = COST_WIDTHS;
     for (size_t i = 0; i < n; i++) best[i] = INFINITY;
     sp->measured = true;
     TRY(state_writable(&s->target, err));
@@ -503,14 +502,14 @@ static Status measure(Spec *sp, Session *s, Error *err)
                 if (round == 0) n = i;
                 break;
             }
-            if (s->target.P + widths[i] > s->ctx) continue;
+            if (s->target.P + cost_widths[i] > s->ctx) continue;
             start = now();
-            TRY(spec_idle_pass(sp, s, widths[i], 0, err));
+            TRY(spec_idle_pass(sp, s, cost_widths[i], 0, err));
             if ((end = now()) - start < best[i]) best[i] = end - start;
             if (i == 0 && 3 * best[0] > limit) limit = 3 * best[0];
         }
     }
-    for (size_t i = 0; i < n; i++) cost_set_pass(&sp->cost, widths[i], best[i]);
+    for (size_t i = 0; i < n; i++) cost_set_pass(&sp->cost, cost_widths[i], best[i]);
     cost_set_draft(&sp->cost, draft_best);
     return ST_OK;
 }
