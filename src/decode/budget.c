@@ -120,7 +120,7 @@ static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;
 static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 8;
 static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
-static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
+static const double SURE = 1.5, SIGHT_KEEP = 0.98, PROMISE_KEEP = 0.9, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
 
 void budget_reset(Budget *b)
 {
@@ -169,12 +169,12 @@ static const Sight *sight_of(const Budget *b)
 static double pace_of(const Budget *b) { return fmax(1, (b->tokens + PACE_PRIOR) / (b->time + PACE_PRIOR)); }
 
 /* What drafting should bring now beyond a plain pass, in tokens, after the time that it takes beyond one was paid for: by steps like this
- * one, drawn towards all steps while they are few, and those towards the last promise. */
+ * one, drawn towards all steps while they are few, and those towards what was promised. */
 static double drafting_value(const Budget *b)
 {
     const Sight *s = sight_of(b);
-    double pace = pace_of(b), all = SIGHT_PRIOR * (b->promised.tokens - pace * b->promised.time), steps = SIGHT_PRIOR;
     if (!(b->promised.time > 0)) return 0;
+    double pace = pace_of(b), all = SIGHT_PRIOR * (b->promised.tokens - pace * b->promised.time) / b->promised.steps, steps = SIGHT_PRIOR;
     for (int32_t i = 0; i < SIGHTS; i++) {
         all += b->sight[i].tokens - pace * b->sight[i].time;
         steps += b->sight[i].steps;
@@ -217,6 +217,7 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
         n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(half - draft, 0), pace, &tokens);
         expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
     }
+    bool was_on = b->on;
     if (b->on) {
         b->bad = expected > 1 ? 0 : b->bad + 1;
         if (b->bad >= BAD_MAX) leave(b, c);
@@ -227,7 +228,8 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
     } else b->gap = longer(c, b->gap);
     b->since = 0;
     b->expect_ms = draft + (double)c->pass_ms[n + 1];
-    b->promised = (Sight) { tokens, b->expect_ms / plain, 1 };
+    double keep = was_on ? PROMISE_KEEP : 0;
+    b->promised = (Sight) { b->promised.tokens * keep + tokens, b->promised.time * keep + b->expect_ms / plain, b->promised.steps * keep + 1 };
     return n;
 }
 

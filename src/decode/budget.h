@@ -67,7 +67,7 @@ typedef struct {
     int32_t stay;                                                    /* tokens since then */
     int32_t last;                                                    /* tokens of the last step if it drafted, else 0 */
     double  margin;                                                  /* between its last row's two largest logits; NAN: not known */
-    Sight   promised;                                                /* of the last step that drafted, before it */
+    Sight   promised;                                                /* before the steps that drafted, decayed; of the last one alone while plain */
     Sight   sight[SIGHTS];                                           /* by last and margin */
 } Budget;
 
