@@ -77,7 +77,8 @@ static void traces_free(Traces *t)
 
 /* ---- machines ---- */
 
-/* Measured (doc/speed.md): passes of `rows` in ms, between them on a line, and a proposal of the drafter. */
+/* Passes of `rows` in ms, between them on a line, and a proposal of the drafter. Measured (doc/speed.md, the CSV files of bench) but for these guesses:
+ * the demo's 9 and 17 rows, the 4B's with tiles between 2 and 22, the 27B's 64, and the proposals of 4B (bytes over bandwidth) and 27B. */
 typedef struct { const char *name; int32_t n, rows[12]; double ms[12], draft; } Machine;
 
 static const Machine machines[] = {
