@@ -74,11 +74,13 @@ typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
 /* Who guesses: a drafter's block, the text itself, the target's own MTP layer. */
 enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES };
 /* drafted, accepted: rows, in all and by who proposed them (a row that two proposed counts for both); drafts: proposals of the drafting
- * model; plain: passes of one row; changes: how often the controller began or gave up to ask the drafting model. */
+ * model; plain: passes of one row; changes: how often the controller began or gave up to ask the drafting model. pass_s: the part of decode_s
+ * that the target's passes took; the rest is looking up, drafting, trees, acceptance and keeping. */
 typedef struct {
     int64_t prompt_tokens, resumed, generated, passes, drafted, accepted;
     double  prefill_s, decode_s;
     int64_t drafts, plain, changes, drafted_by[RT_SOURCES], accepted_by[RT_SOURCES];
+    double  pass_s;
 } rt_stats;
 
 const char *rt_version(void);

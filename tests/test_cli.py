@@ -184,7 +184,7 @@ class Run(Cli):
     def test_json(self):
         r = self.run_json(*self.M, "--ngram", "off", "-p", "hello world", "-n", "20", "--ignore-eos")
         self.assertEqual(set(r), {"text", "tokens", "finish_reason", "model", "draft", "stats"})
-        self.assertEqual(set(r["stats"]), {"prompt_tokens", "generated", "passes", "drafted", "accepted", "accept_length", "prefill_s", "decode_s", "tok_s"})
+        self.assertEqual(set(r["stats"]), {"prompt_tokens", "generated", "passes", "drafted", "accepted", "accept_length", "prefill_s", "decode_s", "pass_s", "tok_s"})
         self.assertEqual((len(r["tokens"]), r["finish_reason"], r["model"], r["draft"]), (20, "length", "qwen3.gguf", None))
         self.assertEqual((r["stats"]["generated"], r["stats"]["passes"], r["stats"]["drafted"]), (20, 20, 0))
 
@@ -344,6 +344,7 @@ class Run(Cli):
         err = self.ratoon("run", *self.D, "-p", "hello", "-n", "8", "--stats", "--budget", "8").stderr.decode()
         self.assertIn("accept length", err)
         self.assertIn("speculation is on", err)
+        self.assertRegex(err, r"drafting, trees, acceptance and keeping took \d+\.\d % of decoding")
         self.assertIn("drafter: none", self.ratoon("run", *self.M, "-p", "hello", "-n", "2").stderr.decode())
 
     def test_sources(self):

@@ -8,27 +8,27 @@
 
 /* ---------------------------------------------------------------- cost */
 
-enum { SEEN_FULL = 20 };
+enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_GUESS = 2 };              /* how much a time counts that was set, at most, and that was guessed */
 static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
-static const double STALL = 3;
+static const double STALL = 1.5, COMMON = 0.2;
+
+const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48 };
 
 void cost_reset(Cost *c) { memset(c, 0, sizeof *c); }
 
-static void learn(float *value, int32_t *seen, double seconds)
+static bool possible(double ms) { return ms > 0 && ms < 1e9; }       /* not of a clock that stood still, or went back */
+
+static double off(float value, double ms) { return fmin(fmax(ms / (double)value, 1 / STALL), STALL); }
+
+static void learn(float *value, int32_t *seen, double ms)
 {
-    double ms = seconds * 1e3, old = (double)*value;
-    if (!(ms > 0) || !(ms < 1e9)) return;                            /* a clock that stood still, or went back */
-    if (*seen > 0 && ms > STALL * old) ms = STALL * old;
-    if (*seen < SEEN_FULL) ++*seen;
-    *value = (float)(old + (ms - old) / *seen);
+    *value *= (float)(1 + (off(*value, ms) - 1) / (*seen + SEEN_GUESS));
+    if (*seen < SEEN_MOST) ++*seen;
 }
 
-void cost_pass(Cost *c, int32_t rows, double seconds)
+/* The rows in between. Nothing is known below the first point: a narrower pass costs about the same. */
+static void fill(Cost *c)
 {
-    if (rows < 1 || rows > ROWS_DECODE) return;
-    learn(&c->pass_ms[rows], &c->seen[rows], seconds);
-
-    /* The rows in between. Nothing is known below the first point: a narrower pass costs about the same. */
     int32_t last = 0;
     float slope = 0;
     for (int32_t n = 1; n <= ROWS_DECODE; n++) {
@@ -42,33 +42,85 @@ void cost_pass(Cost *c, int32_t rows, double seconds)
     for (int32_t i = last + 1; i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[last] + slope * (float)(i - last);
 }
 
-void cost_draft(Cost *c, double seconds) { learn(&c->draft_ms, &c->draft_seen, seconds); }
+void cost_set_pass(Cost *c, int32_t rows, double seconds)
+{
+    if (rows < 1 || rows > ROWS_DECODE || !possible(seconds * 1e3)) return;
+    c->pass_ms[rows] = (float)(seconds * 1e3);
+    c->seen[rows] = SEEN_SET;
+    fill(c);
+}
+
+void cost_set_draft(Cost *c, double seconds)
+{
+    if (!possible(seconds * 1e3)) return;
+    c->draft_ms = (float)(seconds * 1e3);
+    c->draft_seen = SEEN_SET;
+}
+
+void cost_pass(Cost *c, int32_t rows, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (rows < 1 || rows > ROWS_DECODE || !possible(ms)) return;
+    if (!(c->pass_ms[rows] > 0)) {
+        c->pass_ms[rows] = (float)ms;
+        c->seen[rows] = 1;
+    } else {
+        float all = (float)mathd_exp(COMMON * mathd_log(off(c->pass_ms[rows], ms)));
+        for (int32_t n = 1; n <= ROWS_DECODE; n++) c->pass_ms[n] *= all;
+        c->draft_ms *= all;
+        learn(&c->pass_ms[rows], &c->seen[rows], ms);
+    }
+    fill(c);
+}
+
+void cost_draft(Cost *c, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (!possible(ms)) return;
+    if (!c->draft_seen) {
+        c->draft_ms = (float)ms;
+        c->draft_seen = 1;
+    } else learn(&c->draft_ms, &c->draft_seen, ms);
+}
 
 /* ---------------------------------------------------------------- width */
 
-int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, float draft_ms, float limit_ms, double *best)
+int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, double draft_ms, double limit_ms, double pace, double *tokens)
 {
-    double sum = 1, top = sum / ((double)draft_ms + (double)pass_ms[1]);
+    double sum = 1, promise = 1, top = 1 / (draft_ms + (double)pass_ms[1]);
     int32_t pick = 0;
-    for (int32_t n = 1; n <= n_max && n < ROWS_DECODE; n++) {
+    if (n_max > ROWS_DECODE - 1) n_max = ROWS_DECODE - 1;
+    for (int32_t n = 1; n <= n_max; n++) {
         sum += gain[n - 1];
-        double rate = sum / ((double)draft_ms + (double)pass_ms[n + 1]);
-        if (pass_ms[n + 1] > limit_ms || !(rate > top)) continue;
+        double ms = (double)pass_ms[n + 1], rate = sum / (draft_ms + ms);
+        if (ms > limit_ms || !(rate > top)) continue;
         top = rate;
+        promise = sum;
         pick = n;
     }
-    if (best) *best = top;
+    if (top < pace) {
+        sum = promise = 1, top = 1 - pace * (double)pass_ms[1], pick = 0;
+        for (int32_t n = 1; n <= n_max; n++) {
+            sum += gain[n - 1];
+            double ms = (double)pass_ms[n + 1], value = sum - pace * ms;
+            if (ms > limit_ms || !(value > top)) continue;
+            top = value;
+            promise = sum;
+            pick = n;
+        }
+    }
+    if (tokens) *tokens = promise;
     return pick;
 }
 
 /* ---------------------------------------------------------------- controller */
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
-static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per token, at most */
-static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 1.02;
+static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per time, at most */
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 8;
 static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
-static const double SURE = 1.5, SIGHT_KEEP = 0.98, SIGHT_PRIOR = 8;  /* margin of a target that is sure; steps like this one: decay, prior */
+static const double SURE = 1.5, SIGHT_KEEP = 0.98, PROMISE_KEEP = 0.9, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
 
 void budget_reset(Budget *b)
 {
@@ -80,7 +132,10 @@ void budget_reset(Budget *b)
 void budget_next(Budget *b)
 {
     double account = fmin(fmax(CREDIT, 0.5 * b->account), CREDIT_NEXT);
+    int32_t gap = b->gap / 2;
     budget_reset(b);
+    b->gap = gap;
+    b->since = LONG_GAP;                                             /* it begins with a look, and what the last one taught about gaps holds */
     b->account = account;
 }
 
@@ -103,110 +158,119 @@ static void leave(Budget *b, const Cost *c)
 }
 
 /* Steps of one kind: the last one did not draft, brought one token, two or three, more; the target was sure, unsure, or would not say. */
-static Sight *sight_of(Budget *b)
+static const Sight *sight_of(const Budget *b)
 {
     int32_t last = b->last < 2 ? b->last : b->last < 4 ? 2 : 3;
     int32_t sure = isnan(b->margin) ? 0 : b->margin < SURE ? 1 : 2;
     return &b->sight[3 * last + sure];
 }
 
-/* Tokens per ms that drafting should bring now: of steps like this one, drawn towards all steps while they are few. */
-static double drafting_rate(Budget *b)
+/* Tokens that a plain pass's time brings lately, which is what it is worth. */
+static double pace_of(const Budget *b) { return fmax(1, (b->tokens + PACE_PRIOR) / (b->time + PACE_PRIOR)); }
+
+/* What drafting should bring now beyond a plain pass, in tokens, after the time that it takes beyond one was paid for: by steps like this
+ * one, drawn towards all steps while they are few, and those towards what was promised. */
+static double drafting_value(const Budget *b)
 {
     const Sight *s = sight_of(b);
-    double tokens = 0, ms = 0, steps = 0;
+    if (!(b->promised.time > 0)) return 0;
+    double pace = pace_of(b), all = SIGHT_PRIOR * (b->promised.tokens - pace * b->promised.time) / b->promised.steps, steps = SIGHT_PRIOR;
     for (int32_t i = 0; i < SIGHTS; i++) {
-        tokens += b->sight[i].tokens;
-        ms += b->sight[i].ms;
+        all += b->sight[i].tokens - pace * b->sight[i].time;
         steps += b->sight[i].steps;
     }
-    if (!(steps > 0)) return 0;
-    return (s->tokens + SIGHT_PRIOR * tokens / steps) / (s->ms + SIGHT_PRIOR * ms / steps);
+    return (s->tokens - pace * s->time + SIGHT_PRIOR * all / steps) / (s->steps + SIGHT_PRIOR) - (1 - pace);
 }
 
-bool budget_should_draft(Budget *b, const Cost *c, double free_rate)
+bool budget_should_draft(Budget *b, const Cost *c, double free_value)
 {
     double plain = (double)c->pass_ms[1];
     if (!(plain > 0)) return false;
     bool affordable = b->account * plain >= draft_cost(c);
     if (b->on && !affordable) leave(b, c);
     if (!affordable) return false;
-    double rate = drafting_rate(b);
-    if (free_rate * plain > ENTER && free_rate > rate) return false;
+    double value = drafting_value(b);
+    if (free_value > 0 && free_value > value) return false;
     if (!b->on) return b->since >= b->gap;
-    return rate * plain >= 1 || b->since >= SKIP_MAX;
+    return value >= 0 || b->since >= SKIP_MAX;
+}
+
+/* What is guessed of passes wider than the widest that was measured holds for twice its rows at most. */
+static int32_t known(const Cost *c, int32_t n_max)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return n_max < 2 * n - 1 ? n_max : 2 * n - 1;
 }
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
 {
-    double plain = (double)c->pass_ms[1], draft = draft_cost(c), best;
+    double plain = (double)c->pass_ms[1], draft = draft_cost(c), pace = pace_of(b) / plain, tokens;
+    n_max = known(c, n_max);
 
     /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe risks half of the account, so that
      * there can be another, unless less than all would not pay for the draft, or it promises much. */
     double account = b->account * plain, half = 0.5 * account < draft ? account : 0.5 * account;
-    int32_t n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(account - draft, 0)), &best);
-    if (!b->on && best * plain < BOLD) n = budget_pick(c->pass_ms, gain, n_max, (float)draft, (float)(plain + fmax(half - draft, 0)), &best);
-    b->expected = best * plain;
+    int32_t n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(account - draft, 0), pace, &tokens);
+    double expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+    if (!b->on && expected < BOLD) {
+        n = budget_pick(c->pass_ms, gain, n_max, draft, plain + fmax(half - draft, 0), pace, &tokens);
+        expected = tokens * plain / (draft + (double)c->pass_ms[n + 1]);
+    }
+    bool was_on = b->on;
     if (b->on) {
-        b->bad = b->expected > 1 ? 0 : b->bad + 1;
+        b->bad = expected > 1 ? 0 : b->bad + 1;
         if (b->bad >= BAD_MAX) leave(b, c);
-    } else if (n > 0 && b->expected > ENTER) {
+    } else if (n > 0 && expected > ENTER) {
         b->on = true;
         b->bad = b->stay = 0;
-        b->tokens = b->ms = b->won = 0;
+        b->won = 0;
     } else b->gap = longer(c, b->gap);
     b->since = 0;
     b->expect_ms = draft + (double)c->pass_ms[n + 1];
+    double keep = was_on ? PROMISE_KEEP : 0;
+    b->promised = (Sight) { b->promised.tokens * keep + tokens, b->promised.time * keep + b->expect_ms / plain, b->promised.steps * keep + 1 };
     return n;
 }
 
-/* The widest pass that was measured so far: what is guessed of wider ones holds for twice its rows at most. */
-static int32_t widest(const Cost *c)
+int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *value)
 {
-    int32_t n = ROWS_DECODE;
-    while (n > 1 && !c->seen[n]) n--;
-    return n;
-}
-
-int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *rate)
-{
-    double plain = (double)c->pass_ms[1], best;
-    int32_t known = 2 * widest(c) - 1;
-    *rate = 0;
+    double plain = (double)c->pass_ms[1], pace = pace_of(b), tokens;
+    *value = 0;
     b->expect_ms = 0;
     if (!(plain > 0)) return 0;
-    *rate = 1 / plain;
-    int32_t n = budget_pick(c->pass_ms, gain, n_max < known ? n_max : known, 0, (float)(plain * (1 + fmax(0.5 * b->account, 0))), &best);
-    if (best * plain < ENTER_FREE) return 0;
+    int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, plain * (1 + fmax(0.5 * b->account, 0)), pace / plain, &tokens);
+    double more = tokens - 1 - pace * ((double)c->pass_ms[n + 1] / plain - 1);
+    if (more < ENTER_FREE) return 0;
     b->expect_ms = (double)c->pass_ms[n + 1];
-    *rate = best;
+    *value = more;
     return n;
 }
 
 void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
 {
-    double ms = seconds * 1e3, plain = (double)c->pass_ms[1];
-    Sight *s = sight_of(b);
+    double time = seconds * 1e3, plain = (double)c->pass_ms[1];
+    Sight *s = &b->sight[sight_of(b) - b->sight];
     b->last = drafted ? committed : 0;
     b->margin = margin;
-    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * committed);
-    if (!drafted) b->since += committed;
-    if ((!drafted && nodes == 0) || !(plain > 0) || !(ms >= 0)) return;
+    if (!(time >= 0)) return;
     /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
      * through the cost table. */
-    if (b->expect_ms > 0) ms = fmin(ms, HICCUP * b->expect_ms);
+    if (b->expect_ms > 0) time = fmin(time, HICCUP * b->expect_ms);
     b->expect_ms = 0;
-    double won = committed - ms / plain;
+    time = (!drafted && nodes == 0) || !(plain > 0) ? 1 : time / plain;
+    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * time);
+    if (!drafted) b->since += time;
+    double decay = mathd_exp(-(double)committed / WINDOW), won = committed - time;
+    b->tokens = b->tokens * decay + committed;
+    b->time = b->time * decay + time;
     b->account = fmin(WEALTH, b->account + won);
     if (!drafted) return;
     b->won += won;
     s->tokens = s->tokens * SIGHT_KEEP + committed;
-    s->ms = s->ms * SIGHT_KEEP + ms;
+    s->time = s->time * SIGHT_KEEP + time;
     s->steps = s->steps * SIGHT_KEEP + 1;
     if (!b->on) return;
-    double decay = mathd_exp(-(double)committed / WINDOW);
-    b->tokens = b->tokens * decay + committed;
-    b->ms = b->ms * decay + ms;
     b->stay += committed;
-    if (b->stay >= WINDOW && b->tokens * plain < b->ms) leave(b, c);
+    if (b->stay >= WINDOW && b->tokens < b->time) leave(b, c);
 }

@@ -179,7 +179,7 @@ static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->b
 
 typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
 
-/* How the text went on before, and in tokens per time what checking that alone would bring. */
+/* How the text went on before, and what checking that alone would bring. */
 static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
 {
     int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
@@ -193,13 +193,13 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
     (sp->chain ? tree_chain : tree_build)(sp->grown, &lat, &root, &room, 1, most);
-    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_rate);
+    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_value);
 }
 
 static bool wants_draft(Spec *sp, Session *s, const Turn *t)
 {
     if (s->plain || !sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
-    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_rate);
+    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_value);
 }
 
 static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
@@ -225,7 +225,7 @@ static void share_costs(Spec *sp, int32_t decoding)
 static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
     int32_t most = ROWS_DECODE - decoding, first = n, nodes = most;
-    double gain[ROWS_DECODE], rate;
+    double gain[ROWS_DECODE], value;
     int32_t found = tree_gains(gain, sp->grown, decoding);
     bool drafted = false;
     if (found > most) found = most;
@@ -237,7 +237,7 @@ static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t deco
         drafted = true;
         if (own < nodes) nodes = own;
     }
-    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &rate);
+    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &value);
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
@@ -450,7 +450,7 @@ static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, doubl
     s->stats.changes++;
     if (!sp->log) return;
     char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->expected);
+    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
     else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
     sp->log(sp->log_ud, line);
 }
@@ -481,17 +481,15 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     return model_pass(sp->m, &sp->step, &out, 0, err);
 }
 
-/* Fills the cost table before the first decoding pass, in about a second: passes of growing width and a proposal, each at the fastest of
- * up to five rounds, since whatever else runs on the machine only adds. A model whose passes are slow gets the narrow ones measured;
- * the rest of the table is learned while decoding. */
+/* Fills the cost table before the first decoding pass: passes of different widths and a proposal, each at the fastest of up to five rounds,
+ * since whatever else runs on the machine only adds. It takes about a second; a model whose passes are slow gets what fits into that or
+ * into three plain passes, so the widths that show most come first, and the rest of the table is learned while decoding. */
 static Status measure(Spec *sp, Session *s, Error *err)
 {
-    static const int32_t widths[] = { 1, 2, 4, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64 };
-    enum { WIDTHS = sizeof widths / sizeof *widths, ROUNDS = 5 };
-    const double limit = 1.0;
-    double best[WIDTHS], draft_best = 1e9, t0 = now();
-    size_t n = 0;
-    while (n < WIDTHS && s->target.P + widths[n] <= s->ctx) best[n++] = 1e9;
+    enum { ROUNDS = 5 };
+    double best[COST_WIDTHS], draft_best = 1e9, limit = 1, t0 = now();
+    size_t n = COST_WIDTHS;
+    for (size_t i = 0; i < n; i++) best[i] = INFINITY;
     sp->measured = true;
     TRY(state_writable(&s->target, err));
     TRY(flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err));
@@ -504,13 +502,15 @@ static Status measure(Spec *sp, Session *s, Error *err)
                 if (round == 0) n = i;
                 break;
             }
+            if (s->target.P + cost_widths[i] > s->ctx) continue;
             start = now();
-            TRY(spec_idle_pass(sp, s, widths[i], 0, err));
+            TRY(spec_idle_pass(sp, s, cost_widths[i], 0, err));
             if ((end = now()) - start < best[i]) best[i] = end - start;
+            if (i == 0 && 3 * best[0] > limit) limit = 3 * best[0];
         }
     }
-    for (size_t i = 0; i < n; i++) cost_pass(&sp->cost, widths[i], best[i]);
-    cost_draft(&sp->cost, draft_best);
+    for (size_t i = 0; i < n; i++) cost_set_pass(&sp->cost, cost_widths[i], best[i]);
+    cost_set_draft(&sp->cost, draft_best);
     return ST_OK;
 }
 
@@ -540,6 +540,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     double t1 = now();
     if (drafted) cost_draft(&sp->cost, t1 - t0);
     Status st = run_pass(sp, s, n, &out, err);
+    double passed = now();
     if (st != ST_OK) {
         for (int32_t i = 0; i < n; i++) s[i]->n_pend = 0;
         return st;
@@ -554,6 +555,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
+        s[i]->stats.pass_s += passed - t1;
         if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], t2 - t0);
         tree++;
     }

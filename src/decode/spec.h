@@ -35,7 +35,7 @@ struct Drafter {
  * plain: passes of one row; changes: how often the controller changed its mind about the drafting model. */
 typedef struct {
     int64_t prompt_tokens, resumed, generated, passes, drafted, accepted, drafts, plain, changes, drafted_by[SOURCES], accepted_by[SOURCES];
-    double  prefill_s, decode_s;
+    double  prefill_s, decode_s, pass_s;           /* pass_s: of decode_s, in the target's passes */
 } SpecStats;
 
 struct Session {
@@ -85,7 +85,7 @@ int32_t session_room(const Session *s);
 
 /* What a session does in the step that is under way. drafted: the drafting model is asked; proposed: bits of the sources that have
  * something to say. */
-typedef struct { bool decodes, drafted, was_on; int32_t chunk; uint32_t proposed; double free_rate, margin; Slice *slice; Guess guess; } Turn;
+typedef struct { bool decodes, drafted, was_on; int32_t chunk; uint32_t proposed; double free_value, margin; Slice *slice; Guess guess; } Turn;
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };

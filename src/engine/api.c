@@ -231,7 +231,7 @@ void rt_stats_get(const rt_session *s, rt_stats *out)
 {
     const SpecStats *t = &s->s.stats;
     *out = (rt_stats) { t->prompt_tokens, t->resumed, t->generated, t->passes, t->drafted, t->accepted, t->prefill_s, t->decode_s,
-                        .drafts = t->drafts, .plain = t->plain, .changes = t->changes };
+                        .drafts = t->drafts, .plain = t->plain, .changes = t->changes, .pass_s = t->pass_s };
     memcpy(out->drafted_by, t->drafted_by, sizeof out->drafted_by);
     memcpy(out->accepted_by, t->accepted_by, sizeof out->accepted_by);
 }

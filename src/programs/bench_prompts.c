@@ -16,6 +16,7 @@ typedef struct {
     rt_step_options so;
     double     *seconds, *tokens;                  /* [pairs, groups] */
     int64_t     generated, passes, drafted, accepted;
+    double      decode_s, pass_s;
     int64_t     group_generated[GROUPS_MAX], group_passes[GROUPS_MAX];
     int64_t     drafting, reached[DEPTHS];         /* see Generated */
 } Way;
@@ -149,6 +150,8 @@ static void count(Runs *r, Way *way, int32_t pair, int32_t at)
     way->passes += s->passes;
     way->drafted += s->drafted;
     way->accepted += s->accepted;
+    way->decode_s += s->decode_s;
+    way->pass_s += s->pass_s;
     way->group_generated[group] += s->generated;
     way->group_passes[group] += s->passes;
     way->drafting += r->got.drafting;
@@ -243,6 +246,9 @@ static json_t *acceptance_json(const Way *way)
     return list;
 }
 
+/* The part of decoding that is no pass of the target: looking up, drafting, trees, acceptance, keeping. */
+static double beside(const Way *way) { return way->decode_s > 0 ? 1 - way->pass_s / way->decode_s : 0; }
+
 static double peer_rate(const Runs *r) { return r->o->compare ? peer_median(&r->b->peer, RATE_DECODE, 0) : 0; }
 
 static json_t *way_json(const Runs *r, const Way *way)
@@ -254,8 +260,8 @@ static json_t *way_json(const Runs *r, const Way *way)
         json_object_set_new(groups, r->groups[g], json_pack("{s:f s:f s:f}", "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, g)));
     }
     medians(r, way, -1, &speed, &ratio);
-    json_t *j = json_pack("{s:s s:f s:f s:f s:I s:I s:I s:I s:I s:o s:o s:b}", "way", way->name, "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, -1),
-                          "generated", (json_int_t) way->generated, "passes", (json_int_t) way->passes, "drafted", (json_int_t) way->drafted, "accepted",
+    json_t *j = json_pack("{s:s s:f s:f s:f s:f s:I s:I s:I s:I s:I s:o s:o s:b}", "way", way->name, "tok_s", speed, "ratio", ratio, "accept_length", accept_length(way, -1),
+                          "beside_passes", beside(way), "generated", (json_int_t) way->generated, "passes", (json_int_t) way->passes, "drafted", (json_int_t) way->drafted, "accepted",
                           (json_int_t) way->accepted, "drafting_passes", (json_int_t) way->drafting, "acceptance", acceptance_json(way), "classes", groups, "simulated",
                           r->o->simulate && way != r->way);
     if (peer_rate(r) > 0) json_object_set_new(j, "compare_ratio", json_real(speed / peer_rate(r)));
@@ -269,7 +275,7 @@ static void print_way(const Runs *r, const Way *way)
     printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s", way->name, speed, ratio, accept_length(way, -1),
            r->o->simulate && way != r->way ? "  (simulated acceptance)" : "");
     if (peer_rate(r) > 0) printf("  %.2f times %s", speed / peer_rate(r), r->b->peer_name);
-    putchar('\n');
+    printf("  %.0f %% beside the passes\n", 100 * beside(way));
     for (int32_t g = 0; g < r->n_groups && r->n_groups > 1; g++) {
         medians(r, way, g, &speed, &ratio);
         printf("  %-16s %9.2f tokens/s  %.2fx plain  accept length %.2f\n", r->groups[g], speed, ratio, accept_length(way, g));

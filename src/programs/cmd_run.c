@@ -185,9 +185,10 @@ static bool print_json(Run *r)
     json_t *tokens = json_array();
     for (int32_t i = 0; i < r->n_token; i++) json_array_append_new(tokens, json_integer(r->token[i]));
     const rt_stats *s = &r->stats;
-    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f}", "prompt_tokens", (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
+    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f}", "prompt_tokens", (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted", (json_int_t) s->accepted,
-                              "accept_length", accept_length(s), "prefill_s", s->prefill_s, "decode_s", s->decode_s, "tok_s", speed(s));
+                              "accept_length", accept_length(s), "prefill_s", s->prefill_s, "decode_s", s->decode_s, "pass_s", s->pass_s,
+                              "tok_s", speed(s));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
     json_t *text = json_stringn(r->shown.at ? r->shown.at : "", r->shown.n);
     return json_print(&r->o, json_pack("{s:o s:o s:s s:s s:o s:o}", "text", text, "tokens", tokens, "finish_reason", finish_names[r->finish],
@@ -205,6 +206,8 @@ static void print_stats(const Run *r)
             (long long) s->passes, (long long) s->plain, (long long) s->accepted, (long long) s->drafted, draft);
     for (int32_t i = 0; i < RT_SOURCES; i++)
         if (s->drafted_by[i]) fprintf(stderr, "  from the %-10s %lld of %lld rows accepted\n", source[i], (long long) s->accepted_by[i], (long long) s->drafted_by[i]);
+    if (s->drafted && s->decode_s > 0)
+        fprintf(stderr, "  drafting, trees, acceptance and keeping took %.1f %% of decoding, passes the rest\n", 100 * (1 - s->pass_s / s->decode_s));
     if (r->o.budget == BUDGET_OPTION_AUTO && r->p.files.draft[0])
         fprintf(stderr, "  controller: %lld drafts, %lld changes of mind\n", (long long) s->drafts, (long long) s->changes);
 }

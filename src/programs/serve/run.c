@@ -68,6 +68,7 @@ static void add_stats(rt_stats *to, const rt_stats *from)
     to->changes += from->changes;
     to->prefill_s += from->prefill_s;
     to->decode_s += from->decode_s;
+    to->pass_s += from->pass_s;
     for (int i = 0; i < RT_SOURCES; i++) {
         to->drafted_by[i] += from->drafted_by[i];
         to->accepted_by[i] += from->accepted_by[i];
