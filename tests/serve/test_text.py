@@ -329,7 +329,7 @@ class Calls(unittest.TestCase):
         free = S.json(CHAT, self.strict(False))["choices"][0]["message"]
         self.assertFalse(free.get("tool_calls"))               # it is not able to
         mixed = self.strict()["tools"] + [TIME]
-        for more in ({"tools": mixed}, {"parallel_tool_calls": False}, {"temperature": 0.3, "seed": 3, "parallel_tool_calls": False}):
+        for more in ({"tools": mixed, "temperature": 0.7, "seed": 4}, {"parallel_tool_calls": False}, {"temperature": 0.3, "seed": 3, "parallel_tool_calls": False}):
             body = self.strict(**more)
             j = S.json(CHAT, body)
             message = j["choices"][0]["message"]
