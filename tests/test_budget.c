@@ -57,7 +57,7 @@ static void run_step(Run *r, const World *w, const Kind *k, double uneven)
         double gain[DEPTH], p = 1;
         for (int32_t d = 0; d < DEPTH; d++) gain[d] = p *= exp((double)calib_edge(&r->calib, 0, d, (float)log(k->says)));
         draft = w->draft * (1 + uneven * (2 * uniform() - 1));
-        cost_draft(&r->cost, draft * 1e-3);
+        cost_draft(&r->cost, 1, draft * 1e-3);
         nodes = budget_choose(&r->budget, &r->cost, gain, DEPTH);
         assert_in_range(nodes, 0, DEPTH);
         r->drafts++;
@@ -215,7 +215,7 @@ static double run_guesses(const World *w, const Kind *k, const Kind *guess, bool
             for (int32_t d = 0; d < DEPTH; d++) own[d] = p *= exp((double)calib_edge(&r.calib, SOURCE_BLOCK, d, (float)log(k->says)));
             if (!there || own[2] > gain[2]) by = SOURCE_BLOCK;       /* one chain at a time here: the tree's joining is tested with trees */
             draft = w->draft;
-            cost_draft(&r.cost, draft * 1e-3);
+            cost_draft(&r.cost, 1, draft * 1e-3);
             nodes = budget_choose(&r.budget, &r.cost, by == SOURCE_BLOCK ? own : gain, DEPTH);
         }
         const Kind *who = by == SOURCE_BLOCK ? k : guess;
@@ -269,7 +269,7 @@ static void steps_of_the_gate(void **state)
     assert_false(budget_should_draft(&b, &c, 0));                    /* plain decoding was not measured yet */
     cost_pass(&c, 1, 0.001);
     assert_true(budget_should_draft(&b, &c, 0));                     /* a text begins with a probe */
-    cost_draft(&c, 0.0001);
+    cost_draft(&c, 1, 0.0001);
     double hopeless[4] = { 0.01, 0.01, 0, 0 }, fine[4] = { 0.9, 0.8, 0.7, 0.6 };
     int32_t waited;
     for (int32_t gap = 4; gap <= 8; gap *= 2) {                      /* the gap doubles */
@@ -417,7 +417,7 @@ static void cost_table(void **state)
     assert_true(fabsf(c.draft_ms - 2) < 1e-4f);
     /* The machine is half as fast: the widths that are not in use learn it from those that are, and their ratios stay. */
     for (int i = 0; i < 60; i++) {
-        cost_draft(&c, 0.004);
+        cost_draft(&c, 1, 0.004);
         cost_pass(&c, 8, 0.022);
     }
     assert_true(fabsf(c.pass_ms[8] - 22) < 0.5f && fabsf(c.pass_ms[9] / c.pass_ms[1] - 1.8f) < 1e-3f);
@@ -440,6 +440,43 @@ static void cost_table(void **state)
     assert_true((double)c.pass_ms[33] / (double)c.pass_ms[1] > 1.4 * guess);
 }
 
+/* A proposal for four sessions takes longer than one for one, at first by a guess. */
+static void proposals_for_several(void **state)
+{
+    (void)state;
+    Cost c;
+    cost_reset(&c);
+    assert_true(cost_draft_ms(&c, 4) == 0);
+    cost_set_draft(&c, 0.010);
+    float guess = cost_draft_ms(&c, 4);
+    assert_true(cost_draft_ms(&c, 1) == c.draft_ms && guess > 20 && guess < 40);
+    for (int i = 0; i < 40; i++) cost_draft(&c, 4, 0.022);
+    assert_true(fabsf(cost_draft_ms(&c, 4) - 22) < 0.5f && fabsf(cost_draft_ms(&c, 2) - 14) < 0.5f && fabsf(c.draft_ms - 10) < 1e-4f);
+    for (int i = 0; i < 40; i++) cost_draft(&c, 4, 0.001);                      /* less than for one: the rest costs next to nothing, not less */
+    assert_true(cost_draft_ms(&c, 4) >= c.draft_ms);
+}
+
+/* While a prompt is read in the same pass a step's time says nothing of drafting. */
+static void steps_beside_a_prompt(void **state)
+{
+    (void)state;
+    Cost c;
+    cost_reset(&c);
+    cost_set_pass(&c, 1, 0.010);
+    cost_set_pass(&c, 16, 0.016);
+    cost_set_draft(&c, 0.001);
+    double gain[8] = { .9, .8, .7, .6, .5, .4, .3, .2 };
+    Budget b[2];
+    for (int i = 0; i < 2; i++) {
+        budget_reset(&b[i]);
+        assert_true(budget_should_draft(&b[i], &c, 0));
+        int32_t n = budget_choose(&b[i], &c, gain, 8);
+        assert_true(n > 0);
+        budget_observe(&b[i], &c, true, n, 3, 1, i ? NAN : 1e-3 * b[i].expect_ms);
+    }
+    assert_true(b[0].account == b[1].account && b[0].account > 3.5 && b[0].time == b[1].time);
+}
+
 static void same_inputs_same_decisions(void **state)
 {
     (void)state;
@@ -460,7 +497,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(gate_by_sight), cmocka_unit_test(free_guesses), cmocka_unit_test(bad_drafters_cost_little),
         cmocka_unit_test(middling_drafters_cost_little), cmocka_unit_test(good_drafters_are_used), cmocka_unit_test(text_that_changes), cmocka_unit_test(text_that_changes_fast), cmocka_unit_test(guesses_beside_a_drafter),
-        cmocka_unit_test(same_inputs_same_decisions),
+        cmocka_unit_test(proposals_for_several), cmocka_unit_test(steps_beside_a_prompt), cmocka_unit_test(same_inputs_same_decisions),
     };
     return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
 }

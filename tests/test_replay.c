@@ -197,7 +197,7 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
     bool drafted = way != WAY_PLAIN && !p->set.silent && room > 0 && (way > 0 || budget_should_draft(&p->budget, &p->cost, free_value));
     if (drafted) {
         spent = m->draft * play_uneven(p);
-        cost_draft(&p->cost, 1e-3 * spent);
+        cost_draft(&p->cost, 1, 1e-3 * spent);
         said_lattice(&p->lattice, &t->said[*made], &p->calib);
         if (p->lattice.n_depth > 0) proposed |= 1u << SOURCE_BLOCK;
         guess_join(&p->lattice, &guess, &p->calib);

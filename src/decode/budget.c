@@ -9,6 +9,7 @@
 /* ---------------------------------------------------------------- cost */
 
 enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_GUESS = 2 };              /* how much a time counts that was set, at most, and that was guessed */
+static const float  MORE_GUESS = 0.8f;                              /* of a proposal, for each further session: rows that cost nearly as much */
 static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
 static const double STALL = 1.5, COMMON = 0.2;
 
@@ -68,19 +69,28 @@ void cost_pass(Cost *c, int32_t rows, double seconds)
         float all = (float)mathd_exp(COMMON * mathd_log(off(c->pass_ms[rows], ms)));
         for (int32_t n = 1; n <= ROWS_DECODE; n++) c->pass_ms[n] *= all;
         c->draft_ms *= all;
+        c->more_ms *= all;
         learn(&c->pass_ms[rows], &c->seen[rows], ms);
     }
     fill(c);
 }
 
-void cost_draft(Cost *c, double seconds)
+void cost_draft(Cost *c, int32_t sessions, double seconds)
 {
     double ms = seconds * 1e3;
     if (!possible(ms)) return;
-    if (!c->draft_seen) {
-        c->draft_ms = (float)ms;
+    if (sessions > 1 && c->draft_seen) {
+        if (!c->more_seen) c->more_ms = MORE_GUESS * c->draft_ms;
+        learn(&c->more_ms, &c->more_seen, (ms - (double)c->draft_ms) / (sessions - 1));
+    } else if (!c->draft_seen) {
+        c->draft_ms = (float)(ms / sessions);
         c->draft_seen = 1;
     } else learn(&c->draft_ms, &c->draft_seen, ms);
+}
+
+float cost_draft_ms(const Cost *c, int32_t sessions)
+{
+    return c->draft_ms + (float)(sessions - 1) * (c->more_seen ? c->more_ms : MORE_GUESS * c->draft_ms);
 }
 
 /* ---------------------------------------------------------------- width */
@@ -253,6 +263,7 @@ void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32
     Sight *s = &b->sight[sight_of(b) - b->sight];
     b->last = drafted ? committed : 0;
     b->margin = margin;
+    if (isnan(seconds)) time = b->expect_ms > 0 ? b->expect_ms : (double)c->pass_ms[nodes + 1];
     if (!(time >= 0)) return;
     /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
      * through the cost table. */

@@ -30,6 +30,7 @@
 typedef struct {
     float   pass_ms[ROWS_DECODE + 1], draft_ms;
     int32_t seen[ROWS_DECODE + 1], draft_seen;
+    float   more_ms; int32_t more_seen;            /* what a proposal takes longer for each further session */
 } Cost;
 
 /* Widths worth measuring before the first step, those that show most first; the others are learned while decoding. */
@@ -44,7 +45,9 @@ void  cost_set_draft(Cost *c, double seconds);
  * one's is no comparison. So a time moves the whole table by a part of what it is off, and its own entry by its share in what that one has
  * seen. Beyond one and a half times the present value it counts as that, so that a stall is not taken for the machine's speed. */
 void  cost_pass(Cost *c, int32_t rows, double seconds);
-void  cost_draft(Cost *c, double seconds);
+void  cost_draft(Cost *c, int32_t sessions, double seconds);
+/* ms of a proposal for so many sessions at once; 0: nothing is known. */
+float cost_draft_ms(const Cost *c, int32_t sessions);
 
 /* How many nodes to check, n up to n_max with pass_ms[n + 1] <= limit_ms (0 is always allowed: a plain row), the least on ties. With
  * tokens(n) = 1 + gain[0] + .. + gain[n - 1]: that with the most tokens(n) / (draft_ms + pass_ms[n + 1]), if it is at least pace (tokens per
@@ -83,7 +86,7 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
  * where it is not worth its rows. */
 int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *value);
 /* After the step: whether it drafted, nodes verified, tokens it brought, the target's margin at the last row (NAN: not known), the time of
- * the whole step. Call cost_pass and cost_draft as well. */
+ * the whole step (NAN: a prompt was read in the same pass, so what was expected counts). Call cost_pass and cost_draft as well. */
 void    budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds);
 
 #endif

@@ -213,10 +213,12 @@ static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 }
 
 /* Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at gains per session: (S + sum g) / T
- * and (1 + sum g / S) / T have their maximum in the same place. */
-static void share_costs(Spec *sp, int32_t decoding)
+ * and (1 + sum g / S) / T have their maximum in the same place. Before it is known
+ * how many sessions draft, each reckons with a proposal for all. */
+static void share_costs(Spec *sp, int32_t decoding, int32_t drafting)
 {
     sp->shared = sp->cost;
+    sp->shared.draft_ms = cost_draft_ms(&sp->cost, drafting);
     for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
 }
 
@@ -518,27 +520,29 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     if (n < 1 || n > sp->sessions_max) return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
     int32_t decoding = plan_turns(sp, s, n);
-    bool chunk = false, drafted = false;
+    bool chunk = false;
+    int32_t drafted = 0;
     for (int32_t i = 0; i < n; i++) chunk |= sp->turn[i].chunk > 0;
     if (!chunk && decoding == 0) return ST_OK;
     for (int32_t i = 0; i < n && sp->drafter && sp->budget == BUDGET_AUTO && !sp->measured; i++)
         if (sp->turn[i].decodes) TRY(measure(sp, s[i], err));
     double t0 = now();
-    share_costs(sp, decoding);
+    share_costs(sp, decoding, decoding);
     for (int32_t i = 0; i < n; i++) {
         Turn *t = &sp->turn[i];
         if (!t->decodes) continue;
         t->was_on = s[i]->budget.on;
         look_up(sp, s[i], t, decoding);
-        drafted |= t->drafted = wants_draft(sp, s[i], t);
+        drafted += t->drafted = wants_draft(sp, s[i], t);
     }
+    if (drafted) share_costs(sp, decoding, drafted);
     TRY(flush_for_step(sp, s, n, err));
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes || sp->turn[i].chunk) TRY((sp->turn[i].decodes ? state_writable : state_ready)(&s[i]->target, err));
     TRY(draft(sp, s, n, decoding, err));
     PassOut out;
     double t1 = now();
-    if (drafted) cost_draft(&sp->cost, t1 - t0);
+    if (drafted) cost_draft(&sp->cost, drafted, t1 - t0);
     Status st = run_pass(sp, s, n, &out, err);
     double passed = now();
     if (st != ST_OK) {
@@ -556,7 +560,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
         s[i]->stats.pass_s += passed - t1;
-        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], t2 - t0);
+        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], chunk ? NAN : t2 - t0);
         tree++;
     }
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */
