@@ -712,6 +712,7 @@ static void cut_anywhere(void **state)
         { CALLS_QWEN35, "<tool_call>\n<function=f>\n{\"text\": \"a\", \"list\": [1]}\n</function>\n</tool_call>" },
         { CALLS_QWEN3, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"a\", \"list\": [1]}}\n</tool_call>" },
         { CALLS_QWEN3, "<tool_call>\n{\"arguments\": \"{\\\"text\\\": 1}\", \"name\": \"f\"}\n</tool_call>" },
+        { CALLS_QWEN3, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"a\"}, \"id\": \"x\"}\n</tool_call>" },
         { CALLS_LAGUNA, "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a </tool_call> b</arg_value>\n<arg_key>list</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call>" },
         { CALLS_GEMMA4, "<|tool_call>call:f{text:<|\"|>a<|\"|>,list:[1]}<tool_call|>" },
         { CALLS_LLAMA3, "{\"name\": \"f\", \"parameters\": {\"text\": \"a\", \"list\": [1]}}" },

@@ -276,7 +276,7 @@ void call_end(Reply *r, ReplyCause cause)
         if (r->at == AT_CALL && c->ended) call_leave(r);
         return;
     }
-    r->sum.call_cut |= c->begun;
+    r->sum.call_cut |= c->begun && cause == REPLY_ENDED;      /* of one cut off: see close_arguments */
     call_broken(r);
     if (r->at == AT_DROP) r->at = AT_AFTER;
 }
