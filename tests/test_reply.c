@@ -703,6 +703,54 @@ static void long_arguments(void **state)
     json_decref(tools);
 }
 
+/* Wherever a limit cuts an answer off in a call: its arguments are a whole object only if all of them were written, and nothing comes behind half a call. */
+static void cut_anywhere(void **state)
+{
+    (void) state;
+    static const struct { CallFormat format; const char *text; } rows[] = {
+        { CALLS_QWEN35, "<tool_call>\n<function=f>\n<parameter=text>\na </function> b\n</parameter>\n<parameter=list>\n[1, 2]\n</parameter>\n</function>\n</tool_call>" },
+        { CALLS_QWEN35, "<tool_call>\n<function=f>\n{\"text\": \"a\", \"list\": [1]}\n</function>\n</tool_call>" },
+        { CALLS_QWEN3, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"a\", \"list\": [1]}}\n</tool_call>" },
+        { CALLS_QWEN3, "<tool_call>\n{\"arguments\": \"{\\\"text\\\": 1}\", \"name\": \"f\"}\n</tool_call>" },
+        { CALLS_QWEN3, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"a\"}, \"id\": \"x\"}\n</tool_call>" },
+        { CALLS_LAGUNA, "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a </tool_call> b</arg_value>\n<arg_key>list</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call>" },
+        { CALLS_GEMMA4, "<|tool_call>call:f{text:<|\"|>a<|\"|>,list:[1]}<tool_call|>" },
+        { CALLS_LLAMA3, "{\"name\": \"f\", \"parameters\": {\"text\": \"a\", \"list\": [1]}}" },
+    };
+    json_t *tools = json_loads("[{\"name\": \"f\", \"parameters\": {\"properties\": {\"text\": {\"type\": \"string\"}, \"list\": {\"type\": \"array\"}}}}]", 0, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *text = rows[i].text;
+        ReplyOptions o = { .style = { rows[i].format, THINK_NONE }, .think_max = -1, .tools = tools };
+        Bytes all = { 0 }, args = { 0 };
+        for (size_t n = strlen(text); n > 0; n--) {
+            Reply *r = opened(&o);
+            ReplyEvent e;
+            ReplySummary sum;
+            bool begun = false, ended = false;
+            args.n = 0;
+            for (size_t k = 0; k < n; k++) assert_true(reply_token(r, 5, text + k, 1));
+            assert_true(reply_end(r, REPLY_CUT));
+            int32_t behind = 0;
+            while (reply_next(r, &e)) {
+                behind += ended;
+                begun |= e.kind == REPLY_CALL_BEGIN;
+                ended |= e.kind == REPLY_CALL_END;
+                if (e.kind == REPLY_CALL_ARGS) bytes_put(&args, e.bytes, e.n);
+            }
+            reply_summary(r, &sum);
+            if (n == strlen(text)) bytes_put(&all, args.at, args.n);
+            bool whole = begun && args.n == all.n && memcmp(args.at, all.at, all.n) == 0;
+            if (begun != ended || sum.call_cut != (begun && !whole) || (begun && json_valid(args.at, args.n) != whole) || (sum.call_cut && behind > 0))
+                fail_msg("%.*s: %.*s, %s, %d events behind it", (int) n, text, (int) args.n, args.at ? args.at : "", sum.call_cut ? "cut" : "not cut", behind);
+            assert_true(sum.tokens == (int32_t) n && (!begun || sum.call_tokens + sum.text_tokens == sum.tokens));
+            reply_close(r);
+        }
+        bytes_free(&all);
+        bytes_free(&args);
+    }
+    json_decref(tools);
+}
+
 /* Every allocation of an answer fails once: the decoder says so, and nothing is lost or left. */
 static void no_memory(void **state)
 {
@@ -735,7 +783,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scripts), cmocka_unit_test(coercion), cmocka_unit_test(put_right), cmocka_unit_test(closed_anywhere), cmocka_unit_test(what_waits),
-        cmocka_unit_test(what_counts), cmocka_unit_test(forced_end), cmocka_unit_test(styles), cmocka_unit_test(long_arguments), cmocka_unit_test(no_memory),
+        cmocka_unit_test(what_counts), cmocka_unit_test(forced_end), cmocka_unit_test(styles), cmocka_unit_test(long_arguments), cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

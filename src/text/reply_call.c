@@ -172,13 +172,13 @@ static bool in_flow(const ReplyCall *c)
     return c->state == X_JSON || c->state == X_ARGS_CALL || c->state == G_ARGS || c->state == P_ARGS || c->state == B_ARGS_FLOW;
 }
 
-/* The arguments so far become a whole object, unless the answer was cut off in them: half a command is not to be taken for one. What was
- * read of a tag comes out as text. */
+/* The arguments so far become a whole object, unless the answer was cut off in them: half a command is not to be taken for one. Else
+ * what was read of a tag comes out as text. */
 static void close_arguments(Reply *r)
 {
     ReplyCall *c = &r->call;
-    bool in_key = c->state == X_KEY || c->state == L_KEY || c->state == L_MID, xml = c->state == X_KEY;
-    if (r->cut) {
+    bool in_key = c->state == X_KEY || c->state == L_KEY || c->state == L_MID, xml = c->state == X_KEY, half = r->cut && !(c->has_args && !in_flow(c));
+    if (half) {
         call_drain(r);
         if (!c->told) call_args(r, "{", 1);
     } else if (in_flow(c)) {
@@ -193,6 +193,12 @@ static void close_arguments(Reply *r)
     }
     tell(r, REPLY_CALL_END, "", 0);
     c->ended = true;
+    if (half) {                                    /* what waits is a piece of it, and nobody's text */
+        r->sum.call_cut = true;
+        r->head = r->n_in;
+        r->at = AT_AFTER;
+        return;
+    }
     if (!in_key || r->errors == CALL_ERRORS_DROP) return;
     for (const char *s = r->mark[(xml ? S_PARAM : S_KEY) - S_QUOTE]; *s; s++) text_put(r, (uint8_t) *s);
     text_bytes(r, &c->key);
@@ -270,7 +276,7 @@ void call_end(Reply *r, ReplyCause cause)
         if (r->at == AT_CALL && c->ended) call_leave(r);
         return;
     }
-    r->sum.call_cut |= c->begun;
+    r->sum.call_cut |= c->begun && cause == REPLY_ENDED;      /* of one cut off: see close_arguments */
     call_broken(r);
     if (r->at == AT_DROP) r->at = AT_AFTER;
 }

@@ -95,11 +95,11 @@ static Found one_of(const Look *from, const int *symbols)
 }
 #define ONE_OF(l, ...) one_of(l, (const int[]) { __VA_ARGS__, 0 })
 
-/* The end of the answer, or one of the marks, after space. */
+/* The end of the answer, unless a limit made it, or one of the marks, after space. */
 static Found then_end_or(Look l, const int *symbols)
 {
     if (space(&l) == NO) return NO;
-    if (at_end(&l)) return l.final ? YES : MORE;
+    if (at_end(&l)) return !l.final ? MORE : l.r->cut ? NO : YES;
     return one_of(&l, symbols);
 }
 

@@ -245,6 +245,7 @@ static Found name_at_head(const Watch *w, const int *q, size_t n, uint32_t *i, s
 static Found at_head(const Watch *w, const Free *s, const int *q, size_t n, uint32_t *i, size_t *len)
 {
     if (s->where == IN_NAME) return name_at_head(w, q, n, i, len);
+    if (s->where == IN_STRING || s->where >= IN_LOST) return NO;       /* most of what is read twice: names that are none of the tools' */
     for (uint32_t k = S_QUOTE; k < N_WORDS; k++) {
         if (!expected(w, s, k)) continue;
         const char *text = candidate(w, k);

@@ -492,6 +492,9 @@ class GoingOn(unittest.TestCase):
                 self.assertEqual(plain.json(CHAT, second)["choices"], j["choices"])
                 off = S.json(CHAT, {**second, "cache_prompt": False})
                 self.assertEqual((off["usage"]["prompt_tokens"], off["usage"]["prompt_tokens_details"]["cached_tokens"]), (len(other), 0))
+                # What cannot fit whatever its tokens are is refused before they are looked for, an answer in it or not.
+                much = {**second, "messages": second["messages"][:-1] + [{"role": "user", "content": "word " * 100000}]}
+                self.assertEqual(*(json.loads(S.post(CHAT, b)[2])["error"]["message"] for b in (much, {**much, "cache_prompt": False})))
                 # The same words behind another beginning are just words.
                 edited = [{"role": "user", "content": first["messages"][0]["content"] + "!"}] + second["messages"][1:]
                 plain_edit, here = (x.json(CHAT, {"messages": edited, "max_tokens": 16}) for x in (plain, S))

@@ -100,13 +100,13 @@ static bool rendered(TemplateText *text, int32_t **t, int32_t *n, Server *s, con
     ReplayPlan *p = replay_plan(s, q, messages);
     if (p) {
         HttpError ignored = { 0 };
-        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && replay_tokens(t, n, s, p, text, q->cached);
+        bool good = render(text, s, q, replay_messages(p), generation, &ignored) && !too_long(s, q->dialect, text->n, &ignored) && replay_tokens(t, n, s, p, text, q->cached);
         replay_plan_free(p);
         if (good) return true;
         template_text_free(text);
         *text = (TemplateText) { 0 };
     }
-    if (!render(text, s, q, messages, generation, e)) return false;
+    if (!render(text, s, q, messages, generation, e) || too_long(s, q->dialect, text->n, e)) return false;
     return replay_tokens(t, n, s, NULL, text, q->cached) || tokens_of(t, n, s, q->dialect, text, e);
 }
 

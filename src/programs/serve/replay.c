@@ -193,7 +193,7 @@ static void remember_by_text(Server *s, const Choice *c)
 {
     const rt_engine *g = s->p.engine;
     bool ended = c->end.reason == FINISH_STOP || c->end.reason == FINISH_LENGTH || c->end.reason == FINISH_CONTEXT;
-    if (!ended || c->summary.calls || c->summary.reason_tokens || !c->prompt->text) return;
+    if (!ended || c->fed == 0 || c->summary.calls || c->summary.reason_tokens || !c->prompt->text) return;
     Turn *t = new_turn(c);
     if (t) t->by_text = true;
     if (t) memcpy(t->key, c->prompt->key, sizeof t->key);
