@@ -13,11 +13,7 @@ static char *config_text;
 
 static bool default_path(char *out, size_t cap)
 {
-    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (config && *config == '/') n = snprintf(out, cap, "%s/ratoon/config", config);
-    else if (home && *home) n = snprintf(out, cap, "%s/.config/ratoon/config", home);
-    return n > 0 && (size_t) n < cap && access(out, F_OK) == 0;
+    return user_path(out, cap, "XDG_CONFIG_HOME", ".config", "config") && access(out, F_OK) == 0;
 }
 
 /* Without the blanks around it, ended by a NUL. */

@@ -194,11 +194,7 @@ static unsigned char complete(EditLine *el, int key)
 
 bool editor_history_path(char *out, size_t cap)
 {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (state && *state == '/') n = snprintf(out, cap, "%s/ratoon/history", state);
-    else if (home && *home) n = snprintf(out, cap, "%s/.local/state/ratoon/history", home);
-    return n > 0 && (size_t) n < cap;
+    return user_path(out, cap, "XDG_STATE_HOME", ".local/state", "history");
 }
 
 static bool make_folders(const char *path)

@@ -328,6 +328,15 @@ bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, con
     return good;
 }
 
+bool user_path(char *out, size_t cap, const char *variable, const char *folder, const char *name)
+{
+    const char *named = getenv(variable), *home = getenv("HOME");
+    int n = -1;
+    if (named && *named == '/') n = snprintf(out, cap, "%s/ratoon/%s", named, name);
+    else if (home && *home) n = snprintf(out, cap, "%s/%s/ratoon/%s", home, folder, name);
+    return n > 0 && (size_t) n < cap;
+}
+
 bool json_file(const Options *o, json_t **out, const char *path)
 {
     char *s;

@@ -70,6 +70,8 @@ bool json_print(const Options *o, json_t *object);
 /* Everything on standard output has been written: EXIT_FINE, or EXIT_FAILED after saying why not. */
 int  output_done(const Options *o);
 const char *base_name(const char *path);
+/* Where a file of ours lies for this user: in the folder that an XDG variable names, else in `folder` of the home. False: nowhere, or too long. */
+bool user_path(char *out, size_t cap, const char *variable, const char *folder, const char *name);
 /* A JSON string of bytes that may be anything: bad ones become U+FFFD. */
 json_t *json_text(const char *s, size_t n);
 /* A number that the engine knows about itself; 0: unknown. */

@@ -11,8 +11,6 @@
 
 static bool no_memory(const Talk *t) { return complain(t->p->o, "out of memory for the conversation") == 0; }
 
-
-
 bool talk_open(Talk *t, Program *p)
 {
     const Options *o = p->o;
