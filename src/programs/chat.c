@@ -54,16 +54,23 @@ Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err)
     return st;
 }
 
+size_t chat_spans(rt_span *out, const TemplateText *t, size_t from, size_t to)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_client; i++) {
+        size_t at = t->client[i].at, end = at + t->client[i].n;
+        if (at < from) at = from;
+        if (end > to) end = to;
+        if (at < end) out[n++] = (rt_span) { at - from, end - at };
+    }
+    return n;
+}
+
 bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to)
 {
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
     size_t n_span = 0, had = (size_t) *n, count = 0;
-    for (size_t i = 0; span && i < t->n_client; i++) {
-        size_t at = t->client[i].at, end = at + t->client[i].n;
-        if (at < from) at = from;
-        if (end > to) end = to;
-        if (at < end) span[n_span++] = (rt_span) { at - from, end - at };
-    }
+    if (span) n_span = chat_spans(span, t, from, to);
     if (span && to > from) count = rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, NULL, 0);
     int32_t *ids = span && had + count <= INT32_MAX ? realloc(*out, (had + count + 1) * sizeof *ids) : NULL;
     if (ids) *out = ids;

@@ -14,6 +14,8 @@ struct tm clock_now(const Options *o);
 int32_t chat_token(void *engine, const char *text);
 /* What the model's template makes of conversations; a warning about it is noted. */
 Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err);
+/* out [n_client]: what clients said of bytes [from, to) of a rendering, counted from `from`; returns how many spans. */
+size_t chat_spans(rt_span *out, const TemplateText *t, size_t from, size_t to);
 /* Appends the tokens of bytes [from, to) of a rendering to (*out)[*n], malloc'd; what begins a text comes only first. False: said. */
 bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to);
 /* How the model writes reasoning and calls. */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "programs/chat.h"
+
 enum { FORMS_KEPT = 8 };
 
 struct Form {
@@ -24,15 +26,13 @@ struct Forms {
     Form      *kept[FORMS_KEPT];                   /* newest first */
 };
 
-static int32_t token_of(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
-
 Forms *forms_new(const rt_engine *g, ReplyStyle style)
 {
     Forms *f = calloc(1, sizeof *f);
     if (!f) return NULL;
     f->g = g;
     f->style = style;
-    f->n_marks = reply_mark_tokens(f->mark, style, token_of, (void *) g);
+    f->n_marks = reply_mark_tokens(f->mark, style, chat_token, (void *) g);
     pthread_mutex_init(&f->lock, NULL);
     return f;
 }

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/json.h"
+#include "programs/chat.h"
 #include "programs/serve/job.h"
 #include "programs/serve/replay.h"
 
@@ -307,8 +308,6 @@ static int32_t call_opener(const Server *s)
     return marker ? rt_token_find(s->p.engine, marker, strlen(marker)) : -1;
 }
 
-static int32_t token_of(void *engine, const char *text) { return rt_token_find(engine, text, strlen(text)); }
-
 static bool open_reply(Choice *c, HttpError *e)
 {
     const Job *j = c->job;
@@ -319,7 +318,7 @@ static bool open_reply(Choice *c, HttpError *e)
                        .one_call = !q->parallel_calls || q->call_choice == CALL_NAMED, .bare_off = q->constraint != CONSTRAINT_NONE, .promote = s->style.calls == CALLS_QWEN35,
                        .prompt = raw ? NULL : c->prompt->text, .n_prompt = raw ? 0 : c->prompt->n_text,
                        .think_max = q->think_budget < 0 ? -1 : q->think_budget > INT32_MAX ? INT32_MAX : (int32_t) q->think_budget, .think_message = s->o.reasoning_message,
-                       .stop = q->stop, .n_stop = q->n_stop, .stop_in_reasoning = true, .think_inline = q->think_inline, .token = token_of, .ud = s->p.engine };
+                       .stop = q->stop, .n_stop = q->n_stop, .stop_in_reasoning = true, .think_inline = q->think_inline, .token = chat_token, .ud = s->p.engine };
     Error err = { 0 };
     if (!raw && s->style.calls == CALLS_NONE && forced) o.style.calls = CALLS_JSON;
     if (reply_open(&c->reply, &o, &err) == ST_OK) return true;
@@ -453,7 +452,7 @@ void prepare_template(Server *s, Exchange *x)
     JobPrompt p;
     Request *q;
     if (count_of(s, x, &p, &q, false)) {
-        ReplyOptions o = { .style = s->style, .prompt = p.text, .n_prompt = p.n_text, .think_max = -1, .token = token_of, .ud = s->p.engine };
+        ReplyOptions o = { .style = s->style, .prompt = p.text, .n_prompt = p.n_text, .think_max = -1, .token = chat_token, .ud = s->p.engine };
         Reply *r = NULL;
         bool thinks = reply_open(&r, &o, NULL) == ST_OK && reply_mode(r) == REPLY_IN_REASON;
         reply_close(r);

@@ -6,6 +6,8 @@
 
 #include <xxhash.h>
 
+#include "programs/chat.h"
+
 enum { BETWEEN_MAX = 256 };
 
 typedef struct { Turn *turn; char mark[64]; } Spliced;
@@ -79,13 +81,8 @@ static bool append_text(Ids *out, const rt_engine *g, const TemplateText *t, siz
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
     int32_t *ids = malloc(cap * sizeof *ids);
     bool good = text && span && ids;
-    for (size_t i = 0; good && i < t->n_client; i++) {
-        size_t a = t->client[i].at, b = a + t->client[i].n;
-        if (a < from) a = from;
-        if (b > to) b = to;
-        if (a < b) span[n_span++] = (rt_span) { a - from, b - a };
-    }
     if (good) {
+        n_span = chat_spans(span, t, from, to);
         memcpy(text, t->text + from, n);
         memcpy(text + n, then, m + 1);
         count = n + m > 0 ? rt_tokenize_prompt(g, text, n + m, span, n_span, ids, cap) : 0;
