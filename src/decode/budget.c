@@ -168,11 +168,11 @@ static void leave(Budget *b, const Cost *c)
 }
 
 /* Steps of one kind: the last one did not draft, brought one token, two or three, more; the target was sure, unsure, or would not say. */
-static const Sight *sight_of(const Budget *b)
+static int32_t sight_of(const Budget *b)
 {
     int32_t last = b->last < 2 ? b->last : b->last < 4 ? 2 : 3;
     int32_t sure = isnan(b->margin) ? 0 : b->margin < SURE ? 1 : 2;
-    return &b->sight[3 * last + sure];
+    return 3 * last + sure;
 }
 
 /* Tokens that a plain pass's time brings lately, which is what it is worth. */
@@ -182,7 +182,7 @@ static double pace_of(const Budget *b) { return fmax(1, (b->tokens + PACE_PRIOR)
  * one, drawn towards all steps while they are few, and those towards what was promised. */
 static double drafting_value(const Budget *b)
 {
-    const Sight *s = sight_of(b);
+    const Sight *s = &b->sight[sight_of(b)];
     if (!(b->promised.time > 0)) return 0;
     double pace = pace_of(b), all = SIGHT_PRIOR * (b->promised.tokens - pace * b->promised.time) / b->promised.steps, steps = SIGHT_PRIOR;
     for (int32_t i = 0; i < SIGHTS; i++) {
@@ -260,7 +260,7 @@ int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t
 void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
 {
     double time = seconds * 1e3, plain = (double)c->pass_ms[1];
-    Sight *s = &b->sight[sight_of(b) - b->sight];
+    Sight *s = &b->sight[sight_of(b)];
     b->last = drafted ? committed : 0;
     b->margin = margin;
     if (isnan(seconds)) time = b->expect_ms > 0 ? b->expect_ms : (double)c->pass_ms[nodes + 1];
