@@ -1,8 +1,9 @@
 /* matmul_strips.h - the loops around the tiles, the same at every level: included at the end of a file that defines TILE_ROWS and the
  * tiles tile_k2, tile_k4, tile_k4x, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns of a group; its first tile brings it
  * from memory and asks for later strips, line by line while it computes (asked for all at once, they fill the line buffers and the tile
- * waits: a fifth of the time at 16 rows); further tiles find it in the first-level cache. Rows are divided evenly over the tiles: 22 are
- * 11 and 11, since what a tile spends on unpacking weights is the same for 16 and for 6. */
+ * waits: a fifth of the time at 16 rows); further tiles find it in the first-level cache. Planes of scales stand behind a group's codes and
+ * are needed with the first of them, so each strip also asks for its share of the next group's planes. Rows are divided evenly over the
+ * tiles: 22 are 11 and 11, since what a tile spends on unpacking weights is the same for 16 and for 6. */
 
 /* A number of rows known to the compiler: TILE is the call with R in place of the number. */
 #if TILE_ROWS == 16
@@ -81,6 +82,8 @@ STRIPS_256(k6, 53)
         int32_t blocks = w->cols / 32;                                                                                                                \
         const ActBlock32 *act = (const ActBlock32 *)w->act + w->row;                                                                                  \
         const uint8_t *d = w->group + (size_t)blocks * (LINES) * LINE, *m = d + plane_bytes(blocks);                                                  \
+        const int32_t planes = matmul_layout[T_##type].planes;                                                                                                \
+        const uint8_t *then = d + matmul_group_bytes(T_##type, w->cols);    /* the planes of the group after this */                                          \
         for (int32_t b = 0; b < blocks; b += STRIP / 32) {                                                                                            \
             int32_t nb = blocks - b < STRIP / 32 ? blocks - b : STRIP / 32;                                                                           \
             const uint8_t *code = w->group + (size_t)b * (LINES) * LINE;                                                                              \
@@ -90,6 +93,7 @@ STRIPS_256(k6, 53)
                 const uint8_t *next = ahead(w, r, code + STRIP / 32 * (LINES) * LINE);                                                                \
                 TILE_OF(n, tile_32(w->acc + GROUP * r, code, d + 32 * b, m + 32 * b, a + r, w->n, nb, next, T_##type, R))                             \
             }                                                                                                                                         \
+            for (int32_t at = 32 * b * planes; at < 32 * (b + nb) * planes; at += LINE) __builtin_prefetch(then + at, 0, 2);                                  \
         }                                                                                                                                             \
     }
 STRIPS_32(Q8_0, 8)
