@@ -98,7 +98,7 @@ class Long(unittest.TestCase):
             s.sendall(request("/health", b"", "GET"))
         self.assertTrue(all(b"200 OK" in s.recv(4096) for s in idle))
         kept = (server.metrics()["ratoon_host_bytes"] - before[2]) / 1000
-        self.assertLess(kept, 112 << 10)           # the library clears the space for the next request's headers, and so holds it
+        self.assertLess(kept, 88 << 10)            # the library clears the space for the next request's headers, and so holds it
         slow, got = [server.connect(receive=2048, timeout=60) for _ in range(100)], [b""] * 100
         for s in slow:
             s.sendall(request(CHAT, body))
