@@ -419,7 +419,7 @@ static bool quote_names(Watch *w, const Watched *tool)
     return true;
 }
 
-Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, Error *err)
+Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, bool behind, Error *err)
 {
     Watch w = { .n_tools = n, .cap = STATES_MAX, .n_slots = 1 << 18 };
     style_marks(style, w.mark);
@@ -427,7 +427,9 @@ Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, 
     w.slot = calloc(w.n_slots, sizeof *w.slot);
     w.tool = calloc(n + 1, sizeof *w.tool);
     bool good = w.state && w.slot && w.tool && quote_names(&w, tool);
-    if (good) state_of(&w, &(Free) { .where = IN_TEXT, .line_start = true, .empty = n > 0 });
+    Free first = { .where = IN_TEXT, .line_start = true, .empty = n > 0 };
+    if (behind) first = (Free) { .where = IN_AFTER, .line_start = true, .bare = n > 0 };
+    if (good) state_of(&w, &first);
     for (uint32_t s = 0; good && s < w.n && !w.full; s++) {
         put_rule(&w, s);
         w.full |= w.text.n > GRAMMAR_TEXT_MAX / 4 * 3;
