@@ -280,6 +280,7 @@ static Edge step(Watch *w, uint32_t from, int symbol)
         if (f == MORE) {
             s.wait = i;
             s.n_wait = (uint32_t) len;
+            if (s.where >= IN_KEY) s.line_start = false;       /* a quote has come, whatever becomes of it */
             break;
         }
         if (f == YES) {
@@ -443,5 +444,8 @@ Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, 
     *out = good && !w.full ? w.text.at : NULL;
     if (*out) return ST_OK;
     bytes_free(&w.text);
-    return good ? fail(err, ST_UNSUPPORTED, "the names of %zu tools are too long to be watched for", n) : fail(err, ST_MEMORY, "out of memory");
+    if (!good) return fail(err, ST_MEMORY, "out of memory");
+    size_t letters = 0;
+    for (size_t i = 0; i < n; i++) letters += strlen(tool[i].name);
+    return fail(err, ST_UNSUPPORTED, "strict: the names of %zu tools are too long to be watched for: %zu bytes in all, expected some 9,000 at most", n, letters);
 }
