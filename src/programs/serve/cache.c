@@ -322,10 +322,14 @@ static void meet_folder(Cache *c)
     free(file);
 }
 
+/* Lock held, given up meanwhile: whoever reads the log may take his time. */
 static void write_no_more(Cache *c, const char *why)
 {
-    if (c->writes) say(c, 1, "cache: nothing is written any more: %s", why);
+    bool first = c->writes;
     c->writes = false;
+    leave(c);
+    if (first) say(c, 1, "cache: nothing is written any more: %s", why);
+    enter(c);
 }
 
 /* Least valued files go until `need` more bytes fit. Lock held, given up meanwhile. */
