@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/json.h"
+#include "base/save.h"
 
 static bool no_memory(const Talk *t) { return complain(t->p->o, "out of memory for the conversation") == 0; }
 
@@ -256,28 +255,16 @@ bool talk_answered(Talk *t, const Question *q, const char *user, const TalkAnswe
 
 /* ---- files ---- */
 
+static bool write_json(void *ud, FILE *f) { return json_dumpf(ud, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fputc('\n', f) != EOF; }
+
 bool talk_save(const Talk *t, const char *path)
 {
-    const Options *o = t->p->o;
-    char temporary[4200];
-    struct stat old;
-    if (stat(path, &old) == 0 && !S_ISREG(old.st_mode)) return complain(o, "%s: it is no file", path) == 0;
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int) sizeof temporary) return complain(o, "the path is too long") == 0;
-    int fd = mkstemp(temporary);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!f) {
-        complain(o, "%s: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return false;
-    }
+    Error err = { 0 };
     json_t *all = json_pack("{s:o}", "messages", messages_of(t, NULL, false));
-    bool good = all && json_dumpf(all, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fputc('\n', f) != EOF;
-    good = fclose(f) == 0 && good && rename(temporary, path) == 0;
+    if (!all) return no_memory(t);
+    Status st = save_file(path, write_json, all, &err);
     json_decref(all);
-    if (good) return true;
-    complain(o, "%s: %s", path, errno ? strerror(errno) : "it could not be written");
-    unlink(temporary);
-    return false;
+    return st == ST_OK || complain(t->p->o, "%s", err.text) == 0;
 }
 
 static bool is_role(const json_t *message, const char *role)
