@@ -134,7 +134,7 @@ static bool leave_out_reasoning(Talk *t, const TemplateText *text, size_t mark)
         from += strlen(before);
     }
     int32_t answer = x->n - x->asked - x->spoken;
-    bool good = chat_append(t->p, &token, &n, text, from, mark);
+    bool good = chat_append(t->p->engine, &token, &n, text, from, mark, "");
     int32_t *all = good ? realloc(token, sizeof *all * (size_t) (n + answer + 1)) : NULL;
     if (!all) {
         free(token);
@@ -169,7 +169,7 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
         q->n += t->turn[i].n;
     }
     q->held = q->n;
-    return chat_append(t->p, &q->token, &q->n, text, at + strlen(mark), text->n);
+    return chat_append(t->p->engine, &q->token, &q->n, text, at + strlen(mark), text->n, "");
 }
 
 /* The tokens of the prompt that do not yet belong to the answer: what a rendering without its beginning has in common with it. */
@@ -188,7 +188,7 @@ static int32_t before_answer(const Talk *t, const Question *q, const char *user)
         good = from != SIZE_MAX;
         from += strlen(mark);
     }
-    if (good && chat_append(t->p, &ids, &n, &text, from, text.n))
+    if (good && chat_append(t->p->engine, &ids, &n, &text, from, text.n, ""))
         while (first + same < n && q->held + same < q->n && ids[first + same] == q->token[q->held + same]) same++;
     free(ids);
     template_text_free(&text);
@@ -206,7 +206,8 @@ bool talk_ask(Question *q, Talk *t, const char *user)
         question_free(q);
         talk_forget(t);
         good = render(&text, t, user, false, true, &err) == ST_OK || template_complain(t->p->o, &err);
-        good = good && chat_append(t->p, &q->token, &q->n, &text, 0, text.n);
+        if (good && !chat_append(t->p->engine, &q->token, &q->n, &text, 0, text.n, ""))
+            good = complain(t->p->o, "the prompt of %zu bytes could not be tokenized", text.n) == 0;
     }
     if (good && q->n == 0) good = complain(t->p->o, "the chat template makes an empty prompt of this") == 0;
     if (good) {

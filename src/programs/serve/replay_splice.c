@@ -57,42 +57,16 @@ const json_t *replay_messages(const ReplayPlan *p) { return p->messages; }
 
 /* ---- splicing ---- */
 
-typedef struct { int32_t *t; size_t n, cap; } Ids;
+typedef struct { int32_t *t, n; } Ids;
 
-static bool append_ids(Ids *to, const int32_t *t, size_t n)
+static bool append_ids(Ids *to, const int32_t *t, int32_t n)
 {
-    if (to->n + n > to->cap) {
-        size_t cap = 2 * to->cap + n + 64;
-        int32_t *more = realloc(to->t, cap * sizeof *more);
-        if (!more) return false;
-        to->t = more;
-        to->cap = cap;
-    }
-    if (n > 0) memcpy(to->t + to->n, t, n * sizeof *t);
+    int32_t *more = n <= INT32_MAX - to->n ? realloc(to->t, ((size_t) to->n + (size_t) n + 1) * sizeof *more) : NULL;
+    if (!more) return false;
+    if (n > 0) memcpy(more + to->n, t, (size_t) n * sizeof *t);
+    to->t = more;
     to->n += n;
     return true;
-}
-
-/* Tokens of text[from, to) and what is to follow it, with the client's spans. */
-static bool append_text(Ids *out, const rt_engine *g, const TemplateText *t, size_t from, size_t to, const char *then)
-{
-    size_t n = to - from, m = strlen(then), n_span = 0, count = 0, cap = n + m + 2;
-    char *text = malloc(n + m + 1);
-    rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    int32_t *ids = malloc(cap * sizeof *ids);
-    bool good = text && span && ids;
-    if (good) {
-        n_span = chat_spans(span, t, from, to);
-        memcpy(text, t->text + from, n);
-        memcpy(text + n, then, m + 1);
-        count = n + m > 0 ? rt_tokenize_prompt(g, text, n + m, span, n_span, ids, cap) : 0;
-        size_t skip = out->n > 0 && count > 0 && rt_adds_bos(g) && ids[0] == rt_token_bos(g);          /* only a text's beginning has one */
-        good = count <= cap && append_ids(out, ids + skip, count - skip);
-    }
-    free(text);
-    free(span);
-    free(ids);
-    return good;
 }
 
 /* Where the turn begins whose content is at `mark`: the last place before it with the first line of its opening, nothing of a client's
@@ -217,19 +191,20 @@ static bool splice(Ids *ids, const Cut *cut, size_t n_cut, const rt_engine *g, c
     bool good = true, told = false;
     for (size_t i = 0; good && i <= n_cut; i++) {
         const Turn *turn = i < n_cut ? cut[i].turn : NULL;
-        size_t end = !turn ? text->n : cut[i].named ? turn_begin(text, from, cut[i].at, turn->opening) : cut[i].at, before = ids->n;
-        good = end != SIZE_MAX && append_text(ids, g, text, from, end, turn && cut[i].named ? turn->opening : "");
+        size_t end = !turn ? text->n : cut[i].named ? turn_begin(text, from, cut[i].at, turn->opening) : cut[i].at;
+        int32_t before = ids->n;
+        good = end != SIZE_MAX && chat_append(g, &ids->t, &ids->n, text, from, end, turn && cut[i].named ? turn->opening : "");
         if (good && told) {
             good = ids->n > before;
             if (good) rt_token_bytes(g, ids->t[before], &n_bytes);
             good = good && n_bytes == 0;
         }
         if (!turn) break;
-        good = good && append_ids(ids, turn->token, (size_t) turn->n_token);
+        good = good && append_ids(ids, turn->token, turn->n_token);
         told = !cut[i].named;
         from = cut[i].end;
     }
-    if (good && ids->n > 0 && ids->n <= INT32_MAX) return true;
+    if (good && ids->n > 0) return true;
     free(ids->t);
     *ids = (Ids) { 0 };
     return false;
@@ -266,6 +241,6 @@ bool replay_tokens(int32_t **t, int32_t *n, Server *s, const ReplayPlan *p, cons
     free(cut);
     if (!good) return false;
     *t = ids.t;
-    *n = (int32_t) ids.n;
+    *n = ids.n;
     return true;
 }
