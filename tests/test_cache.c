@@ -26,6 +26,8 @@
 
 /* read_only: nothing can be made or removed; no_locks: the file system has none; tidied: another process removes the next file to be locked. */
 static struct { atomic_long calls; long die_at, fail_at; bool die_after, brief; int error; bool read_only, no_locks, tidied; } sys_state;
+/* Reads beyond `from`: by how many threads, the first few of them known; fail: those at or beyond it. 0: none. */
+static struct { long from, fail; atomic_int n; atomic_long thread[16]; } sys_reads;
 
 /* True: this call fails. */
 static bool sys_call(void)
@@ -87,11 +89,25 @@ int openat(int dir, const char *name, int flags, ...)
     return sys_call() ? -1 : (int) sys_done(syscall(SYS_openat, dir, name, flags, mode));
 }
 
+ssize_t pread(int fd, void *out, size_t n, off_t at)
+{
+    long me = syscall(SYS_gettid);
+    bool known = !sys_reads.from || at < sys_reads.from;
+    for (int32_t i = 0; i < sys_reads.n && i < 16; i++) known |= sys_reads.thread[i] == me;
+    if (!known) sys_reads.thread[sys_reads.n++ & 15] = me;
+    if (sys_reads.fail && at >= sys_reads.fail) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, out, n, at);
+}
+
 /* ---- caches of the tests ---- */
 
 static const char ID[] = "the identity of a model", OTHER[] = "another identity";
 
-typedef struct { _Atomic int64_t time; int32_t said; char last[256]; } World;
+/* asks: of this cache while its line is taken, which it must not hold its lock for. */
+typedef struct { _Atomic int64_t time; int32_t said; char last[256]; Cache *_Atomic asks; } World;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t world_time(void *ud) { return ((World *) ud)->time; }
 static void world_log(void *ud, int level, const char *line)
@@ -102,6 +118,7 @@ static void world_log(void *ud, int level, const char *line)
     w->said++;
     snprintf(w->last, sizeof w->last, "%s", line);
     pthread_mutex_unlock(&world_lock);
+    if (w->asks) cache_stats(w->asks, &(CacheStats) { 0 });
 }
 
 static Cache *open_cache(World *w, size_t ram, const char *dir, uint64_t disk, int32_t delay)
@@ -722,6 +739,44 @@ static void beyond_memory(void **state)
     remove_dir(dir);
 }
 
+/* A large image is read by several threads, in parts: whatever is wrong with one of them is wrong with the record. */
+static void large_record(void **state)
+{
+    (void) state;
+    enum { LARGE = (9 << 20) + 100, FRONT = 512 };
+    static const struct { long at; int how; const char *why; } kinds[] = {
+        { 0, 0, "" }, { FRONT + 100, 4, "checksum of its image" }, { (5 << 20) + 3, 1, "checksum of its image" }, { LARGE - 1, 128, "checksum of its image" },
+        { (3 << 20) + 1, -1, "cannot be read" }, { (8 << 20) + 4096, -1, "cannot be read" }
+    };
+    char dir[64], name[512];
+    int32_t t[40] = { 9 };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        World w = { 0 };
+        CacheStats s;
+        new_dir(dir);
+        Cache *c = open_cache(&w, 32 << 20, dir, 32 << 20, -1);
+        assert_true(put(c, ID, t, 40, LARGE, CACHE_END));
+        cache_close(c, 60000);
+        assert_int_equal(files_in(dir, ".ratoon", name), 1);
+        c = open_cache(&w, 32 << 20, dir, 32 << 20, -1);
+        if (kinds[i].how > 0) put_byte(name, kinds[i].at, kinds[i].how);
+        memset(&sys_reads, 0, sizeof sys_reads);
+        sys_reads.from = FRONT;
+        sys_reads.fail = kinds[i].how < 0 ? kinds[i].at : 0;
+        cache_fetch(c, ID, t, 40);
+        assert_int_equal(sys_reads.n, 3);          /* of the calling thread and two more */
+        memset(&sys_reads, 0, sizeof sys_reads);
+        cache_stats(c, &s);
+        assert_int_equal(s.ram_bytes, kinds[i].how == 0 ? LARGE : 0);
+        assert_int_equal(s.damaged, kinds[i].how > 0);
+        assert_int_equal(files_in(dir, ".ratoon", NULL), kinds[i].how <= 0);
+        if (kinds[i].how > 0 && !strstr(w.last, kinds[i].why)) fail_msg("%s, expected '%s'", w.last, kinds[i].why);
+        assert_int_equal(get(c, ID, t, 40, 0, true, NULL), kinds[i].how == 0 ? 40 : 0);
+        cache_close(c, 0);
+        remove_dir(dir);
+    }
+}
+
 /* A clock that goes back by a year makes nothing wait for a year, and neither it nor a file from the future makes a record stay. */
 static void clock_goes_back(void **state)
 {
@@ -928,7 +983,9 @@ static void failing_disk(void **state)
             Error err = { 0 };
             CacheOptions o = { .ram_bytes = 1 << 23, .dir = dir, .disk_bytes = 1 << 23, .min_tokens = 1, .write_delay = -1,
                                .clock = world_time, .log = world_log, .ud = &w };
+            alarm(100);                            /* else whoever waits for a lock waits for ever */
             if (cache_open(&c, &o, &err) == ST_OK) {
+                w.asks = c;
                 work(c);
                 CacheStats s;
                 cache_stats(c, &s);
@@ -936,6 +993,7 @@ static void failing_disk(void **state)
                 assert_int_equal(s.ram_records, 3);
                 cache_close(c, 1000);
             }
+            alarm(0);
             done = sys_state.calls < at;
             sys_state.fail_at = 0;
             assert_true(w.said <= 1);
@@ -1278,7 +1336,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_each_step), cmocka_unit_test(longest_record), cmocka_unit_test(eviction_is_the_naive_one), cmocka_unit_test(worth_in_order),
         cmocka_unit_test(found_after_a_restart), cmocka_unit_test(written_when_it_lasts), cmocka_unit_test(disk_budget), cmocka_unit_test(every_bit_of_a_record),
-        cmocka_unit_test(damaged_files), cmocka_unit_test(strange_folders), cmocka_unit_test(shared_folder), cmocka_unit_test(beyond_memory), cmocka_unit_test(clock_goes_back), cmocka_unit_test(folder_to_read),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(strange_folders), cmocka_unit_test(shared_folder), cmocka_unit_test(beyond_memory), cmocka_unit_test(large_record), cmocka_unit_test(clock_goes_back), cmocka_unit_test(folder_to_read),
         cmocka_unit_test(locks), cmocka_unit_test(failing_disk), cmocka_unit_test(no_memory),
         cmocka_unit_test(many_threads), cmocka_unit_test(conversations), cmocka_unit_test(refused_images), cmocka_unit_test(places),
     };

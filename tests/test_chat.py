@@ -10,61 +10,25 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 import unittest
 
 import report
+from scratch import DEMO, RATOON, TMP, path, with_template, write
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
-DEMO = os.path.join(ROOT, "models/demo/ratoon-demo-q8_0.gguf")
 READY = "\x1b[?2004h> "
 LONG = "Write a function that adds two numbers."           # greedily the demo model does not end its answer to this
-TMP = None
 
 # A template with a choice of thinking, which shows the reasoning of the last turn only, and one that opens the reasoning itself.
 THINKING = ("{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last and m.reasoning_content is string %}"
             "<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}")
-
-
-def setUpModule():
-    global TMP
-    TMP = tempfile.mkdtemp(prefix="ratoon-chat-")
-
-
-def tearDownModule():
-    shutil.rmtree(TMP)
-
-
-def path(name):
-    return os.path.join(TMP, name)
-
-
-def write(name, text):
-    with open(path(name), "wb") as f:
-        f.write(text if isinstance(text, bytes) else text.encode())
-    return path(name)
-
-
-def thinking_model():
-    """The demo model with another template, padded so that what follows stays where it is."""
-    with open(DEMO, "rb") as f:
-        data = f.read()
-    key = b"tokenizer.chat_template"
-    at = data.index(key) + len(key)
-    old = struct.unpack("<Q", data[at + 4:at + 12])[0]
-    text = THINKING.encode()
-    text += b" " * ((old - len(text)) % 32)
-    return write("thinking.gguf", data[:at + 4] + struct.pack("<Q", len(text)) + text + data[at + 12 + old:])
 
 
 def environment(**more):
@@ -477,7 +441,7 @@ class Chat(unittest.TestCase):
     # ---- thinking ----
 
     def test_thinking(self):
-        model = thinking_model()
+        model = with_template(DEMO, "thinking.gguf", THINKING)
         t = self.chat("-m", model, "-d", "none", "--think", "-n", "12", "--stats")
         shown = t.say("Hello")
         self.assertIn("\x1b[2;1mthinking...\x1b[0;2m\n", shown)

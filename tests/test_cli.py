@@ -15,56 +15,23 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import xml.etree.ElementTree
 
 import report
+from scratch import RATOON, ROOT, TMP, path, with_template, write
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 MODELS = ["qwen3", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3", "dflash-llama", "small-dflash"]
-TMP = None
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"            # whoever runs the tests may have a configuration
 
 
 def setUpModule():
-    global TMP
-    TMP = tempfile.mkdtemp(prefix="ratoon-cli-")
     for name in MODELS:
         subprocess.run([MAKE_TINY, name, TMP], check=True)
     with open(path("prompts.jsonl"), "w") as f:
         f.write('{"id": "a/1", "prompt": "hello world"}\n\n{"id": "b/1", "prompt": "def f(x):\\n"}\n')
-
-
-def tearDownModule():
-    shutil.rmtree(TMP)
-
-
-def path(name):
-    return os.path.join(TMP, name)
-
-
-def write(name, data):
-    with open(path(name), "wb") as f:
-        f.write(data)
-    return path(name)
-
-
-def with_template(model, name, template):
-    """A copy of a GGUF file with another chat template, padded so that all alignment stays; None: without it, the key renamed."""
-    with open(path(model), "rb") as f:
-        data = f.read()
-    key = b"tokenizer.chat_template"
-    at = data.index(key) + len(key)
-    if template is None:
-        return write(name, data.replace(key, b"tokenizer.chat_elsewhere"[:len(key)]))
-    old = struct.unpack("<Q", data[at + 4:at + 12])[0]
-    text = template.encode()
-    text += b" " * ((old - len(text)) % 32)
-    return write(name, data[:at + 4] + struct.pack("<Q", len(text)) + text + data[at + 12 + old:])
 
 
 def floats(file):
@@ -126,7 +93,7 @@ class Render(Cli):
         self.says("render", "--template", good, "--input", write("x.json", b"[1]"), names=["x.json", "not an object"])
         self.says("render", "--template", good, "--input", write("x.json", b"{}"), names=["no messages"])
         self.says("render", "--template", good, "--input", write("x.json", b'{"messages": 1}'), names=["messages is not a list"])
-        self.says("render", "-m", with_template("qwen3.gguf", "bare.gguf", None), "--input", self.case(), names=["bare.gguf", "no chat template"])
+        self.says("render", "-m", with_template(path("qwen3.gguf"), "bare.gguf", None), "--input", self.case(), names=["bare.gguf", "no chat template"])
 
 
 class Help(Cli):
@@ -259,7 +226,7 @@ class Run(Cli):
         """run --chat asks the model's template, and what it tokenizes is what render shows."""
         template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n" \
                    "{% if enable_thinking %}hmm{% endif %}{% endif %}"
-        model = with_template("qwen3.gguf", "templated.gguf", template)
+        model = with_template(path("qwen3.gguf"), "templated.gguf", template)
         for extra, thinking in ([], False), (["--think"], True), (["--no-think"], False):
             case = {"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi <|im_end|> \u00e9"}], "add_generation_prompt": True,
                     "kwargs": {"enable_thinking": thinking}}
@@ -271,11 +238,11 @@ class Run(Cli):
             self.assertEqual(shown["tokens"].count(end), 2)        # the template's, not the user's
             r = self.run_json("-m", model, "-d", "none", "--chat", "--system", "be brief", "-p", "hi <|im_end|> \u00e9", "-n", "3", *extra)
             self.assertEqual(r["stats"]["prompt_tokens"], len(shown["tokens"]))
-        refusing = with_template("qwen3.gguf", "refusing.gguf", "{{ raise_exception('Not today.') }}")
+        refusing = with_template(path("qwen3.gguf"), "refusing.gguf", "{{ raise_exception('Not today.') }}")
         p = self.ratoon("run", "-q", "-m", refusing, "-d", "none", "--chat", "-p", "x", expect=1)
         self.assertIn(b"Not today.", p.stderr)
         for other in "{% if %}", None:
-            p = self.ratoon("run", "-m", with_template("qwen3.gguf", "other.gguf", other), "-d", "none", "--chat", "-p", "x", "-n", "2")
+            p = self.ratoon("run", "-m", with_template(path("qwen3.gguf"), "other.gguf", other), "-d", "none", "--chat", "-p", "x", "-n", "2")
             self.assertIn(b"built-in chatml template is used", p.stderr)
         self.says("run", *self.M, "-q", "--system", "x", "-p", "y", expect=2, names=["--system", "--chat"])
         self.says("run", *self.M, "-q", "--chat", "--think", "--no-think", "-p", "y", expect=2, names=["--think"])

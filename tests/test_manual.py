@@ -14,9 +14,8 @@ import tempfile
 import unittest
 
 import report
+from scratch import RATOON, ROOT
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
 
 
 def run(*args, stdin="", env=None, cwd=None):

@@ -4,8 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include <xxhash.h>
-
+#include "base/bulk_sum.h"
 #include "base/check.h"
 
 static const char MAGIC[8] = "ratoonS";
@@ -21,7 +20,7 @@ typedef struct {
     uint64_t n_target, n_draft, n_taps;
 } ImageHead;
 
-static uint64_t sum_of(const uint8_t *bytes, size_t n) { return XXH3_64bits(bytes + offsetof(ImageHead, version), n - offsetof(ImageHead, version)); }
+static uint64_t sum_of(const uint8_t *bytes, size_t n) { return bulk_sum(bytes + offsetof(ImageHead, version), n - offsetof(ImageHead, version)); }
 
 /* Where the parts begin, [5]: identity, tokens, target, drafter, taps; false: the sizes cannot be. */
 static bool lay_out(size_t start[5], size_t *total, const ImageHead *h)

@@ -66,23 +66,30 @@ size_t chat_spans(rt_span *out, const TemplateText *t, size_t from, size_t to)
     return n;
 }
 
-bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to)
+bool chat_append(const rt_engine *g, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to, const char *then)
 {
+    size_t n_text = to - from, n_then = strlen(then), n_all = n_text + n_then, had = (size_t) *n, cap = n_all + 2, count = 0, skip = 0;
+    if (n_all == 0) return true;
+    char *text = malloc(n_all);
     rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    size_t n_span = 0, had = (size_t) *n, count = 0;
-    if (span) n_span = chat_spans(span, t, from, to);
-    if (span && to > from) count = rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, NULL, 0);
-    int32_t *ids = span && had + count <= INT32_MAX ? realloc(*out, (had + count + 1) * sizeof *ids) : NULL;
-    if (ids) *out = ids;
-    if (ids && count > 0) {
-        rt_tokenize_prompt(p->engine, t->text + from, to - from, span, n_span, ids + had, count);
-        size_t skip = had > 0 && rt_adds_bos(p->engine) && ids[had] == rt_token_bos(p->engine);
-        memmove(ids + had, ids + had + skip, (count - skip) * sizeof *ids);
+    int32_t *ids = malloc(cap * sizeof *ids);
+    if (text && span && ids) {
+        memcpy(text, t->text + from, n_text);
+        memcpy(text + n_text, then, n_then);
+        count = rt_tokenize_prompt(g, text, n_all, span, chat_spans(span, t, from, to), ids, cap);
+        skip = had > 0 && count > 0 && rt_adds_bos(g) && ids[0] == rt_token_bos(g);
+    }
+    bool good = count > 0 && count <= cap && had + count <= INT32_MAX;
+    int32_t *more = good ? realloc(*out, (had + count) * sizeof *more) : NULL;
+    if (more) {
+        memcpy(more + had, ids + skip, (count - skip) * sizeof *more);
+        *out = more;
         *n += (int32_t) (count - skip);
     }
+    free(text);
     free(span);
-    if (!ids || (count == 0 && to > from)) return complain(p->o, "the prompt of %zu bytes could not be tokenized", to - from) == 0;
-    return true;
+    free(ids);
+    return more != NULL;
 }
 
 /* The user's bytes may be anything: what is no character becomes U+FFFD. */
@@ -103,7 +110,7 @@ bool chat_tokens(const Program *p, int32_t **out, int32_t *n, const char *text, 
     ChatRequest q = { .messages = messages, .kwargs = kwargs, .generation = true, .now = &now };
     if (o->think && !chat_prompt_caps(c)->thinking) note(o, "--think: the model's chat template has no such choice");
     bool good = chat_prompt_render(&prompt, c, &q, &err) == ST_OK || template_complain(o, &err);
-    good = good && chat_append(p, out, n, &prompt, 0, prompt.n);
+    if (good && !chat_append(p->engine, out, n, &prompt, 0, prompt.n, "")) good = complain(o, "the prompt of %zu bytes could not be tokenized", prompt.n) == 0;
     template_text_free(&prompt);
     json_decref(messages);
     json_decref(kwargs);

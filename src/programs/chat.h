@@ -16,8 +16,9 @@ int32_t chat_token(void *engine, const char *text);
 Status chat_open(ChatPrompt **out, const Program *p, TemplateError *err);
 /* out [n_client]: what clients said of bytes [from, to) of a rendering, counted from `from`; returns how many spans. */
 size_t chat_spans(rt_span *out, const TemplateText *t, size_t from, size_t to);
-/* Appends the tokens of bytes [from, to) of a rendering to (*out)[*n], malloc'd; what begins a text comes only first. False: said. */
-bool chat_append(const Program *p, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to);
+/* Appends the tokens of bytes [from, to) of a rendering, with `then` behind them, to (*out)[*n], malloc'd; what begins a text comes only first.
+ * False: out of memory, too many, or none; *out is as it was. */
+bool chat_append(const rt_engine *g, int32_t **out, int32_t *n, const TemplateText *t, size_t from, size_t to, const char *then);
 /* How the model writes reasoning and calls. */
 ReplyStyle chat_style(rt_engine *g);
 /* Tokens of the model's prompt for one turn of a user, --system before it; malloc'd. False: said. */

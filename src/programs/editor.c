@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/save.h"
 #include "programs/program.h"
 
 enum { HISTORY_MAX = 1000, AHEAD = 16, ESCAPE_MS = 25, CTRL_V = 22, ESCAPE = 27 };
@@ -246,52 +247,38 @@ static bool lock_folder(int *out, const char *path)
     return true;
 }
 
-/* The file is whole at any time, and nobody else's (mkstemp: 0600). */
-static bool write_history(History *h, const char *path)
+static bool write_history(void *ud, FILE *f)
 {
     HistEvent ev;
-    char temporary[4200];
-    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    int fd = mkstemp(temporary);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!f) {
-        if (fd >= 0) close(fd), unlink(temporary);
-        return false;
-    }
-    bool good = history(h, &ev, H_SAVE_FP, f) >= 0;
-    good = fclose(f) == 0 && good && rename(temporary, path) == 0;
-    if (!good) unlink(temporary);
-    return good;
+    return history(ud, &ev, H_SAVE_FP, f) >= 0;
 }
 
 /* What other chats have written meanwhile stays: the file is read anew, and the message added to that. */
-static bool add_to_file(const char *path, const char *message)
+static Status add_to_file(const char *path, const char *message, Error *err)
 {
     HistEvent ev;
     struct stat st;
     int lock;
     History *h = new_history();
-    bool good = lock_folder(&lock, path) && h;
-    if (good && stat(path, &st) == 0 && st.st_size > 0 && history(h, &ev, H_LOAD, path) < 0) {
-        errno = EBADMSG;
-        good = false;
-    }
-    good = good && history(h, &ev, H_ENTER, message) >= 0 && write_history(h, path);
-    int why = errno;
+    Status status = !h ? fail(err, ST_MEMORY, "%s: out of memory", path) : lock_folder(&lock, path) ? ST_OK : fail(err, ST_IO, "%s: %m", path);
+    if (status == ST_OK && stat(path, &st) == 0 && st.st_size > 0 && history(h, &ev, H_LOAD, path) < 0)
+        status = fail(err, ST_FORMAT, "%s: it is no history", path);
+    if (status == ST_OK && history(h, &ev, H_ENTER, message) < 0) status = fail(err, ST_MEMORY, "%s: out of memory", path);
+    if (status == ST_OK) status = save_file(path, write_history, h, err);
     if (h) history_end(h);
-    if (lock >= 0) close(lock);
-    errno = why;
-    return good;
+    if (h && lock >= 0) close(lock);
+    return status;
 }
 
 /* After every message: what ends the program takes nothing away. */
 static void remember(Editor *e, const char *message)
 {
     HistEvent ev;
+    Error err = { 0 };
     if (!e->history) return;
     history(e->history, &ev, H_ENTER, message);
-    if (!e->path[0] || add_to_file(e->path, message)) return;
-    note(e->o, "%s: %s; the history is not written any more", e->path, strerror(errno));
+    if (!e->path[0] || add_to_file(e->path, message, &err) == ST_OK) return;
+    note(e->o, "%s; the history is not written any more", err.text);
     e->path[0] = 0;
 }
 

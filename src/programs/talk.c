@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/json.h"
+#include "base/save.h"
 
 static bool no_memory(const Talk *t) { return complain(t->p->o, "out of memory for the conversation") == 0; }
 
@@ -135,7 +134,7 @@ static bool leave_out_reasoning(Talk *t, const TemplateText *text, size_t mark)
         from += strlen(before);
     }
     int32_t answer = x->n - x->asked - x->spoken;
-    bool good = chat_append(t->p, &token, &n, text, from, mark);
+    bool good = chat_append(t->p->engine, &token, &n, text, from, mark, "");
     int32_t *all = good ? realloc(token, sizeof *all * (size_t) (n + answer + 1)) : NULL;
     if (!all) {
         free(token);
@@ -170,7 +169,7 @@ static bool go_on(Question *q, Talk *t, const char *user, TemplateText *text)
         q->n += t->turn[i].n;
     }
     q->held = q->n;
-    return chat_append(t->p, &q->token, &q->n, text, at + strlen(mark), text->n);
+    return chat_append(t->p->engine, &q->token, &q->n, text, at + strlen(mark), text->n, "");
 }
 
 /* The tokens of the prompt that do not yet belong to the answer: what a rendering without its beginning has in common with it. */
@@ -189,7 +188,7 @@ static int32_t before_answer(const Talk *t, const Question *q, const char *user)
         good = from != SIZE_MAX;
         from += strlen(mark);
     }
-    if (good && chat_append(t->p, &ids, &n, &text, from, text.n))
+    if (good && chat_append(t->p->engine, &ids, &n, &text, from, text.n, ""))
         while (first + same < n && q->held + same < q->n && ids[first + same] == q->token[q->held + same]) same++;
     free(ids);
     template_text_free(&text);
@@ -207,7 +206,8 @@ bool talk_ask(Question *q, Talk *t, const char *user)
         question_free(q);
         talk_forget(t);
         good = render(&text, t, user, false, true, &err) == ST_OK || template_complain(t->p->o, &err);
-        good = good && chat_append(t->p, &q->token, &q->n, &text, 0, text.n);
+        if (good && !chat_append(t->p->engine, &q->token, &q->n, &text, 0, text.n, ""))
+            good = complain(t->p->o, "the prompt of %zu bytes could not be tokenized", text.n) == 0;
     }
     if (good && q->n == 0) good = complain(t->p->o, "the chat template makes an empty prompt of this") == 0;
     if (good) {
@@ -256,28 +256,16 @@ bool talk_answered(Talk *t, const Question *q, const char *user, const TalkAnswe
 
 /* ---- files ---- */
 
+static bool write_json(void *ud, FILE *f) { return json_dumpf(ud, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fputc('\n', f) != EOF; }
+
 bool talk_save(const Talk *t, const char *path)
 {
-    const Options *o = t->p->o;
-    char temporary[4200];
-    struct stat old;
-    if (stat(path, &old) == 0 && !S_ISREG(old.st_mode)) return complain(o, "%s: it is no file", path) == 0;
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int) sizeof temporary) return complain(o, "the path is too long") == 0;
-    int fd = mkstemp(temporary);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!f) {
-        complain(o, "%s: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return false;
-    }
+    Error err = { 0 };
     json_t *all = json_pack("{s:o}", "messages", messages_of(t, NULL, false));
-    bool good = all && json_dumpf(all, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 && fputc('\n', f) != EOF;
-    good = fclose(f) == 0 && good && rename(temporary, path) == 0;
+    if (!all) return no_memory(t);
+    Status st = save_file(path, write_json, all, &err);
     json_decref(all);
-    if (good) return true;
-    complain(o, "%s: %s", path, errno ? strerror(errno) : "it could not be written");
-    unlink(temporary);
-    return false;
+    return st == ST_OK || complain(t->p->o, "%s", err.text) == 0;
 }
 
 static bool is_role(const json_t *message, const char *role)

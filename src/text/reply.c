@@ -478,6 +478,7 @@ bool reply_end(Reply *r, ReplyCause cause)
     if (!put_bytes(r, NULL, 0)) r->failed = true;
     if (r->n_in > r->head) r->in[r->n_in - 1].done = r->whole;
     r->cut = cause == REPLY_CUT;
+    if (r->cut && r->at == AT_CALL) call_forget_closing(r);
     pump_rest(r, cause);
     if (!r->stopped) {
         r->from = r->done;

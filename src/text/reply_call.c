@@ -254,6 +254,25 @@ static Step cut_short(Reply *r)
     return recovers(r) && complete(r) ? finish_complete(r) : call_broken(r);
 }
 
+/* Its arguments are whole, so that a limit took nothing but what closes it. */
+static bool whole(const Reply *r) { return recovers(r) && complete(r) && r->call.has_args && !in_flow(&r->call); }
+
+void call_forget_closing(Reply *r)
+{
+    static const int closing[] = { S_CALL_END, S_FUNCTION_END, S_CODE_END };
+    size_t n = r->n_in - r->head;
+    if (n == 0 || (!r->call.ended && !whole(r))) return;
+    for (size_t i = 0; i < sizeof closing / sizeof *closing; i++) {
+        const char *text = call_marks(r) & BIT(closing[i]) ? r->mark[closing[i] - S_QUOTE] : NULL;
+        size_t same = 0;
+        while (text && same < n && text[same] && r->in[r->head + same].c == (uint8_t) text[same]) same++;
+        if (same < n) continue;
+        r->head = r->n_in;
+        if (r->call.state == B_TRAIL) r->call.raw.n = 0;       /* it stands before the mark, and would have been left out */
+        return;
+    }
+}
+
 void call_end(Reply *r, ReplyCause cause)
 {
     ReplyCall *c = &r->call;
@@ -271,7 +290,7 @@ void call_end(Reply *r, ReplyCause cause)
         return;
     }
     if (c->state == B_WHOLE && cause == REPLY_ENDED && json_body_whole(r)) return;
-    if (recovers(r) && complete(r) && (cause == REPLY_ENDED || (c->has_args && !in_flow(c)))) {
+    if (cause == REPLY_ENDED ? recovers(r) && complete(r) : whole(r)) {
         finish_complete(r);
         if (r->at == AT_CALL && c->ended) call_leave(r);
         return;

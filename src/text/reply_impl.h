@@ -119,6 +119,7 @@ void call_open(Reply *r, CallState state, int closer, bool declared);
 Step call_step(Reply *r, const Unit *u);
 uint32_t call_marks(const Reply *r);               /* those that mean something where the call is */
 bool call_in_value(const Reply *r);                /* where marks are likely to be part of a value: see value_end in reply_lex.c */
+void call_forget_closing(Reply *r);                /* cut off in the mark that closes a whole call: its piece is nobody's text */
 void call_end(Reply *r, ReplyCause cause);
 void call_free(ReplyCall *c);
 

@@ -544,7 +544,7 @@ void forced_call_free(ForcedCall *c)
 
 /* ---- calls that are held ---- */
 
-static Status make_held(Grammar **out, Writer *w, ReplyStyle style, const Tool *tool, const size_t *form, size_t n, Error *err)
+static Status make_held(Grammar **out, Writer *w, ReplyStyle style, const Tool *tool, const size_t *form, size_t n, bool behind, Error *err)
 {
     bool bare = style.calls == CALLS_LLAMA3 || style.calls == CALLS_JSON;
     Watched *watched = calloc(n, sizeof *watched);
@@ -557,7 +557,7 @@ static Status make_held(Grammar **out, Writer *w, ReplyStyle style, const Tool *
         watched[i] = (Watched) { name[i].at, form[i] };
         if (name[i].failed) st = fail(err, ST_MEMORY, "out of memory");
     }
-    if (st == ST_OK) st = watch_rules(&rules, style, watched, bare ? n : 0, err);
+    if (st == ST_OK) st = watch_rules(&rules, style, watched, bare ? n : 0, behind, err);
     if (st == ST_OK) {
         write_held(w, rules, tool, form, n);
         st = w->failed || w->text.failed ? fail(err, ST_MEMORY, "out of memory") : grammar_compose(out, w->text.at, w->text.n, "tools", w->schema, w->n_schemas, err);
@@ -569,7 +569,7 @@ static Status make_held(Grammar **out, Writer *w, ReplyStyle style, const Tool *
     return st;
 }
 
-Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, Error *err)
+Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, bool behind, Error *err)
 {
     size_t n = json_array_size(tools);
     Writer w = { .format = style.calls, .held = true };
@@ -583,7 +583,7 @@ Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bo
         form[i] = strict[i] ? ++forms : 0;
         st = tool_read(&tool[i], json_array_get(tools, i), i, err);
     }
-    if (st == ST_OK) st = make_held(out, &w, style, tool, form, n, err);
+    if (st == ST_OK) st = make_held(out, &w, style, tool, form, n, behind, err);
     writer_free(&w);
     free(tool);
     free(form);

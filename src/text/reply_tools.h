@@ -36,11 +36,12 @@ typedef struct {
 Status forced_call(ForcedCall *out, CallFormat format, const json_t *tools, const char *const *name, size_t n_names, Error *err);
 void   forced_call_free(ForcedCall *c);
 
-/* The grammar of an answer, from where its reasoning is over, in which calls are held to their form: tools as in ReplyOptions, not empty; strict
- * [tools]: whose arguments are held to their schema as above; those of others are any. Only what opens a call in the family's own form (or, where
- * calls are JSON, a bare object up to the colon after "arguments") is followed by that; all else is free, and reasoning is too. The masks are endless
- * ones (grammar_mask.h), of a trie with mark tokens. Errors as above, and ST_UNSUPPORTED for too many long names. */
-Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, Error *err);
+/* The grammar of an answer, from where its reasoning is over (behind: a forced call is), in which calls are held to their form: tools as in
+ * ReplyOptions, not empty; strict [tools]: whose arguments are held to their schema as above; those of others are any. Only what opens a call in
+ * the family's own form (or, where calls are JSON, a bare object up to the colon after "arguments") is followed by that; all else is free, and
+ * reasoning is too. The masks are endless ones (grammar_mask.h), of a trie with mark tokens. Errors as above, and ST_UNSUPPORTED for too many
+ * long names. */
+Status held_calls(Grammar **out, ReplyStyle style, const json_t *tools, const bool *strict, bool behind, Error *err);
 
 /* The tokens that the grammars of calls know by bytes of their own, for TokenSource.mark; n of them. */
 enum { MARK_TOKENS_MAX = 16 };

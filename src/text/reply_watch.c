@@ -280,6 +280,7 @@ static Edge step(Watch *w, uint32_t from, int symbol)
         if (f == MORE) {
             s.wait = i;
             s.n_wait = (uint32_t) len;
+            if (s.where >= IN_KEY) s.line_start = false;       /* a quote has come, whatever becomes of it */
             break;
         }
         if (f == YES) {
@@ -419,7 +420,7 @@ static bool quote_names(Watch *w, const Watched *tool)
     return true;
 }
 
-Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, Error *err)
+Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, bool behind, Error *err)
 {
     Watch w = { .n_tools = n, .cap = STATES_MAX, .n_slots = 1 << 18 };
     style_marks(style, w.mark);
@@ -427,7 +428,9 @@ Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, 
     w.slot = calloc(w.n_slots, sizeof *w.slot);
     w.tool = calloc(n + 1, sizeof *w.tool);
     bool good = w.state && w.slot && w.tool && quote_names(&w, tool);
-    if (good) state_of(&w, &(Free) { .where = IN_TEXT, .line_start = true, .empty = n > 0 });
+    Free first = { .where = IN_TEXT, .line_start = true, .empty = n > 0 };
+    if (behind) first = (Free) { .where = IN_AFTER, .line_start = true, .bare = n > 0 };
+    if (good) state_of(&w, &first);
     for (uint32_t s = 0; good && s < w.n && !w.full; s++) {
         put_rule(&w, s);
         w.full |= w.text.n > GRAMMAR_TEXT_MAX / 4 * 3;
@@ -441,5 +444,8 @@ Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, 
     *out = good && !w.full ? w.text.at : NULL;
     if (*out) return ST_OK;
     bytes_free(&w.text);
-    return good ? fail(err, ST_UNSUPPORTED, "the names of %zu tools are too long to be watched for", n) : fail(err, ST_MEMORY, "out of memory");
+    if (!good) return fail(err, ST_MEMORY, "out of memory");
+    size_t letters = 0;
+    for (size_t i = 0; i < n; i++) letters += strlen(tool[i].name);
+    return fail(err, ST_UNSUPPORTED, "strict: the names of %zu tools are too long to be watched for: %zu bytes in all, expected some 9,000 at most", n, letters);
 }

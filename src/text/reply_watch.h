@@ -15,11 +15,11 @@
 /* A declared tool, by its name as it is written inside a JSON string; form: of its arguments. */
 typedef struct { const char *name; size_t form; } Watched;
 
-/* The rules free-0 ... as text, malloc'd, zero at the end; an answer begins with free-0. They use `call` (what follows the opening mark, the
- * closing one included; only in formats that have marks), bare-F for each form F (what follows the colon after "parameters", the object's
- * end included), and the marks' rules. tool: [n] those that a bare object may call; n 0: bare objects are text. ST_UNSUPPORTED: the names are too
- * long to be watched for; ST_MEMORY. */
-Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, Error *err);
+/* The rules free-0 ... as text, malloc'd, zero at the end; an answer begins with free-0 (behind: what follows a call does). They use `call` (what
+ * follows the opening mark, the closing one included; only in formats that have marks), bare-F for each form F (what follows the colon after
+ * "parameters", the object's end included), and the marks' rules. tool: [n] those that a bare object may call; n 0: bare objects are text.
+ * ST_UNSUPPORTED: the names are too long to be watched for; ST_MEMORY. */
+Status watch_rules(char **out, ReplyStyle style, const Watched *tool, size_t n, bool behind, Error *err);
 
 /* Rules of one byte for the marks: mark-call-end among them, for the end of `call`. */
 enum { WATCH_MARKS = 6 };

@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests"))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import report
-RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
-DEMO = os.path.join(ROOT, "models", "demo", "ratoon-demo-q8_0.gguf")
+from scratch import DEMO, RATOON, ROOT, with_template
 SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may take: sanitized builds
 
 

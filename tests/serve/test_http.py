@@ -475,6 +475,27 @@ class Plain(Base):
         self.assertGreaterEqual(one["n_tokens"], one["n_prompt_tokens"])
         S.wait_for(lambda: not any(x["is_processing"] for x in S.json("/slots")))
 
+    def test_slots_of_a_resumed_prompt(self):
+        """What a second turn need not read again counts as read from the start."""
+        talk = chat("Number the lines. " + " ".join("line %d;" % i for i in range(150)), max_tokens=1)
+        first = S.json(CHAT, talk)["usage"]["prompt_tokens"]
+        talk["messages"] += [{"role": "assistant", "content": "fine"}, {"role": "user", "content": " ".join("and %d?" % i for i in range(150))}]
+        seen, over = [], threading.Event()
+
+        def watch():
+            while not over.is_set():
+                seen.extend(x["n_prompt_tokens_processed"] for x in S.json("/slots") if x["state"] == "prefill")
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        usage = S.json(CHAT, talk)["usage"]
+        over.set()
+        watcher.join()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreater(cached, first - 50)
+        self.assertGreater(usage["prompt_tokens"], first + 400)
+        self.assertGreater(len(seen), 0)
+        self.assertEqual(min(seen), cached)
+
     def test_metrics(self):
         S.json(CHAT, chat("count me", max_tokens=8))
         m = S.metrics()

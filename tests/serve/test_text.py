@@ -9,7 +9,6 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -39,19 +38,6 @@ def tearDownModule():
 # Thinks when it is told to, and forgets it with the next turn.
 REASONS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
            "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}")
-
-
-def with_template(path, template):
-    """The demo model with another chat template, longer by a multiple of the file's alignment, so that nothing else moves against it."""
-    with open(DEMO, "rb") as f:
-        data = f.read()
-    key = b"tokenizer.chat_template"
-    at = data.index(key) + len(key) + 4
-    n = struct.unpack_from("<Q", data, at)[0]
-    text = template.encode()
-    text += b"{#" + b" " * ((n - len(text) - 4) % 32) + b"#}"
-    with open(path, "wb") as f:
-        f.write(data[:at] + struct.pack("<Q", len(text)) + text + data[at + 8 + n:])
 
 
 def ask(text="def add(a, b):", **more):
@@ -528,8 +514,7 @@ class GoingOn(unittest.TestCase):
         """The template shows no reasoning of earlier turns, so each turn goes on from the end of the messages before: in its session, from
         memory when another conversation had the session meanwhile, and from disk after a restart."""
         folder = tempfile.mkdtemp(prefix="ratoon-serve-")
-        model = os.path.join(folder, "reasons.gguf")
-        with_template(model, REASONS)
+        model = with_template(DEMO, "reasons.gguf", REASONS)
         options = ["-m", model, "--cache-min-tokens", "16", "--reasoning", "on", "--parallel", "1"]
         plain = Server(*options, "-d", "none", "--ngram", "off", "--cache-ram", "0")
         server = Server(*options, "--cache-dir", os.path.join(folder, "cache"))

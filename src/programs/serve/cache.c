@@ -7,11 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "programs/serve/cache_disk.h"
 
-enum { MIN_TOKENS = 256, WRITE_DELAY = 30, HALF_LIFE = 6 * 3600, ALIGN = 64 };
+enum { MIN_TOKENS = 256, WRITE_DELAY = 30, HALF_LIFE = 6 * 3600, ALIGN = 64, HUGE_PAGE = 2 << 20 };
 
 struct CacheEntry {
     RecordName  name;
@@ -85,7 +86,15 @@ static void discard(Cache *c, uint8_t *image)
     c->bin = image;
 }
 
-static uint8_t *new_image(uint64_t n) { return n > SIZE_MAX - ALIGN ? NULL : aligned_alloc(ALIGN, ((size_t) n + ALIGN) / ALIGN * ALIGN); }
+/* Read once from end to end, as it is written: with small pages, going to the kernel for each of them takes longer than the bytes do. The last
+ * piece of a huge page's size is left small, so that no more memory is held than counted. */
+static uint8_t *new_image(uint64_t n)
+{
+    void *p;
+    if (n > SIZE_MAX - HUGE_PAGE || posix_memalign(&p, n < HUGE_PAGE ? ALIGN : HUGE_PAGE, (size_t) n) != 0) return NULL;
+    if (n >= HUGE_PAGE) madvise(p, (size_t) n / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);      /* a wish; refused by kernels without them */
+    return p;
+}
 
 /* ---- which records go on from which ---- */
 
@@ -313,10 +322,14 @@ static void meet_folder(Cache *c)
     free(file);
 }
 
+/* Lock held, given up meanwhile: whoever reads the log may take his time. */
 static void write_no_more(Cache *c, const char *why)
 {
-    if (c->writes) say(c, 1, "cache: nothing is written any more: %s", why);
+    bool first = c->writes;
     c->writes = false;
+    leave(c);
+    if (first) say(c, 1, "cache: nothing is written any more: %s", why);
+    enter(c);
 }
 
 /* Least valued files go until `need` more bytes fit. Lock held, given up meanwhile. */

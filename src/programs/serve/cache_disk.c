@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME_BYTES = 48, PIECE = 1 << 20 };
+enum { NAME_BYTES = 48, PIECE = 1 << 20, READERS = 4, PART_LEAST = 4 << 20 };
 static const char SUFFIX[] = ".ratoon", TEMPORARY[] = ".writing-";
 
 static void file_name(char out[NAME_BYTES], RecordName name) { snprintf(out, NAME_BYTES, "%016" PRIx64 "%016" PRIx64 "%s", name.high, name.low, SUFFIX); }
@@ -131,6 +132,38 @@ static Status read_all(int fd, void *out, size_t n, size_t at, const char *name,
     return ST_OK;
 }
 
+/* A part of an image. */
+typedef struct { int fd; uint8_t *out; size_t n, at; const char *name; Status st; Error err; } Part;
+
+static void *read_part(void *ud)
+{
+    Part *p = ud;
+    p->st = read_all(p->fd, p->out, p->n, p->at, p->name, &p->err);
+    return NULL;
+}
+
+/* Fresh memory and a cold disk are both waited for less by several threads; a part whose thread does not start is read here. */
+static Status read_parts(int fd, uint8_t *out, size_t n, size_t at, const char *name, Error *err)
+{
+    Part part[READERS];
+    pthread_t thread[READERS];
+    bool started[READERS] = { false };
+    int32_t count = 0;
+    for (size_t done = 0, span = n / READERS / PART_LEAST * PART_LEAST + PART_LEAST; done < n; done += part[count++].n)
+        part[count] = (Part) { fd, out + done, n - done < span ? n - done : span, at + done, name, ST_OK, { 0 } };
+    for (int32_t i = 1; i < count; i++) started[i] = pthread_create(&thread[i], NULL, read_part, &part[i]) == 0;
+    for (int32_t i = 0; i < count; i++)
+        if (!started[i]) read_part(&part[i]);
+    for (int32_t i = 0; i < count; i++)
+        if (started[i]) pthread_join(thread[i], NULL);
+    for (int32_t i = 0; i < count; i++) {
+        if (part[i].st == ST_OK) continue;
+        if (err) *err = part[i].err;
+        return part[i].st;
+    }
+    return ST_OK;
+}
+
 static Status open_record(int *out, uint64_t *bytes, const Disk *d, RecordName of, char name[NAME_BYTES], Error *err)
 {
     struct stat st;
@@ -188,7 +221,7 @@ Status disk_image(const Disk *d, RecordName of, const Record *like, uint8_t *ima
     TRY(open_record(&fd, &bytes, d, of, name, err));
     Status st = front_of(fd, bytes, name, &front, &r, err);
     if (st == ST_OK && !same_text(&r, like)) st = fail(err, ST_IO, "%s: holds another text now", name);
-    if (st == ST_OK) st = read_all(fd, image, (size_t) r.n_image, r.n_front, name, err);
+    if (st == ST_OK) st = read_parts(fd, image, (size_t) r.n_image, r.n_front, name, err);
     if (st == ST_OK) st = record_check_image(&r, image, name, err);
     free(front);
     close(fd);

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "base/bulk_sum.h"
 #include "base/check.h"
 
 static const char MAGIC[8] = "ratoonR";
@@ -76,7 +77,7 @@ Status record_read(Record *out, const uint8_t *front, size_t n_front, uint64_t n
 
 Status record_check_image(const Record *r, const uint8_t *image, const char *name, Error *err)
 {
-    if (XXH3_64bits(image, (size_t) r->n_image) == r->image_sum) return ST_OK;
+    if (bulk_sum(image, (size_t) r->n_image) == r->image_sum) return ST_OK;
     return fail(err, ST_FORMAT, "%s: the checksum of its image of %llu bytes is wrong: it is damaged", name, (unsigned long long) r->n_image);
 }
 
@@ -105,7 +106,7 @@ void record_seal(Record *r, uint8_t *front, const uint8_t *image)
     Head h;
     memcpy(&h, front, sizeof h);
     h.kind = (uint32_t) r->kind;
-    h.image_sum = r->image_sum = XXH3_64bits(image, (size_t) r->n_image);
+    h.image_sum = r->image_sum = bulk_sum(image, (size_t) r->n_image);
     memcpy(front, &h, sizeof h);
     h.sum = front_sum(front, r->n_front);
     memcpy(front, &h, sizeof h);

@@ -97,17 +97,19 @@ static Status trie_for(TokenTrie **out, Forms *f, bool call, Error *err)
 /* ---- making one ---- */
 
 /* What the form is made from, as text: kind, format, names, tools or schema or grammar. */
-typedef enum { FORM_NONE, FORM_CALL, FORM_HELD, FORM_SCHEMA, FORM_GRAMMAR } FormKind;
+typedef enum { FORM_NONE, FORM_CALL, FORM_HELD, FORM_HELD_BEHIND, FORM_SCHEMA, FORM_GRAMMAR } FormKind;      /* behind: a forced call */
+
+static bool holds(FormKind kind) { return kind == FORM_HELD || kind == FORM_HELD_BEHIND; }
 
 static char *key_of(const Forms *f, const Request *q, FormKind kind, size_t *n)
 {
-    bool calls = kind == FORM_CALL || kind == FORM_HELD;
+    bool calls = kind == FORM_CALL || holds(kind);
     json_t *strict = json_array();
-    for (size_t i = 0; kind == FORM_HELD && i < q->n_tool; i++) json_array_append_new(strict, json_boolean(q->tool[i].strict));
+    for (size_t i = 0; holds(kind) && i < q->n_tool; i++) json_array_append_new(strict, json_boolean(q->tool[i].strict));
     json_t *j = json_pack("{s:i s:i s:o s:s? s:O? s:s?}", "kind", (int) kind, "calls", (int) f->style.calls, "strict", strict, "name",
                           q->call_choice == CALL_NAMED ? q->call_name : NULL, "of", calls ? q->tools : kind == FORM_SCHEMA ? q->schema : NULL, "grammar",
                           kind == FORM_GRAMMAR ? q->grammar : NULL);
-    char *s = j && json_array_size(strict) == (kind == FORM_HELD ? q->n_tool : 0) ? json_dumps(j, JSON_COMPACT) : NULL;
+    char *s = j && json_array_size(strict) == (holds(kind) ? q->n_tool : 0) ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     *n = s ? strlen(s) : 0;
     return s;
@@ -134,12 +136,12 @@ static void keep(Forms *f, Form *x)
     x->users++;
 }
 
-static Status compile_held(Form *x, const Forms *f, const Request *q, Error *err)
+static Status compile_held(Form *x, const Forms *f, const Request *q, bool behind, Error *err)
 {
     bool *strict = calloc(q->n_tool, sizeof *strict);
     if (!strict) return fail(err, ST_MEMORY, "out of memory");
     for (size_t i = 0; i < q->n_tool; i++) strict[i] = q->tool[i].strict;
-    Status st = held_calls(&x->grammar, f->style, q->tools, strict, err);
+    Status st = held_calls(&x->grammar, f->style, q->tools, strict, behind, err);
     free(strict);
     return st;
 }
@@ -147,7 +149,7 @@ static Status compile_held(Form *x, const Forms *f, const Request *q, Error *err
 static Status compile(Form *x, const Forms *f, const Request *q, FormKind kind, Error *err)
 {
     const char *field = q->constraint_field ? q->constraint_field : "response_format";
-    if (kind == FORM_HELD) return compile_held(x, f, q, err);
+    if (holds(kind)) return compile_held(x, f, q, kind == FORM_HELD_BEHIND, err);
     if (kind == FORM_SCHEMA) return grammar_schema(&x->grammar, q->schema, field, err);
     if (kind == FORM_GRAMMAR) return grammar_parse(&x->grammar, q->grammar, strlen(q->grammar), field, err);
     TRY(forced_call(&x->call, f->style.calls, q->tools, &q->call_name, q->call_choice == CALL_NAMED ? 1 : 0, err));
@@ -162,7 +164,7 @@ static bool refused(HttpError *e, Status st, const Error *err, const char *field
 
 static bool make(Form **out, Forms *f, const Request *q, FormKind kind, HttpError *e)
 {
-    const char *field = kind == FORM_CALL || kind == FORM_HELD ? "tools" : q->constraint_field;
+    const char *field = kind == FORM_CALL || holds(kind) ? "tools" : q->constraint_field;
     Error err = { 0 };
     size_t n;
     *out = NULL;
@@ -185,9 +187,9 @@ static bool make(Form **out, Forms *f, const Request *q, FormKind kind, HttpErro
     Status st = compile(x, f, q, kind, &err);
     TokenTrie *trie = NULL;
     pthread_mutex_lock(&f->lock);
-    if (st == ST_OK) st = trie_for(&trie, f, kind == FORM_CALL || kind == FORM_HELD, &err);
+    if (st == ST_OK) st = trie_for(&trie, f, kind == FORM_CALL || holds(kind), &err);
     if (st == ST_OK) st = grammar_masks_open(&x->masks, x->grammar, trie, 0, &err);
-    if (st == ST_OK && kind == FORM_HELD) grammar_masks_endless(x->masks);
+    if (st == ST_OK && holds(kind)) grammar_masks_endless(x->masks);
     if (st == ST_OK) {
         keep(f, x);
         *out = x;
@@ -198,17 +200,18 @@ static bool make(Form **out, Forms *f, const Request *q, FormKind kind, HttpErro
     return st == ST_OK || refused(e, st, &err, field);
 }
 
+static bool forced(const Request *q) { return q->n_tool > 0 && (q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED); }
+
 bool form_of(Form **out, Forms *f, const Request *q, HttpError *e)
 {
-    bool call = q->n_tool > 0 && (q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED);
-    return make(out, f, q, call ? FORM_CALL : q->constraint == CONSTRAINT_SCHEMA ? FORM_SCHEMA : q->constraint != CONSTRAINT_NONE ? FORM_GRAMMAR : FORM_NONE, e);
+    return make(out, f, q, forced(q) ? FORM_CALL : q->constraint == CONSTRAINT_SCHEMA ? FORM_SCHEMA : q->constraint != CONSTRAINT_NONE ? FORM_GRAMMAR : FORM_NONE, e);
 }
 
 bool form_of_calls(Form **out, Forms *f, const Request *q, HttpError *e)
 {
     bool strict = false;
     for (size_t i = 0; i < q->n_tool; i++) strict |= q->tool[i].strict;
-    return make(out, f, q, strict && q->call_choice != CALL_NONE && f->style.calls != CALLS_NONE ? FORM_HELD : FORM_NONE, e);
+    return make(out, f, q, strict && q->call_choice != CALL_NONE && f->style.calls != CALLS_NONE ? forced(q) ? FORM_HELD_BEHIND : FORM_HELD : FORM_NONE, e);
 }
 
 GrammarText *form_text(Form *x, int32_t n_max)

@@ -547,6 +547,7 @@ bool http_open(Http **out, const HttpOptions *o, char text[512])
         more[1] = (struct MHD_OptionItem) { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *) o->tls_key };
         more[2] = (struct MHD_OptionItem) { MHD_OPTION_END, 0, NULL };
     }
+    /* The limit of memory is what a connection holds from its first request on: the library clears all of it for the next one's headers. */
     if (good)
         h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, h, MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_NOTIFY_CONNECTION, note_connection, h,
                                      MHD_OPTION_NOTIFY_COMPLETED, end_request, h, MHD_OPTION_URI_LOG_CALLBACK, begin_request, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, h,

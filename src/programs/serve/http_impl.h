@@ -8,7 +8,7 @@
 
 #include "programs/serve/http.h"
 
-enum { HEADERS_MAX = 64 << 10, LINE_MAX_BYTES = 8 << 10, EXTRA_HEADERS = 4, STREAM_BLOCK = 32 << 10 };
+enum { HEADERS_MAX = 64 << 10, LINE_MAX_BYTES = 8 << 10, EXTRA_HEADERS = 4, STREAM_BLOCK = 8 << 10 };
 
 /* A connection: until `deadline` (seconds of the monotonic clock) what it is doing must be over. */
 typedef enum { CONN_HEADERS, CONN_BODY, CONN_ANSWER, CONN_IDLE } ConnPhase;

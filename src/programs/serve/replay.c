@@ -57,11 +57,9 @@ static void add(Replay *r, Turn *t)
         r->bytes -= r->turn[oldest]->bytes;
         turn_drop(r->turn[oldest]);
         r->turn[oldest] = r->turn[--r->n_turns];
-        r->key[oldest] = r->key[r->n_turns];
     }
     t->used = ++r->clock;
     r->bytes += t->bytes;
-    r->key[r->n_turns] = t->by_text ? t->key[0] : 0;
     r->turn[r->n_turns++] = t;
     pthread_mutex_unlock(&r->lock);
 }
@@ -272,12 +270,19 @@ Turn *turn_named(Replay *r, const char *handle, const json_t *message)
     return NULL;
 }
 
-Turn *turn_told(Replay *r, const uint64_t key[2], const char *said, size_t n)
+void turns_told(Replay *r, Part *part, size_t n)
 {
     for (int32_t i = r->n_turns - 1; i >= 0; i--) {
-        if (r->key[i] != key[0]) continue;
         Turn *t = r->turn[i];
-        if (t->by_text && t->key[1] == key[1] && t->n_said == n && memcmp(t->said, said, n) == 0) return found(r, t);
+        size_t lo = 0, hi = n;
+        while (t->by_text && lo < hi) {
+            size_t mid = (lo + hi) / 2;
+            if (part[mid].key[0] < t->key[0]) lo = mid + 1;
+            else hi = mid;
+        }
+        for (; t->by_text && lo < n && part[lo].key[0] == t->key[0]; lo++) {
+            Part *p = &part[lo];
+            if (!p->turn && p->key[1] == t->key[1] && p->n == t->n_said && memcmp(p->said, t->said, p->n) == 0) p->turn = found(r, t);
+        }
     }
-    return NULL;
 }

@@ -27,15 +27,17 @@ typedef struct {
 struct Replay {
     pthread_mutex_t lock;
     Turn   *turn[TURNS_MAX]; int32_t n_turns;
-    uint64_t key[TURNS_MAX];                       /* of those by text, else 0: looked through for each part of a conversation */
     size_t  bytes;
     uint64_t clock;
     char    secret[32];                            /* of the placeholders: nobody can have written it */
 };
 
+/* A client's part of a conversation: what an answer to all before it would be known by, and its text. turn: whose it is, NULL: nobody's. */
+typedef struct { uint64_t key[2]; const char *said; size_t n; Turn *turn; } Part;
+
 /* All with the lock. A turn that is found has one user more. */
 void  turn_drop(Turn *t);
 Turn *turn_named(Replay *r, const char *handle, const json_t *message);
-Turn *turn_told(Replay *r, const uint64_t key[2], const char *said, size_t n);
+void  turns_told(Replay *r, Part *part, size_t n);                     /* part: ascending by key[0] */
 
 #endif

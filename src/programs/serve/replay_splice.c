@@ -57,42 +57,16 @@ const json_t *replay_messages(const ReplayPlan *p) { return p->messages; }
 
 /* ---- splicing ---- */
 
-typedef struct { int32_t *t; size_t n, cap; } Ids;
+typedef struct { int32_t *t, n; } Ids;
 
-static bool append_ids(Ids *to, const int32_t *t, size_t n)
+static bool append_ids(Ids *to, const int32_t *t, int32_t n)
 {
-    if (to->n + n > to->cap) {
-        size_t cap = 2 * to->cap + n + 64;
-        int32_t *more = realloc(to->t, cap * sizeof *more);
-        if (!more) return false;
-        to->t = more;
-        to->cap = cap;
-    }
-    if (n > 0) memcpy(to->t + to->n, t, n * sizeof *t);
+    int32_t *more = n <= INT32_MAX - to->n ? realloc(to->t, ((size_t) to->n + (size_t) n + 1) * sizeof *more) : NULL;
+    if (!more) return false;
+    if (n > 0) memcpy(more + to->n, t, (size_t) n * sizeof *t);
+    to->t = more;
     to->n += n;
     return true;
-}
-
-/* Tokens of text[from, to) and what is to follow it, with the client's spans. */
-static bool append_text(Ids *out, const rt_engine *g, const TemplateText *t, size_t from, size_t to, const char *then)
-{
-    size_t n = to - from, m = strlen(then), n_span = 0, count = 0, cap = n + m + 2;
-    char *text = malloc(n + m + 1);
-    rt_span *span = malloc((t->n_client + 1) * sizeof *span);
-    int32_t *ids = malloc(cap * sizeof *ids);
-    bool good = text && span && ids;
-    if (good) {
-        n_span = chat_spans(span, t, from, to);
-        memcpy(text, t->text + from, n);
-        memcpy(text + n, then, m + 1);
-        count = n + m > 0 ? rt_tokenize_prompt(g, text, n + m, span, n_span, ids, cap) : 0;
-        size_t skip = out->n > 0 && count > 0 && rt_adds_bos(g) && ids[0] == rt_token_bos(g);          /* only a text's beginning has one */
-        good = count <= cap && append_ids(out, ids + skip, count - skip);
-    }
-    free(text);
-    free(span);
-    free(ids);
-    return good;
 }
 
 /* Where the turn begins whose content is at `mark`: the last place before it with the first line of its opening, nothing of a client's
@@ -165,25 +139,47 @@ static bool walk(const TemplateText *t, void (*found)(void *ud, size_t i, const 
     return true;
 }
 
-typedef struct { Replay *r; const TemplateText *text; Turn **turn; size_t n; uint64_t *whole; } Told;
-
-static void see_span(void *ud, size_t i, const uint64_t key[2])
+static void see_whole(void *ud, size_t i, const uint64_t key[2])
 {
-    Told *x = ud;
-    if (i == x->text->n_client) {
-        if (x->whole) memcpy(x->whole, key, 2 * sizeof *key);
-        return;
-    }
-    if (!x->turn) return;
-    x->turn[i] = turn_told(x->r, key, x->text->text + x->text->client[i].at, x->text->client[i].n);
-    x->n += x->turn[i] != NULL;
+    (void) i;
+    memcpy(ud, key, 2 * sizeof *key);              /* the last one stays */
 }
 
 void replay_key(uint64_t key[2], const TemplateText *text)
 {
-    Told x = { .text = text, .whole = key };
     key[0] = key[1] = 0;
-    walk(text, see_span, &x);
+    walk(text, see_whole, key);
+}
+
+typedef struct { const TemplateText *text; Part *part; } Parts;
+
+static void see_part(void *ud, size_t i, const uint64_t key[2])
+{
+    const Parts *x = ud;
+    if (i < x->text->n_client) x->part[i] = (Part) { { key[0], key[1] }, x->text->text + x->text->client[i].at, x->text->client[i].n, NULL };
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const Part *x = a, *y = b;
+    return (x->key[0] > y->key[0]) - (x->key[0] < y->key[0]);
+}
+
+/* part: [n_client], in any order. The text may be long and its parts many, so others wait only while the turns are looked through once. False:
+ * out of memory. */
+static bool find_told(Replay *r, const TemplateText *text, Part *part)
+{
+    Parts x = { text, part };
+    pthread_mutex_lock(&r->lock);
+    bool any = r->n_turns > 0;
+    pthread_mutex_unlock(&r->lock);
+    if (!any) return true;
+    if (!walk(text, see_part, &x)) return false;
+    qsort(part, text->n_client, sizeof *part, by_key);
+    pthread_mutex_lock(&r->lock);
+    turns_told(r, part, text->n_client);
+    pthread_mutex_unlock(&r->lock);
+    return true;
 }
 
 /* ---- putting it together ---- */
@@ -195,19 +191,20 @@ static bool splice(Ids *ids, const Cut *cut, size_t n_cut, const rt_engine *g, c
     bool good = true, told = false;
     for (size_t i = 0; good && i <= n_cut; i++) {
         const Turn *turn = i < n_cut ? cut[i].turn : NULL;
-        size_t end = !turn ? text->n : cut[i].named ? turn_begin(text, from, cut[i].at, turn->opening) : cut[i].at, before = ids->n;
-        good = end != SIZE_MAX && append_text(ids, g, text, from, end, turn && cut[i].named ? turn->opening : "");
+        size_t end = !turn ? text->n : cut[i].named ? turn_begin(text, from, cut[i].at, turn->opening) : cut[i].at;
+        int32_t before = ids->n;
+        good = end != SIZE_MAX && chat_append(g, &ids->t, &ids->n, text, from, end, turn && cut[i].named ? turn->opening : "");
         if (good && told) {
             good = ids->n > before;
             if (good) rt_token_bytes(g, ids->t[before], &n_bytes);
             good = good && n_bytes == 0;
         }
         if (!turn) break;
-        good = good && append_ids(ids, turn->token, (size_t) turn->n_token);
+        good = good && append_ids(ids, turn->token, turn->n_token);
         told = !cut[i].named;
         from = cut[i].end;
     }
-    if (good && ids->n > 0 && ids->n <= INT32_MAX) return true;
+    if (good && ids->n > 0) return true;
     free(ids->t);
     *ids = (Ids) { 0 };
     return false;
@@ -227,26 +224,23 @@ bool replay_tokens(int32_t **t, int32_t *n, Server *s, const ReplayPlan *p, cons
     size_t n_mark = p ? (size_t) p->n : 0, n_cut = n_mark;
     if (!r || (!p && !by_text)) return false;
     Cut *cut = calloc(n_mark + text->n_client + 1, sizeof *cut);
-    Told told = { .r = r, .text = text, .turn = calloc(text->n_client + 1, sizeof(Turn *)) };
-    bool good = cut && told.turn && (!p || find_marks(cut, p, text));
-    if (good && by_text) {
-        pthread_mutex_lock(&r->lock);
-        if (r->n_turns > 0) good = walk(text, see_span, &told);
-        pthread_mutex_unlock(&r->lock);
-        for (size_t i = 0; i < text->n_client; i++)
-            if (told.turn[i]) cut[n_cut++] = (Cut) { text->client[i].at, text->client[i].at + text->client[i].n, told.turn[i], false };
-        qsort(cut, n_cut, sizeof *cut, by_place);
+    Part *part = calloc(text->n_client + 1, sizeof *part);
+    bool good = cut && part && (!p || find_marks(cut, p, text)) && (!by_text || find_told(r, text, part));
+    for (size_t i = 0; good && i < text->n_client; i++) {
+        size_t at = part[i].turn ? (size_t) (part[i].said - text->text) : 0;
+        if (part[i].turn) cut[n_cut++] = (Cut) { at, at + part[i].n, part[i].turn, false };
     }
+    if (good) qsort(cut, n_cut, sizeof *cut, by_place);
     good = good && n_cut > 0 && splice(&ids, cut, n_cut, g, text);
-    if (!good && p && told.n > 0 && find_marks(cut, p, text)) good = splice(&ids, cut, n_mark, g, text);
+    if (!good && p && n_cut > n_mark && find_marks(cut, p, text)) good = splice(&ids, cut, n_mark, g, text);
     pthread_mutex_lock(&r->lock);
-    for (size_t i = 0; told.turn && i < text->n_client; i++)
-        if (told.turn[i]) turn_drop(told.turn[i]);
+    for (size_t i = 0; part && i < text->n_client; i++)
+        if (part[i].turn) turn_drop(part[i].turn);
     pthread_mutex_unlock(&r->lock);
-    free(told.turn);
+    free(part);
     free(cut);
     if (!good) return false;
     *t = ids.t;
-    *n = (int32_t) ids.n;
+    *n = ids.n;
     return true;
 }

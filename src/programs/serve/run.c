@@ -482,8 +482,9 @@ RunState run_start(Choice *c, const Bench *b, rt_session *s, HttpError *e)
     if (st != RUN_GOES_ON) return st;
     rt_stats_get(s, &stats);
     c->state = CHOICE_RUNNING;
-    c->reads = stats.resumed < stats.prompt_tokens - 1;
+    c->done = (int32_t) stats.resumed;
+    c->reads = c->done < stats.prompt_tokens - 1;
     if (!set_sampling(c, s)) return session_failed(s, e);
-    mark_places(c, s, (int32_t) stats.resumed);
+    mark_places(c, s, c->done);
     return c->limit == 0 && !c->reads ? over(c, s, FINISH_LENGTH) : RUN_GOES_ON;
 }
