@@ -13,9 +13,10 @@ RUN make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
 
 FROM debian:12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends libjansson4 libpcre2-8-0 libutf8proc2 libxxhash0 libedit2 libmicrohttpd12 \
-    && rm -rf /var/lib/apt/lists/* && useradd --system --uid 10001 --create-home --home-dir /var/lib/ratoon ratoon \
+    && rm -rf /var/lib/apt/lists/* && useradd --uid 10001 --user-group --create-home --home-dir /var/lib/ratoon --shell /usr/sbin/nologin ratoon \
     && install -d -o ratoon -g ratoon -m 700 /var/lib/ratoon/cache
-COPY --from=build /out/usr/local/ /usr/local/
+COPY --from=build /out/usr/local/bin/ /usr/local/bin/
+COPY --from=build /out/usr/local/share/ /usr/local/share/
 USER ratoon
 WORKDIR /var/lib/ratoon
 VOLUME /var/lib/ratoon/cache

@@ -32,7 +32,7 @@ endif
 # What stays in one core's registers is compiled once per level of the architecture that CC compiles for (src/backend/cpu/level.h) and
 # chosen at run time; no file is compiled for this machine.
 SIMD_OPT ?= -O3
-ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 LEVELS_x86_64  := avx2 avxvnni avx512
 LEVELS_aarch64 := neon i8mm
 LEVELS         := portable $(LEVELS_$(ARCH))

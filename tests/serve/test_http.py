@@ -339,6 +339,15 @@ class Http(Base):
         for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8080", "box.localhost", "10.0.0.7"):
             with self.subTest(host):
                 self.assertEqual(S.get("/v1/models", headers={"Host": host})[0], 200)
+        # on every address too, as in a container whose port is published on this machine; a key is enough for any name
+        for options, expected in (((), (403, 200, 200)), (("--allow-host", "evil.example"), (200, 200, 200)), (("--api-key", "k"), (200, 200, 200))):
+            with self.subTest(options):
+                server = Server("--host", "0.0.0.0", *options)
+                try:
+                    ask = lambda host: server.get("/v1/models", headers={"Host": host, "Authorization": "Bearer k"})[0]
+                    self.assertEqual(tuple(map(ask, ("evil.example:80", "localhost:8080", "10.0.0.7:8080"))), expected)
+                finally:
+                    self.assertEqual(server.stop(), 0)
 
     def test_H05_cors(self):
         self.assertFalse([h for h in S.get("/health", headers={"Origin": "http://evil.example"})[1] if h.startswith("access-control")])

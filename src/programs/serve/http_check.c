@@ -47,11 +47,12 @@ static bool is_localhost(const char *host)
     return strcasecmp(host, "localhost") == 0 || (n > 10 && strcasecmp(host + n - 10, ".localhost") == 0);
 }
 
-/* A page in the user's browser can make its own name point here; its requests then carry that name. */
+/* A page in the user's browser can make its own name point here; its requests then carry that name. Where a container listens on every
+ * address, its port may still be published on this machine alone, so the rule is not one of loopback. */
 static bool host_allowed(const Http *h, const char *host)
 {
     char name[256];
-    if (!h->loopback || h->o.n_keys > 0 || begins(h->url, "unix:")) return true;
+    if (h->o.n_keys > 0 || begins(h->url, "unix:")) return true;
     if (!host) return true;                        /* HTTP/1.0; no browser sends such */
     if (!host_part(name, host)) return false;
     if (is_address(name) || is_localhost(name)) return true;
