@@ -100,6 +100,28 @@ static double best_fixed(const World *w, const Kind *k)
     return best;
 }
 
+/* What is not worth growing would not have been picked: any costs with cliffs, any falling gains, any pace. */
+static void what_is_left_out_would_not_be_picked(void **state)
+{
+    (void)state;
+    rng_state = 11;
+    int32_t closed = 0;
+    for (int32_t c = 0; c < 20000; c++) {
+        float ms[ROWS_DECODE + 1];
+        double gain[ROWS_DECODE], draft = 3 * uniform(), pace = uniform() * 2, tokens[2];
+        ms[1] = 1;
+        for (int32_t i = 2; i <= ROWS_DECODE; i++) ms[i] = ms[i - 1] + (float)(uniform() < 0.1 ? 0.5 * uniform() : 0.1 * uniform() - 0.005);
+        for (int32_t i = 0; i < ROWS_DECODE; i++) gain[i] = (i ? gain[i - 1] : 1) * (uniform() < 0.3 ? uniform() : 1);
+        int32_t all = (int32_t)(uniform() * ROWS_DECODE), n = (int32_t)(uniform() * (all + 1));
+        if (budget_open(ms, gain, n, all, draft, pace)) continue;
+        closed++;
+        double limit = uniform() < 0.5 ? 1e9 : 1 + 3 * uniform();
+        assert_int_equal(budget_pick(ms, gain, all, draft, limit, pace, &tokens[0]), budget_pick(ms, gain, n, draft, limit, pace, &tokens[1]));
+        assert_true(tokens[0] == tokens[1]);
+    }
+    assert_in_range(closed, 2000, 19000);
+}
+
 static void bad_drafters_cost_little(void **state)
 {
     (void)state;
@@ -495,7 +517,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(gate_by_sight), cmocka_unit_test(free_guesses), cmocka_unit_test(bad_drafters_cost_little),
+        cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(gate_by_sight), cmocka_unit_test(free_guesses), cmocka_unit_test(what_is_left_out_would_not_be_picked), cmocka_unit_test(bad_drafters_cost_little),
         cmocka_unit_test(middling_drafters_cost_little), cmocka_unit_test(good_drafters_are_used), cmocka_unit_test(text_that_changes), cmocka_unit_test(text_that_changes_fast), cmocka_unit_test(guesses_beside_a_drafter),
         cmocka_unit_test(proposals_for_several), cmocka_unit_test(steps_beside_a_prompt), cmocka_unit_test(same_inputs_same_decisions),
     };

@@ -162,6 +162,7 @@ static void said_lattice(Lattice *l, const Said *s, const Calibration *calib)
 {
     l->n_depth = s->n_depth;
     l->k = LAT_K;
+    l->alike = (1u << LAT_K) - 1;
     for (int32_t d = 0; d < s->n_depth; d++)
         for (int32_t k = 0; k < LAT_K; k++) {
             bool there = s->token[d][k] >= 0;
@@ -175,24 +176,22 @@ static void said_lattice(Lattice *l, const Said *s, const Calibration *calib)
         }
 }
 
-typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
-
 static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
 {
     const int32_t *text = t->text;
     int32_t n_text = t->n_prompt + *made, room = t->n - *made - 1, root = text[n_text - 1], way = p->set.way, nodes = way;
     const Lattice *lattice = &p->lattice;
-    double gain[ROWS_DECODE], free_value = 0, spent = 0;
+    double free_value = 0, spent = 0;
+    Growth g;
     Guess guess = { 0 };
     uint32_t proposed = 0;
-    BuildTree build = p->set.chain ? tree_chain : tree_build;
     if (way != WAY_PLAIN && room > 0) ngram_find(&guess, &p->ngram, text, n_text, room);
     lattice_clear(&p->lattice);
     if (guess.n > 0) {
         proposed |= 1u << SOURCE_NGRAM;
         guess_join(&p->lattice, &guess, &p->calib);
-        build(&p->tree, &lattice, &root, &room, 1, ROWS_DECODE - 1);
-        if (way == WAY_AUTO) budget_choose_free(&p->budget, &p->cost, gain, tree_gains(gain, &p->tree, 1), &free_value);
+        tree_begin(&g, &p->tree, &lattice, &root, &room, 1, p->set.chain);
+        if (way == WAY_AUTO) budget_choose_free(&p->budget, &p->cost, g.gain, tree_grow(&g, ROWS_DECODE), &free_value);
     }
     bool drafted = way != WAY_PLAIN && !p->set.silent && room > 0 && (way > 0 || budget_should_draft(&p->budget, &p->cost, free_value));
     if (drafted) {
@@ -202,12 +201,10 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
         if (p->lattice.n_depth > 0) proposed |= 1u << SOURCE_BLOCK;
         guess_join(&p->lattice, &guess, &p->calib);
     }
-    if (way == WAY_AUTO && proposed) {
-        build(&p->tree, &lattice, &root, &room, 1, ROWS_DECODE - 1);
-        int32_t found = tree_gains(gain, &p->tree, 1);
-        nodes = drafted ? budget_choose(&p->budget, &p->cost, gain, found) : budget_choose_free(&p->budget, &p->cost, gain, found, &free_value);
-    }
-    build(&p->tree, &lattice, &root, &room, 1, proposed && nodes > 0 ? nodes : 0);
+    tree_begin(&g, &p->tree, &lattice, &root, &room, 1, p->set.chain);
+    int32_t found = !proposed ? 0 : tree_grow(&g, way == WAY_AUTO ? ROWS_DECODE : nodes);
+    if (way == WAY_AUTO && proposed) nodes = drafted ? budget_choose(&p->budget, &p->cost, g.gain, found) : budget_choose_free(&p->budget, &p->cost, g.gain, found, &free_value);
+    tree_cut(&g, nodes);
     tree_rows(&p->tree);
     Path path = { .n = 1 };
     for (int32_t child; (child = tree_child(&p->tree, path.row[path.n - 1], text[n_text + path.n - 1])) >= 0;) path.row[path.n++] = child;

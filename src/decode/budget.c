@@ -123,6 +123,21 @@ int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, dou
     return pick;
 }
 
+bool budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_max, double draft_ms, double pace)
+{
+    double sum = 1, price = fmax(pace, 1 / (draft_ms + (double)pass_ms[1])), best;
+    if (n < 1) return n_max > 0;
+    if (n_max > ROWS_DECODE - 1) n_max = ROWS_DECODE - 1;
+    for (int32_t i = 1; i <= n; i++) price = fmax(price, (sum += gain[i - 1]) / (draft_ms + (double)pass_ms[i + 1]));
+    /* At the price of the best rate, or of the pace, both of the pick's rules look for the most tokens less the time's worth. */
+    best = 1 - price * (double)pass_ms[1];
+    sum = 1;
+    for (int32_t i = 1; i <= n; i++) best = fmax(best, (sum += gain[i - 1]) - price * (double)pass_ms[i + 1]);
+    for (int32_t i = n + 1; i <= n_max; i++)
+        if ((sum += gain[n - 1]) - price * (double)pass_ms[i + 1] > best) return true;
+    return false;
+}
+
 /* ---------------------------------------------------------------- controller */
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
@@ -211,6 +226,12 @@ static int32_t known(const Cost *c, int32_t n_max)
     int32_t n = ROWS_DECODE;
     while (n > 1 && !c->seen[n]) n--;
     return n_max < 2 * n - 1 ? n_max : 2 * n - 1;
+}
+
+bool budget_more(const Budget *b, const Cost *c, bool drafted, const double *gain, int32_t n, int32_t n_max)
+{
+    double plain = (double)c->pass_ms[1];
+    return plain > 0 && budget_open(c->pass_ms, gain, n, known(c, n_max), drafted ? draft_cost(c) : 0, pace_of(b) / plain);
 }
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)

@@ -54,6 +54,9 @@ float cost_draft_ms(const Cost *c, int32_t sessions);
  * ms), else that with the most tokens(n) - pace * pass_ms[n + 1]. A full scan, as real cost tables have cliffs. tokens: NULL, or what n
  * promises. */
 int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, double draft_ms, double limit_ms, double pace, double *tokens);
+/* Whether it could pick more than n of up to n_max nodes if each of the others were as likely as the last of these: if not, there is no need
+ * to know them. */
+bool    budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_max, double draft_ms, double pace);
 
 /* What drafting brought after steps of one kind, decayed. */
 typedef struct { double tokens, time, steps; } Sight;
@@ -80,7 +83,9 @@ void    budget_reset(Budget *b);
 void    budget_next(Budget *b);
 /* Before a step: draft for this session? free_value: what budget_choose_free promises; 0: nothing. */
 bool    budget_should_draft(Budget *b, const Cost *c, double free_value);
-/* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (tree_gains); 0: a plain row. */
+/* Whether the tree is worth growing beyond n nodes, up to n_max, before one of the next two is asked (budget_open for this session). */
+bool    budget_more(const Budget *b, const Cost *c, bool drafted, const double *gain, int32_t n, int32_t n_max);
+/* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (Growth); 0: a plain row. */
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max);
 /* The same for a tree that cost nothing to make. value: tokens beyond a plain pass's when the time beyond one is paid for at the pace; 0
  * where it is not worth its rows. */
