@@ -147,7 +147,7 @@ static void play_open(Play *p, const Machine *m, Setting set, uint64_t seed)
     double spent = m->draft, plain = machine_pass(m, 1), limit = fmax(1000, 3 * plain);
     for (int32_t i = 0; i < COST_WIDTHS && spent <= limit; i++) {
         double ms = machine_pass(m, cost_widths[i]);
-        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms);
+        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms * (1 + set.uneven * (2 * play_random(p) - 1)));
         spent += ms;
     }
     cost_set_draft(&p->cost, 1e-3 * m->draft);
@@ -211,8 +211,8 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
     if (proposed) accept_learn(&p->calib, &p->tree, &path, proposed);
     double pass = machine_pass(m, p->tree.n) * play_uneven(p);
     if (way == WAY_AUTO) {
-        budget_observe(&p->budget, &p->cost, drafted, p->tree.n - 1, path.n, t->margin[*made + path.n - 1], 1e-3 * (spent + pass));
         cost_pass(&p->cost, p->tree.n, 1e-3 * pass);
+        budget_observe(&p->budget, &p->cost, drafted, p->tree.n - 1, path.n, t->margin[*made + path.n - 1]);
     }
     p->ms += spent + pass;
     *made += path.n;
@@ -303,7 +303,7 @@ static void near_it_on_a_loud_machine(void **state)
 {
     (void) state;
     enum { SEEDS = 16 };
-    static const double least[CLASSES] = { 0.95, 0.95, 0.9, 0.9 };
+    static const double least[CLASSES] = { 0.97, 0.96, 1, 0.98 };
     for (int32_t c = 0; c < CLASSES; c++) {
         Traces t;
         read_class(&t, c);

@@ -449,16 +449,16 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
     return ST_OK;
 }
 
-/* What the controller learns from a step: the tokens that it brought, and the time from its first look-up to its last draw. */
-static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, double seconds)
+/* What the controller learns from a step, in whose pass its session had so many rows and all had so many nodes. */
+static void observe(Spec *sp, Session *s, const Turn *t, int32_t rows, int32_t nodes)
 {
     Budget *b = &s->budget;
-    budget_observe(b, &sp->shared, t->drafted, tree->n - 1, s->n_out, t->margin, seconds);
+    budget_observe(b, &sp->shared, t->drafted, t->drafted || rows > 1 ? nodes : 0, s->n_out, t->margin);
     if (b->on == t->was_on) return;
     s->stats.changes++;
     if (!sp->log) return;
     char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
+    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, rows, b->promised.tokens / b->promised.time);
     else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
     sp->log(sp->log_ud, line);
 }
@@ -560,13 +560,15 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes) finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree++], &out, sp->turn[i].slice->row0);
     double t2 = now();
+    int32_t nodes = sp->step.host.n_decode - decoding;
     if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
+    share_costs(sp, decoding, drafted ? drafted : decoding);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
         s[i]->stats.pass_s += passed - t1;
-        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], chunk ? NAN : t2 - t0);
+        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], sp->tree[tree].n, nodes);
         tree++;
     }
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */
