@@ -152,7 +152,7 @@ bool budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
 static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per time, at most */
-static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 8;
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 4;
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
 static const double SURE = 1.5, SIGHT_KEEP = 0.98, PROMISE_KEEP = 0.9, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
 

@@ -413,14 +413,13 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
 /* How sure the target was of what it said last: the two largest logits' distance. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
-    const float *logits = logits_of(sp, out, row);
-    float first = -INFINITY, second = -INFINITY;
-    for (int32_t i = 0; i < sp->m->vocab; i++)
-        if (logits[i] > second) {
-            second = logits[i] > first ? first : logits[i];
-            if (logits[i] > first) first = logits[i];
-        }
-    return second > -INFINITY ? (double) first - (double) second : NAN;
+    Draw greedy;
+    int32_t id[2];
+    float logit[2];
+    greedy.p = draw_default();
+    greedy.n_tail = greedy.n_bias = 0;
+    draw_top_k(id, logit, 2, &greedy, logits_of(sp, out, row), sp->m->vocab, 0, sp->scratch);
+    return id[1] < 0 ? NAN : (double) logit[0] - (double) logit[1];
 }
 
 static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, const PassOut *out, int32_t logits0)
