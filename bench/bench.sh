@@ -31,7 +31,7 @@ say 'demo pair: prompts, eight of each class'
 for class in code arithmetic stdlib prose; do
     head -n 8 "models/demo/prompts/$class.jsonl" | sed "s/^{/{\"class\": \"$class\", /"
 done > "$work/prompts.jsonl"
-measure demo-prompts --prompts "$work/prompts.jsonl" --special -n 128 --pairs 5 --write-profile "$work/profile.json"
+measure demo-prompts --prompts "$work/prompts.jsonl" --special -n 128 --pairs 9 --write-profile "$work/profile.json"
 
 [ -n "${MODEL:-}" ] || exit 0
 name=${NAME:-$(basename "$MODEL" .gguf)}
