@@ -227,7 +227,10 @@ static double play(const Machine *m, const Traces *t, Setting set, uint64_t seed
     play_open(&p, m, set, seed);
     for (int32_t i = 0; i < t->n; i++) {
         ngram_cut(&p.ngram, t->at[i].text, 0);
-        if (i > 0) budget_next(&p.budget);
+        if (i > 0) {
+            budget_next(&p.budget);
+            calib_next(&p.calib);
+        }
         for (int32_t made = 0; made < t->at[i].n;) play_step(&p, m, &t->at[i], &made);
         if (t->at[i].n >= TRACE_TOKENS / 2) most = fmax(most, (p.ms - before) / (t->at[i].n * machine_pass(m, 1)));
         before = p.ms;
