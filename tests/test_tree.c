@@ -446,6 +446,13 @@ static void calibration_learns(void **state)
     }
     map_is_monotone(&c);
     calib_count(&c, 9, 99, -1, true);                                /* outside: ignored, identity */
+    /* A further text: the look-up is believed again before it was right again, the drafter is what it was. */
+    calib_reset(&c);
+    for (int i = 0; i < 40; i++)
+        for (int32_t by = 0; by < SOURCES; by++) calib_level(&c, by, 0.8, false);
+    float block = c.quick[SOURCE_BLOCK], looked = c.quick[SOURCE_NGRAM];
+    calib_next(&c);
+    assert_true(looked < -2 && c.quick[SOURCE_NGRAM] > looked + 1 && c.quick[SOURCE_NGRAM] < 0 && c.quick[SOURCE_BLOCK] == block);
     assert_true(calib_edge(&c, 9, 99, -1) == -1);
 }
 
