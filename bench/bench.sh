@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench.sh DIR - the figures of the README: CSV and SVG files in DIR. Called by `make bench`, which explains the variables.
-# Ten minutes on two cores for the demo pair and a model of four billion weights. Nothing else should run on the machine meanwhile.
+# Twelve minutes on two cores for the demo pair and a model of four billion weights. Nothing else should run on the machine meanwhile.
 set -eu
 dir=${1:?usage: bench/bench.sh DIR}
 rt=${RATOON:-./ratoon}
@@ -31,7 +31,7 @@ say 'demo pair: prompts, eight of each class'
 for class in code arithmetic stdlib prose; do
     head -n 8 "models/demo/prompts/$class.jsonl" | sed "s/^{/{\"class\": \"$class\", /"
 done > "$work/prompts.jsonl"
-measure demo-prompts --prompts "$work/prompts.jsonl" --special -n 128 --pairs 5 --write-profile "$work/profile.json"
+measure demo-prompts --prompts "$work/prompts.jsonl" --special -n 128 --pairs 21 --write-profile "$work/profile.json"
 
 [ -n "${MODEL:-}" ] || exit 0
 name=${NAME:-$(basename "$MODEL" .gguf)}

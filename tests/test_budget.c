@@ -74,7 +74,7 @@ static void run_step(Run *r, const World *w, const Kind *k, double uneven)
         if (!hit) break;
         tokens++;
     }
-    budget_observe(&r->budget, &r->cost, drafted, nodes, tokens, NAN, (draft + pass) * 1e-3);
+    budget_observe(&r->budget, &r->cost, drafted, nodes, tokens, NAN);
     r->ms += draft + pass;
     r->tokens += tokens;
     r->plain_ms += w->plain * tokens;
@@ -98,6 +98,28 @@ static double best_fixed(const World *w, const Kind *k)
         best = fmax(best, tokens * w->plain / (w->draft + pass_ms(w, n + 1)));
     }
     return best;
+}
+
+/* What is not worth growing would not have been picked: any costs with cliffs, any falling gains, any pace. */
+static void what_is_left_out_would_not_be_picked(void **state)
+{
+    (void)state;
+    rng_state = 11;
+    int32_t closed = 0;
+    for (int32_t c = 0; c < 20000; c++) {
+        float ms[ROWS_DECODE + 1];
+        double gain[ROWS_DECODE], draft = 3 * uniform(), pace = uniform() * 2, tokens[2];
+        ms[1] = 1;
+        for (int32_t i = 2; i <= ROWS_DECODE; i++) ms[i] = ms[i - 1] + (float)(uniform() < 0.1 ? 0.5 * uniform() : 0.1 * uniform() - 0.005);
+        for (int32_t i = 0; i < ROWS_DECODE; i++) gain[i] = (i ? gain[i - 1] : 1) * (uniform() < 0.3 ? uniform() : 1);
+        int32_t all = (int32_t)(uniform() * ROWS_DECODE), n = (int32_t)(uniform() * (all + 1));
+        if (budget_open(ms, gain, n, all, draft, pace)) continue;
+        closed++;
+        double limit = uniform() < 0.5 ? 1e9 : 1 + 3 * uniform();
+        assert_int_equal(budget_pick(ms, gain, all, draft, limit, pace, &tokens[0]), budget_pick(ms, gain, n, draft, limit, pace, &tokens[1]));
+        assert_true(tokens[0] == tokens[1]);
+    }
+    assert_in_range(closed, 2000, 19000);
 }
 
 static void bad_drafters_cost_little(void **state)
@@ -229,8 +251,8 @@ static double run_guesses(const World *w, const Kind *k, const Kind *guess, bool
             tokens++;
         }
         if (nodes == 0 && (there || drafted)) calib_forget(&r.calib, by);
-        budget_observe(&r.budget, &r.cost, drafted, nodes, tokens, NAN, (draft + pass) * 1e-3);
         cost_pass(&r.cost, nodes + 1, pass * 1e-3);
+        budget_observe(&r.budget, &r.cost, drafted, nodes, tokens, NAN);
         r.ms += draft + pass;
         r.tokens += tokens;
         r.plain_ms += w->plain * tokens;
@@ -275,20 +297,20 @@ static void steps_of_the_gate(void **state)
     for (int32_t gap = 4; gap <= 8; gap *= 2) {                      /* the gap doubles */
         assert_int_equal(budget_choose(&b, &c, hopeless, 4), 0);
         assert_false(b.on);
-        budget_observe(&b, &c, true, 0, 1, NAN, 0.0011);
-        for (waited = 0; !budget_should_draft(&b, &c, 0); waited++) budget_observe(&b, &c, false, 0, 1, NAN, 0.001);
+        budget_observe(&b, &c, true, 0, 1, NAN);
+        for (waited = 0; !budget_should_draft(&b, &c, 0); waited++) budget_observe(&b, &c, false, 0, 1, NAN);
         assert_int_equal(waited, gap);
     }
     assert_true(budget_choose(&b, &c, fine, 4) > 0);
     assert_true(b.on && b.promised.tokens > 1.02 * b.promised.time);
-    budget_observe(&b, &c, true, 4, 4, NAN, 0.0015);
+    budget_observe(&b, &c, true, 4, 4, NAN);
     for (int i = 0; i < 3; i++) {
         assert_true(budget_should_draft(&b, &c, 0));
         assert_int_equal(budget_choose(&b, &c, hopeless, 4), 0);
-        budget_observe(&b, &c, true, 0, 1, NAN, 0.0011);
+        budget_observe(&b, &c, true, 0, 1, NAN);
     }
     assert_false(b.on);                                              /* three bad predictions in a row */
-    for (waited = 0; !budget_should_draft(&b, &c, 0); waited++) budget_observe(&b, &c, false, 0, 1, NAN, 0.001);
+    for (waited = 0; !budget_should_draft(&b, &c, 0); waited++) budget_observe(&b, &c, false, 0, 1, NAN);
     assert_int_equal(waited, 8);                                     /* it had won something: a short gap */
     for (int i = 0; i < 12; i++) budget_choose(&b, &c, hopeless, 4);
     assert_in_range(b.gap, 9, 10);                                   /* a tenth of a token every ten: the interest on the account */
@@ -318,7 +340,7 @@ static void gate_by_sight(void **state)
         chances[sure]++;
         drafts[sure] += drafted;
         margin = i * 7919 % 10 < 4 ? 0.2 : 5;
-        budget_observe(&b, &c, drafted, nodes, tokens, margin, drafted ? 0.00145 : 0.001);
+        budget_observe(&b, &c, drafted, nodes, tokens, margin);
     }
     if (drafts[1] < 0.9 * chances[1] || drafts[0] > 0.4 * chances[0])
         fail_msg("drafted %d of %d times where it pays, %d of %d where not", drafts[1], chances[1], drafts[0], chances[0]);
@@ -354,11 +376,12 @@ static void free_guesses(void **state)
     assert_int_equal(budget_choose_free(&b, &c, poor, 3, &value), 0);
     /* What is lost is booked, what is won too; a plain row is neither. */
     b.account = 3;
-    budget_observe(&b, &c, false, 0, 1, NAN, 0.010);
+    budget_observe(&b, &c, false, 0, 1, NAN);
     assert_true(b.account > 3 && b.account < 3.02);
-    budget_observe(&b, &c, false, 5, 1, NAN, 0.020);
+    cost_set_pass(&c, 6, 0.020);
+    budget_observe(&b, &c, false, 5, 1, NAN);
     assert_true(b.account > 2 && b.account < 2.05);
-    budget_observe(&b, &c, false, 5, 6, NAN, 0.020);
+    budget_observe(&b, &c, false, 5, 6, NAN);
     assert_true(b.account > 6 && b.account < 6.2);
 }
 
@@ -456,25 +479,25 @@ static void proposals_for_several(void **state)
     assert_true(cost_draft_ms(&c, 4) >= c.draft_ms);
 }
 
-/* While a prompt is read in the same pass a step's time says nothing of drafting. */
-static void steps_beside_a_prompt(void **state)
+/* A table that does not hold: proposals and passes of several rows take longer in a text than when they were measured. That is found out before
+ * much was lost by it. */
+static void a_table_that_is_wrong(void **state)
 {
     (void)state;
-    Cost c;
-    cost_reset(&c);
-    cost_set_pass(&c, 1, 0.010);
-    cost_set_pass(&c, 16, 0.016);
-    cost_set_draft(&c, 0.001);
-    double gain[8] = { .9, .8, .7, .6, .5, .4, .3, .2 };
-    Budget b[2];
-    for (int i = 0; i < 2; i++) {
-        budget_reset(&b[i]);
-        assert_true(budget_should_draft(&b[i], &c, 0));
-        int32_t n = budget_choose(&b[i], &c, gain, 8);
-        assert_true(n > 0);
-        budget_observe(&b[i], &c, true, n, 3, 1, i ? NAN : 1e-3 * b[i].expect_ms);
-    }
-    assert_true(b[0].account == b[1].account && b[0].account > 3.5 && b[0].time == b[1].time);
+    static const Kind kinds[] = { { "random and sure", 0.001, 0.9 }, { "prose", 0.23, 0.23 }, { "near even", 0.5, 0.5 } };
+    for (int w = 0; w < WORLDS; w++)
+        for (int k = 0; k < 3; k++)
+            for (uint64_t seed = 0; seed < 60; seed++) {
+                static Run r;
+                rng_state = seed * 7919 + 1;
+                run_start(&r, &worlds[w]);
+                for (int32_t i = 0; i < COST_WIDTHS; i++)
+                    if (cost_widths[i] > 1) cost_set_pass(&r.cost, cost_widths[i], 1e-3 * fmax(0.85 * pass_ms(&worlds[w], cost_widths[i]), worlds[w].plain));
+                cost_set_draft(&r.cost, 0.67e-3 * worlds[w].draft);
+                while (r.tokens < TOKENS) run_step(&r, &worlds[w], &kinds[k], 0.05);
+                double x = r.plain_ms / r.ms, least = k == 0 ? 0.95 : 0.9;
+                if (x < least) fail_msg("%s, %s: %.4f of plain decoding", worlds[w].name, kinds[k].name, x);
+            }
 }
 
 static void same_inputs_same_decisions(void **state)
@@ -495,9 +518,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(gate_by_sight), cmocka_unit_test(free_guesses), cmocka_unit_test(bad_drafters_cost_little),
+        cmocka_unit_test(widths), cmocka_unit_test(cost_table), cmocka_unit_test(steps_of_the_gate), cmocka_unit_test(gate_by_sight), cmocka_unit_test(free_guesses), cmocka_unit_test(what_is_left_out_would_not_be_picked), cmocka_unit_test(bad_drafters_cost_little),
         cmocka_unit_test(middling_drafters_cost_little), cmocka_unit_test(good_drafters_are_used), cmocka_unit_test(text_that_changes), cmocka_unit_test(text_that_changes_fast), cmocka_unit_test(guesses_beside_a_drafter),
-        cmocka_unit_test(proposals_for_several), cmocka_unit_test(steps_beside_a_prompt), cmocka_unit_test(same_inputs_same_decisions),
+        cmocka_unit_test(proposals_for_several), cmocka_unit_test(a_table_that_is_wrong), cmocka_unit_test(same_inputs_same_decisions),
     };
     return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
 }

@@ -147,7 +147,7 @@ static void play_open(Play *p, const Machine *m, Setting set, uint64_t seed)
     double spent = m->draft, plain = machine_pass(m, 1), limit = fmax(1000, 3 * plain);
     for (int32_t i = 0; i < COST_WIDTHS && spent <= limit; i++) {
         double ms = machine_pass(m, cost_widths[i]);
-        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms);
+        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms * (1 + set.uneven * (2 * play_random(p) - 1)));
         spent += ms;
     }
     cost_set_draft(&p->cost, 1e-3 * m->draft);
@@ -162,6 +162,7 @@ static void said_lattice(Lattice *l, const Said *s, const Calibration *calib)
 {
     l->n_depth = s->n_depth;
     l->k = LAT_K;
+    l->alike = (1u << LAT_K) - 1;
     for (int32_t d = 0; d < s->n_depth; d++)
         for (int32_t k = 0; k < LAT_K; k++) {
             bool there = s->token[d][k] >= 0;
@@ -175,24 +176,22 @@ static void said_lattice(Lattice *l, const Said *s, const Calibration *calib)
         }
 }
 
-typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
-
 static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
 {
     const int32_t *text = t->text;
     int32_t n_text = t->n_prompt + *made, room = t->n - *made - 1, root = text[n_text - 1], way = p->set.way, nodes = way;
     const Lattice *lattice = &p->lattice;
-    double gain[ROWS_DECODE], free_value = 0, spent = 0;
+    double free_value = 0, spent = 0;
+    Growth g;
     Guess guess = { 0 };
     uint32_t proposed = 0;
-    BuildTree build = p->set.chain ? tree_chain : tree_build;
     if (way != WAY_PLAIN && room > 0) ngram_find(&guess, &p->ngram, text, n_text, room);
     lattice_clear(&p->lattice);
     if (guess.n > 0) {
         proposed |= 1u << SOURCE_NGRAM;
         guess_join(&p->lattice, &guess, &p->calib);
-        build(&p->tree, &lattice, &root, &room, 1, ROWS_DECODE - 1);
-        if (way == WAY_AUTO) budget_choose_free(&p->budget, &p->cost, gain, tree_gains(gain, &p->tree, 1), &free_value);
+        tree_begin(&g, &p->tree, &lattice, &root, &room, 1, p->set.chain);
+        if (way == WAY_AUTO) budget_choose_free(&p->budget, &p->cost, g.gain, tree_grow(&g, ROWS_DECODE), &free_value);
     }
     bool drafted = way != WAY_PLAIN && !p->set.silent && room > 0 && (way > 0 || budget_should_draft(&p->budget, &p->cost, free_value));
     if (drafted) {
@@ -202,20 +201,18 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
         if (p->lattice.n_depth > 0) proposed |= 1u << SOURCE_BLOCK;
         guess_join(&p->lattice, &guess, &p->calib);
     }
-    if (way == WAY_AUTO && proposed) {
-        build(&p->tree, &lattice, &root, &room, 1, ROWS_DECODE - 1);
-        int32_t found = tree_gains(gain, &p->tree, 1);
-        nodes = drafted ? budget_choose(&p->budget, &p->cost, gain, found) : budget_choose_free(&p->budget, &p->cost, gain, found, &free_value);
-    }
-    build(&p->tree, &lattice, &root, &room, 1, proposed && nodes > 0 ? nodes : 0);
+    tree_begin(&g, &p->tree, &lattice, &root, &room, 1, p->set.chain);
+    int32_t found = !proposed ? 0 : tree_grow(&g, way == WAY_AUTO ? ROWS_DECODE : nodes);
+    if (way == WAY_AUTO && proposed) nodes = drafted ? budget_choose(&p->budget, &p->cost, g.gain, found) : budget_choose_free(&p->budget, &p->cost, g.gain, found, &free_value);
+    tree_cut(&g, nodes);
     tree_rows(&p->tree);
     Path path = { .n = 1 };
     for (int32_t child; (child = tree_child(&p->tree, path.row[path.n - 1], text[n_text + path.n - 1])) >= 0;) path.row[path.n++] = child;
     if (proposed) accept_learn(&p->calib, &p->tree, &path, proposed);
     double pass = machine_pass(m, p->tree.n) * play_uneven(p);
     if (way == WAY_AUTO) {
-        budget_observe(&p->budget, &p->cost, drafted, p->tree.n - 1, path.n, t->margin[*made + path.n - 1], 1e-3 * (spent + pass));
         cost_pass(&p->cost, p->tree.n, 1e-3 * pass);
+        budget_observe(&p->budget, &p->cost, drafted, p->tree.n - 1, path.n, t->margin[*made + path.n - 1]);
     }
     p->ms += spent + pass;
     *made += path.n;
@@ -230,7 +227,10 @@ static double play(const Machine *m, const Traces *t, Setting set, uint64_t seed
     play_open(&p, m, set, seed);
     for (int32_t i = 0; i < t->n; i++) {
         ngram_cut(&p.ngram, t->at[i].text, 0);
-        if (i > 0) budget_next(&p.budget);
+        if (i > 0) {
+            budget_next(&p.budget);
+            calib_next(&p.calib);
+        }
         for (int32_t made = 0; made < t->at[i].n;) play_step(&p, m, &t->at[i], &made);
         if (t->at[i].n >= TRACE_TOKENS / 2) most = fmax(most, (p.ms - before) / (t->at[i].n * machine_pass(m, 1)));
         before = p.ms;
@@ -306,7 +306,7 @@ static void near_it_on_a_loud_machine(void **state)
 {
     (void) state;
     enum { SEEDS = 16 };
-    static const double least[CLASSES] = { 0.95, 0.95, 0.9, 0.9 };
+    static const double least[CLASSES] = { 0.97, 0.96, 1, 0.98 };
     for (int32_t c = 0; c < CLASSES; c++) {
         Traces t;
         read_class(&t, c);

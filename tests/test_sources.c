@@ -2,6 +2,7 @@
  * text is that of plain decoding. */
 #include "model_helper.h"
 #include "part.h"
+#include "tree_helper.h"
 
 #include <math.h>
 #include <stdio.h>

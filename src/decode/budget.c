@@ -8,12 +8,14 @@
 
 /* ---------------------------------------------------------------- cost */
 
-enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_GUESS = 2 };              /* how much a time counts that was set, at most, and that was guessed */
+/* How many times a time counts that was set, at most, that was read off a line between two others, and that was guessed. A proposal has but one
+ * time, met whenever there is drafting, so that one need not last. */
+enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_DRAFT = 8, SEEN_BETWEEN = 8, SEEN_GUESS = 2 };
 static const float  MORE_GUESS = 0.8f;                              /* of a proposal, for each further session: rows that cost nearly as much */
 static const float  ROW_GUESS = 0.15f;                               /* of a plain pass, per further row, before a wider one was seen */
 static const double STALL = 1.5, COMMON = 0.2;
 
-const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48 };
+const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48, 6, 7, 5, 3, 10, 11, 14, 13, 15, 20, 28, 40 };
 
 void cost_reset(Cost *c) { memset(c, 0, sizeof *c); }
 
@@ -43,6 +45,13 @@ static void fill(Cost *c)
     for (int32_t i = last + 1; i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[last] + slope * (float)(i - last);
 }
 
+static int32_t widest(const Cost *c)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return n;
+}
+
 void cost_set_pass(Cost *c, int32_t rows, double seconds)
 {
     if (rows < 1 || rows > ROWS_DECODE || !possible(seconds * 1e3)) return;
@@ -55,7 +64,7 @@ void cost_set_draft(Cost *c, double seconds)
 {
     if (!possible(seconds * 1e3)) return;
     c->draft_ms = (float)(seconds * 1e3);
-    c->draft_seen = SEEN_SET;
+    c->draft_seen = SEEN_DRAFT;
 }
 
 void cost_pass(Cost *c, int32_t rows, double seconds)
@@ -70,6 +79,7 @@ void cost_pass(Cost *c, int32_t rows, double seconds)
         for (int32_t n = 1; n <= ROWS_DECODE; n++) c->pass_ms[n] *= all;
         c->draft_ms *= all;
         c->more_ms *= all;
+        if (!c->seen[rows] && rows < widest(c)) c->seen[rows] = SEEN_BETWEEN;
         learn(&c->pass_ms[rows], &c->seen[rows], ms);
     }
     fill(c);
@@ -123,12 +133,26 @@ int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, dou
     return pick;
 }
 
+bool budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_max, double draft_ms, double pace)
+{
+    double sum = 1, price = fmax(pace, 1 / (draft_ms + (double)pass_ms[1])), best;
+    if (n < 1) return n_max > 0;
+    if (n_max > ROWS_DECODE - 1) n_max = ROWS_DECODE - 1;
+    for (int32_t i = 1; i <= n; i++) price = fmax(price, (sum += gain[i - 1]) / (draft_ms + (double)pass_ms[i + 1]));
+    /* At the price of the best rate, or of the pace, both of the pick's rules look for the most tokens less the time's worth. */
+    best = 1 - price * (double)pass_ms[1];
+    sum = 1;
+    for (int32_t i = 1; i <= n; i++) best = fmax(best, (sum += gain[i - 1]) - price * (double)pass_ms[i + 1]);
+    for (int32_t i = n + 1; i <= n_max; i++)
+        if ((sum += gain[n - 1]) - price * (double)pass_ms[i + 1] > best) return true;
+    return false;
+}
+
 /* ---------------------------------------------------------------- controller */
 
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
 static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;       /* account: start, start of a next text at most, per time, at most */
-static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 8;
-static const double HICCUP = 1.5;                                    /* a step's time counts up to this multiple of what was expected */
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 4;
 static const double DRAFT_GUESS = 0.5;                               /* of a plain pass, before it was measured */
 static const double SURE = 1.5, SIGHT_KEEP = 0.98, PROMISE_KEEP = 0.9, SIGHT_PRIOR = 16;  /* margin of a target that is sure; steps like this one: decay, prior */
 
@@ -208,9 +232,14 @@ bool budget_should_draft(Budget *b, const Cost *c, double free_value)
 /* What is guessed of passes wider than the widest that was measured holds for twice its rows at most. */
 static int32_t known(const Cost *c, int32_t n_max)
 {
-    int32_t n = ROWS_DECODE;
-    while (n > 1 && !c->seen[n]) n--;
-    return n_max < 2 * n - 1 ? n_max : 2 * n - 1;
+    int32_t most = 2 * widest(c) - 1;
+    return n_max < most ? n_max : most;
+}
+
+bool budget_more(const Budget *b, const Cost *c, bool drafted, const double *gain, int32_t n, int32_t n_max)
+{
+    double plain = (double)c->pass_ms[1];
+    return plain > 0 && budget_open(c->pass_ms, gain, n, known(c, n_max), drafted ? draft_cost(c) : 0, pace_of(b) / plain);
 }
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
@@ -237,9 +266,8 @@ int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_ma
         b->won = 0;
     } else b->gap = longer(c, b->gap);
     b->since = 0;
-    b->expect_ms = draft + (double)c->pass_ms[n + 1];
-    double keep = was_on ? PROMISE_KEEP : 0;
-    b->promised = (Sight) { b->promised.tokens * keep + tokens, b->promised.time * keep + b->expect_ms / plain, b->promised.steps * keep + 1 };
+    double keep = was_on ? PROMISE_KEEP : 0, time = (draft + (double)c->pass_ms[n + 1]) / plain;
+    b->promised = (Sight) { b->promised.tokens * keep + tokens, b->promised.time * keep + time, b->promised.steps * keep + 1 };
     return n;
 }
 
@@ -247,29 +275,21 @@ int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t
 {
     double plain = (double)c->pass_ms[1], pace = pace_of(b), tokens;
     *value = 0;
-    b->expect_ms = 0;
     if (!(plain > 0)) return 0;
     int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, plain * (1 + fmax(0.5 * b->account, 0)), pace / plain, &tokens);
     double more = tokens - 1 - pace * ((double)c->pass_ms[n + 1] / plain - 1);
     if (more < ENTER_FREE) return 0;
-    b->expect_ms = (double)c->pass_ms[n + 1];
     *value = more;
     return n;
 }
 
-void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds)
+void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin)
 {
-    double time = seconds * 1e3, plain = (double)c->pass_ms[1];
+    double plain = (double)c->pass_ms[1];
     Sight *s = &b->sight[sight_of(b)];
     b->last = drafted ? committed : 0;
     b->margin = margin;
-    if (isnan(seconds)) time = b->expect_ms > 0 ? b->expect_ms : (double)c->pass_ms[nodes + 1];
-    if (!(time >= 0)) return;
-    /* A stall of the machine is not drafting's doing, and would empty the account for hundreds of tokens; slowness that lasts comes in
-     * through the cost table. */
-    if (b->expect_ms > 0) time = fmin(time, HICCUP * b->expect_ms);
-    b->expect_ms = 0;
-    time = (!drafted && nodes == 0) || !(plain > 0) ? 1 : time / plain;
+    double time = plain > 0 ? ((drafted ? draft_cost(c) : 0) + (double)c->pass_ms[nodes + 1]) / plain : 1;
     if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * time);
     if (!drafted) b->since += time;
     double decay = mathd_exp(-(double)committed / WINDOW), won = committed - time;

@@ -33,8 +33,9 @@ typedef struct {
     float   more_ms; int32_t more_seen;            /* what a proposal takes longer for each further session */
 } Cost;
 
-/* Widths worth measuring before the first step, those that show most first; the others are learned while decoding. */
-enum { COST_WIDTHS = 13 };
+/* Widths worth measuring before the first step, those that show most first; the others are learned while decoding. A fast model has the time
+ * for all of them, and needs it: what its narrow passes differ by is less than what one of them, met while decoding, is off. */
+enum { COST_WIDTHS = 25 };
 extern const int32_t cost_widths[COST_WIDTHS];
 
 void  cost_reset(Cost *c);
@@ -54,6 +55,9 @@ float cost_draft_ms(const Cost *c, int32_t sessions);
  * ms), else that with the most tokens(n) - pace * pass_ms[n + 1]. A full scan, as real cost tables have cliffs. tokens: NULL, or what n
  * promises. */
 int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, double draft_ms, double limit_ms, double pace, double *tokens);
+/* Whether it could pick more than n of up to n_max nodes if each of the others were as likely as the last of these: if not, there is no need
+ * to know them. */
+bool    budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_max, double draft_ms, double pace);
 
 /* What drafting brought after steps of one kind, decayed. */
 typedef struct { double tokens, time, steps; } Sight;
@@ -63,7 +67,6 @@ typedef struct {
     bool    on;                                                      /* speculating */
     double  since; int32_t gap;                                      /* plain passes' time since the last draft; how much there should be while plain */
     int32_t bad;                                                     /* predictions in a row that promised less than plain decoding */
-    double  expect_ms;                                               /* what drafting and pass of this step should take; 0: not known */
     double  account;                                                 /* plain tokens' time that speculation may still lose */
     double  tokens, time;                                            /* of the last steps, decayed over 64 tokens */
     double  won;                                                     /* since speculation was entered */
@@ -80,13 +83,16 @@ void    budget_reset(Budget *b);
 void    budget_next(Budget *b);
 /* Before a step: draft for this session? free_value: what budget_choose_free promises; 0: nothing. */
 bool    budget_should_draft(Budget *b, const Cost *c, double free_value);
-/* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (tree_gains); 0: a plain row. */
+/* Whether the tree is worth growing beyond n nodes, up to n_max, before one of the next two is asked (budget_open for this session). */
+bool    budget_more(const Budget *b, const Cost *c, bool drafted, const double *gain, int32_t n, int32_t n_max);
+/* After drafting: how many nodes to verify, given the probabilities of the tree's nodes in heap order (Growth); 0: a plain row. */
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max);
 /* The same for a tree that cost nothing to make. value: tokens beyond a plain pass's when the time beyond one is paid for at the pace; 0
  * where it is not worth its rows. */
 int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t n_max, double *value);
-/* After the step: whether it drafted, nodes verified, tokens it brought, the target's margin at the last row (NAN: not known), the time of
- * the whole step (NAN: a prompt was read in the same pass, so what was expected counts). Call cost_pass and cost_draft as well. */
-void    budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin, double seconds);
+/* After the step: whether it drafted, nodes verified, tokens it brought, the target's margin at the last row (NAN: not known). Its time is
+ * what the cost table says, so call cost_pass and cost_draft before: there a stall of the machine is one time among many, and slowness that
+ * lasts is known to slow plain decoding too. The time as it was would charge both to drafting. */
+void    budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32_t committed, double margin);
 
 #endif

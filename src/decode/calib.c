@@ -10,7 +10,7 @@
 static const float MIDDLE[CALIB_BUCKETS] = { -9.0f, -6.0f, -4.0f, -2.5f, -1.5f, -0.8f, -0.3f, -0.05f };
 static const double PRIOR = 32, HALF_LIFE = 2000, WEIGHT_MAX = 1 << 20;
 static const double QUICK_PRIOR = 2, QUICK_KEEP = 0.9946;                     /* half-life 128 rows */
-static const double FORGET[SOURCES] = { 0.8, 0.98, 0.8 };
+static const double FORGET[SOURCES] = { 0.8, 0.98, 0.8 }, NEXT_KEEP = 0.25;
 
 static bool in_range(int32_t source, int32_t depth) { return source >= 0 && source < SOURCES && depth >= 0 && depth < LAT_DEPTH; }
 
@@ -63,13 +63,19 @@ void calib_level(Calibration *c, int32_t source, double hoped, bool hit)
     c->quick[source] = (float)mathd_log((c->hits[source] + QUICK_PRIOR) / (c->hoped[source] + QUICK_PRIOR));
 }
 
-void calib_forget(Calibration *c, int32_t source)
+static void fade(Calibration *c, int32_t source, double keep)
 {
-    if (!in_range(source, 0)) return;
-    c->hits[source]  *= FORGET[source];
-    c->hoped[source] *= FORGET[source];
+    c->hits[source]  *= keep;
+    c->hoped[source] *= keep;
     c->quick[source] = (float)mathd_log((c->hits[source] + QUICK_PRIOR) / (c->hoped[source] + QUICK_PRIOR));
 }
+
+void calib_forget(Calibration *c, int32_t source)
+{
+    if (in_range(source, 0)) fade(c, source, FORGET[source]);
+}
+
+void calib_next(Calibration *c) { fade(c, SOURCE_NGRAM, NEXT_KEEP); }
 
 void calib_count(Calibration *c, int32_t source, int32_t depth, float logp, bool accepted)
 {

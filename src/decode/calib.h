@@ -38,5 +38,7 @@ void  calib_fit(Calibration *c, int32_t source, int32_t depth);
 float calib_map(const Calibration *c, int32_t source, int32_t depth, float logp);
 void  calib_level(Calibration *c, int32_t source, double hoped, bool hit);
 void  calib_forget(Calibration *c, int32_t source);
+/* A text begins that does not continue the last: how a drafter fares with its target holds on, how far the text repeats itself does not. */
+void  calib_next(Calibration *c);
 
 #endif

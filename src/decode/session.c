@@ -89,6 +89,7 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
     if (P < path_start) s->n_pend = 0;
     forget_taps(s, P < path_start ? P : path_start);
     ngram_cut(&s->ngram, s->text, same);
+    if (same < s->n_text / 2) calib_next(&s->calib);
     memcpy(s->text, tokens, sizeof *tokens * (size_t) n);
     s->n_text = s->n_prompt = n;
     s->n_made = s->n_out = s->last_accepted = s->n_mark = 0;

@@ -29,12 +29,11 @@ Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter
     size_t n = (size_t) sessions_max;
     sp->lattice = calloc(n, sizeof *sp->lattice);
     sp->tree = calloc(n, sizeof *sp->tree);
-    sp->grown = calloc(n, sizeof *sp->grown);
     sp->turn = calloc(n, sizeof *sp->turn);
     sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
     sp->mask = calloc((size_t) m->vocab / 32 + 1, sizeof *sp->mask);
     sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
-    if (!sp->lattice || !sp->tree || !sp->grown || !sp->turn || !sp->scratch || !sp->mask || !sp->view) {
+    if (!sp->lattice || !sp->tree || !sp->turn || !sp->scratch || !sp->mask || !sp->view) {
         spec_close(sp);
         return fail(err, ST_MEMORY, "step: out of memory");
     }
@@ -46,7 +45,6 @@ void spec_close(Spec *sp)
     step_close(&sp->step);
     free(sp->lattice);
     free(sp->tree);
-    free(sp->grown);
     free(sp->turn);
     free(sp->scratch);
     free(sp->mask);
@@ -177,7 +175,16 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
 
 static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->budget == BUDGET_AUTO && (sp->drafter || s->ngram.head[0]); }
 
-typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
+/* Some nodes, then twice as many, as long as all of these sessions could want still more: mostly the first are enough. */
+static void grow(const Spec *sp, Growth *g, Session *const *s, int32_t n, bool drafted, int32_t most)
+{
+    enum { FIRST = 8 };
+    bool more = true;
+    for (int32_t to = FIRST; more; to *= 2) {
+        more = tree_grow(g, to < most ? to : most) == to && to < most;
+        for (int32_t i = 0; i < n && more; i++) more = budget_more(&s[i]->budget, &sp->shared, drafted, g->gain, to, most);
+    }
+}
 
 /* How the text went on before, and what checking that alone would bring. */
 static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
@@ -189,11 +196,12 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
     t->proposed |= 1u << SOURCE_NGRAM;
     if (sp->budget != BUDGET_AUTO) return;
     const Lattice *lat = sp->lattice;
-    double gain[ROWS_DECODE];
+    Growth g;
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
-    (sp->chain ? tree_chain : tree_build)(sp->grown, &lat, &root, &room, 1, most);
-    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_value);
+    tree_begin(&g, sp->tree, &lat, &root, &room, 1, sp->chain);
+    grow(sp, &g, &s, 1, false, most);
+    budget_choose_free(&s->budget, &sp->shared, g.gain, g.n, &t->free_value);
 }
 
 static bool wants_draft(Spec *sp, Session *s, const Turn *t)
@@ -222,24 +230,25 @@ static void share_costs(Spec *sp, int32_t decoding, int32_t drafting)
     for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
 }
 
-/* Nodes of all trees together, from how the heap grew them: the fewest that a session which drafted chooses, so that each is asked what it
- * can pay and learns what came of it; where none did, the first that guessed decides. */
-static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
+/* Nodes of all trees together: the fewest that a session which drafted chooses, so that each is asked what it can pay and learns what came of
+ * it; where none did, the first that guessed decides. */
+static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t most, Growth *g)
 {
-    int32_t most = ROWS_DECODE - decoding, first = n, nodes = most;
-    double gain[ROWS_DECODE], value;
-    int32_t found = tree_gains(gain, sp->grown, decoding);
-    bool drafted = false;
-    if (found > most) found = most;
-    for (int32_t i = 0; i < found && decoding > 1; i++) gain[i] /= decoding;
-    for (int32_t i = n - 1; i >= 0; i--) {
-        if (sp->turn[i].proposed) first = i;
-        if (!sp->turn[i].drafted) continue;
-        int32_t own = budget_choose(&s[i]->budget, &sp->shared, gain, found);
-        drafted = true;
+    Session *who[ROWS_DECODE];
+    int32_t n_who = 0, nodes = most;
+    double value;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].drafted) who[n_who++] = s[i];
+    bool drafted = n_who > 0;
+    for (int32_t i = 0; i < n && n_who == 0; i++)
+        if (sp->turn[i].proposed) who[n_who++] = s[i];
+    grow(sp, g, who, n_who, drafted, most);
+    if (!drafted) return budget_choose_free(&who[0]->budget, &sp->shared, g->gain, g->n, &value);
+    for (int32_t i = 0; i < n_who; i++) {
+        int32_t own = budget_choose(&who[i]->budget, &sp->shared, g->gain, g->n);
         if (own < nodes) nodes = own;
     }
-    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &value);
+    return nodes;
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
@@ -281,13 +290,10 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Er
         root[n_at] = s[i]->text[s[i]->n_text - 1];
         depth_max[n_at++] = session_room(s[i]) - 1;
     }
-    BuildTree build = sp->chain ? tree_chain : tree_build;
-    int32_t most = ROWS_DECODE - decoding, nodes = !any ? 0 : sp->budget < most ? sp->budget : most;
-    if (any && sp->budget == BUDGET_AUTO) {
-        build(sp->grown, lat, root, depth_max, n_at, most);
-        nodes = choose_nodes(sp, s, n, decoding);
-    }
-    build(sp->tree, lat, root, depth_max, n_at, nodes);
+    Growth g;
+    int32_t most = ROWS_DECODE - decoding;
+    tree_begin(&g, sp->tree, lat, root, depth_max, n_at, sp->chain);
+    if (any) tree_cut(&g, sp->budget == BUDGET_AUTO ? choose_nodes(sp, s, n, most, &g) : tree_grow(&g, sp->budget));
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
     return ST_OK;
 }
@@ -407,14 +413,13 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
 /* How sure the target was of what it said last: the two largest logits' distance. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
-    const float *logits = logits_of(sp, out, row);
-    float first = -INFINITY, second = -INFINITY;
-    for (int32_t i = 0; i < sp->m->vocab; i++)
-        if (logits[i] > second) {
-            second = logits[i] > first ? first : logits[i];
-            if (logits[i] > first) first = logits[i];
-        }
-    return second > -INFINITY ? (double) first - (double) second : NAN;
+    Draw greedy;
+    int32_t id[2];
+    float logit[2];
+    greedy.p = draw_default();
+    greedy.n_tail = greedy.n_bias = 0;
+    draw_top_k(id, logit, 2, &greedy, logits_of(sp, out, row), sp->m->vocab, 0, sp->scratch);
+    return id[1] < 0 ? NAN : (double) logit[0] - (double) logit[1];
 }
 
 static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, const PassOut *out, int32_t logits0)
@@ -443,16 +448,16 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
     return ST_OK;
 }
 
-/* What the controller learns from a step: the tokens that it brought, and the time from its first look-up to its last draw. */
-static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, double seconds)
+/* What the controller learns from a step, in whose pass its session had so many rows and all had so many nodes. */
+static void observe(Spec *sp, Session *s, const Turn *t, int32_t rows, int32_t nodes)
 {
     Budget *b = &s->budget;
-    budget_observe(b, &sp->shared, t->drafted, tree->n - 1, s->n_out, t->margin, seconds);
+    budget_observe(b, &sp->shared, t->drafted, t->drafted || rows > 1 ? nodes : 0, s->n_out, t->margin);
     if (b->on == t->was_on) return;
     s->stats.changes++;
     if (!sp->log) return;
     char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
+    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, rows, b->promised.tokens / b->promised.time);
     else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
     sp->log(sp->log_ud, line);
 }
@@ -554,13 +559,15 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes) finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree++], &out, sp->turn[i].slice->row0);
     double t2 = now();
+    int32_t nodes = sp->step.host.n_decode - decoding;
     if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
+    share_costs(sp, decoding, drafted ? drafted : decoding);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
         s[i]->stats.pass_s += passed - t1;
-        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], chunk ? NAN : t2 - t0);
+        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], sp->tree[tree].n, nodes);
         tree++;
     }
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */

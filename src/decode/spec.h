@@ -104,7 +104,7 @@ struct Spec {
     void     *log_ud;
     int32_t   sessions_max;
     Lattice  *lattice;                             /* [sessions_max] */
-    Tree     *tree, *grown;                        /* [sessions_max] of the pass; as the heap left them */
+    Tree     *tree;                                /* [sessions_max] of the pass */
     Turn     *turn;                                /* [sessions_max] */
     void     *scratch;                             /* of the sampler */
     uint32_t *mask;                                /* [vocab / 32] */

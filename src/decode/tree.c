@@ -2,7 +2,8 @@
  *
  * The heap holds, for every node taken so far, its best child that was not taken yet. Taking a child puts its next sibling and its own
  * best child in. Since no edge is positive nothing heavier can appear later, so the nodes come out in the order of their weights and a
- * parent always before its children. Weights are sums from the root (never differences), so equal paths have equal weights. */
+ * parent always before its children, and growing can stop and go on after any node. Weights are sums from the root (never differences), so
+ * equal paths have equal weights. */
 #include "decode/tree.h"
 
 #include <math.h>
@@ -43,6 +44,7 @@ static void lattice_tokens(Lattice *l, const int32_t *id, int32_t n_depth, int32
 void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
 {
     lattice_tokens(l, id, n_depth, k, source);
+    l->alike = (1u << l->k) - 1;
     size_t row = (size_t)l->k * sizeof(float);
     for (int32_t d = 0; d < l->n_depth; d++) {
         lattice_row(l, d, 0, score + d * k, calib, source);
@@ -56,11 +58,16 @@ void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int3
 void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
 {
     lattice_tokens(l, id, n_depth, k, source);
+    l->alike = 0;
     for (int32_t d = 0; d < l->n_depth; d++)
         for (int32_t p = 0; p < l->k; p++) lattice_row(l, d, p, score + (d * k + p) * k, calib, source);
 }
 
-void lattice_clear(Lattice *l) { l->n_depth = l->k = 0; }
+void lattice_clear(Lattice *l)
+{
+    l->n_depth = l->k = 0;
+    l->alike = 0;
+}
 
 /* `columns` more, `n` depths at least: empty, and not connected with anything. The first of them, or -1. */
 static int32_t lattice_widen(Lattice *l, int32_t columns, int32_t n)
@@ -109,18 +116,6 @@ bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t
 
 /* ---------------------------------------------------------------- growing */
 
-/* A child that could be taken: columns is the set of lattice columns that hold its token and can be reached from its parent's. */
-typedef struct { float edge, raw[SOURCES]; int32_t token, rank; uint32_t columns; } Child;
-typedef struct { int32_t n; Child at[LAT_COLS]; } Children;             /* best first */
-typedef struct { double weight; int32_t depth, tree, parent, list, at; } Pop;
-
-typedef struct {
-    Children list[ROWS_DECODE];                                      /* one for each node that was taken and has children */
-    int32_t  n_lists;
-    Pop      heap[2 * ROWS_DECODE];                                  /* each taken node adds two at most and removes one */
-    int32_t  n_heap;
-} Grower;
-
 static bool pop_before(const Pop *a, const Pop *b)
 {
     if (a->weight != b->weight) return a->weight > b->weight;
@@ -129,14 +124,14 @@ static bool pop_before(const Pop *a, const Pop *b)
     return a->parent < b->parent;                                    /* one child of a parent at a time: rank is settled in its list */
 }
 
-static void heap_put(Grower *g, Pop v)
+static void heap_put(Growth *g, Pop v)
 {
     int32_t i = g->n_heap++;
     for (; i > 0 && pop_before(&v, &g->heap[(i - 1) / 2]); i = (i - 1) / 2) g->heap[i] = g->heap[(i - 1) / 2];
     g->heap[i] = v;
 }
 
-static Pop heap_take(Grower *g)
+static Pop heap_take(Growth *g)
 {
     Pop first = g->heap[0], v = g->heap[--g->n_heap];
     int32_t i = 0;
@@ -156,7 +151,6 @@ static Pop heap_take(Grower *g)
 static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t columns)
 {
     out->n = 0;
-    if (d == 0) columns = 1;
     for (int32_t k = 0; k < l->k; k++) {
         Child c = { .edge = -INFINITY, .token = l->token[d][k], .rank = k, .columns = 1u << k };
         if (c.token < 0) continue;
@@ -188,27 +182,44 @@ static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t c
     }
 }
 
-static void offer(Grower *g, const Tree *t, int32_t tree, int32_t parent, int32_t list, int32_t at)
+/* The list of children at lattice depth d below such columns: the one that another node has, or a new one. Columns whose rows are equal
+ * have the same children. */
+static int32_t children_of(Growth *g, int32_t tree, int32_t d, uint32_t columns)
+{
+    const Lattice *l = g->lat[tree];
+    if (d == 0) columns = 1;
+    else if (columns & l->alike) columns = (columns & ~l->alike) | (l->alike & -l->alike);
+    for (int32_t i = g->n_lists - 1; i >= 0; i--)
+        if (g->list[i].depth == d && g->list[i].columns == columns && g->list[i].tree == tree) return i;
+    Children *c = &g->list[g->n_lists];
+    c->tree = tree;
+    c->depth = d;
+    c->columns = columns;
+    children_find(c, l, d, columns);
+    return g->n_lists++;
+}
+
+static void offer(Growth *g, int32_t tree, int32_t parent, int32_t list, int32_t at)
 {
     if (at >= g->list[list].n) return;
-    const Child *c = &g->list[list].at[at];
-    heap_put(g, (Pop){ t->score[parent] + (double)c->edge, t->depth[parent] + 1, tree, parent, list, at });
+    const Tree *t = &g->tree[tree];
+    heap_put(g, (Pop){ t->score[parent] + (double)g->list[list].at[at].edge, t->depth[parent] + 1, tree, parent, list, at });
 }
 
-static void expand(Grower *g, const Tree *t, int32_t tree, int32_t row, const Lattice *l, int32_t depth_max, uint32_t columns)
+static void expand(Growth *g, int32_t tree, int32_t row, uint32_t columns)
 {
-    int32_t d = t->depth[row];
-    if (!l || d >= l->n_depth || d >= depth_max) return;
-    children_find(&g->list[g->n_lists], l, d, columns);
-    offer(g, t, tree, row, g->n_lists, 0);
-    if (g->list[g->n_lists].n > 0) g->n_lists++;
+    int32_t d = g->tree[tree].depth[row];
+    if (g->lat[tree] && d < g->lat[tree]->n_depth && d < g->depth_max[tree]) offer(g, tree, row, children_of(g, tree, d, columns), 0);
 }
 
-static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget, bool chain)
+void tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, bool chain)
 {
-    Grower g;
-    g.n_lists = g.n_heap = 0;
-    if (budget > ROWS_DECODE - n) budget = ROWS_DECODE - n;
+    g->tree = tree;
+    g->lat = lat;
+    g->depth_max = depth_max;
+    g->n_trees = n;
+    g->chain = chain;
+    g->n = g->n_lists = g->n_heap = 0;
     for (int32_t i = 0; i < n; i++) {
         Tree *t = &tree[i];
         t->n = 1;
@@ -217,12 +228,17 @@ static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, con
         t->depth[0] = t->rank[0] = 0;
         t->score[0] = 0;
         for (int32_t s = 0; s < SOURCES; s++) t->raw[0][s] = -INFINITY;
-        if (budget > 0) expand(&g, t, i, 0, lat[i], depth_max[i], 1);
+        expand(g, i, 0, 1);
     }
-    for (; budget > 0 && g.n_heap > 0; budget--) {
-        Pop p = heap_take(&g);
-        const Child *c = &g.list[p.list].at[p.at];
-        Tree *t = &tree[p.tree];
+}
+
+int32_t tree_grow(Growth *g, int32_t nodes)
+{
+    if (nodes > ROWS_DECODE - g->n_trees) nodes = ROWS_DECODE - g->n_trees;
+    while (g->n < nodes && g->n_heap > 0) {
+        Pop p = heap_take(g);
+        const Child *c = &g->list[p.list].at[p.at];
+        Tree *t = &g->tree[p.tree];
         int32_t row = t->n++;
         t->token[row] = c->token;
         t->parent[row] = p.parent;
@@ -230,35 +246,20 @@ static void grow(Tree *tree, const Lattice *const *lat, const int32_t *root, con
         t->rank[row] = c->rank;
         t->score[row] = p.weight;
         memcpy(t->raw[row], c->raw, sizeof c->raw);
-        if (!chain) offer(&g, t, p.tree, p.parent, p.list, p.at + 1);
-        if (budget > 1) expand(&g, t, p.tree, row, lat[p.tree], depth_max[p.tree], c->columns);
+        g->gain[g->n] = mathd_exp(p.weight) / g->n_trees;
+        g->grown[g->n++] = (uint8_t)p.tree;
+        if (!g->chain) offer(g, p.tree, p.parent, p.list, p.at + 1);
+        expand(g, p.tree, row, c->columns);
     }
+    return g->n;
 }
 
-void tree_build(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget)
+void tree_cut(Growth *g, int32_t nodes)
 {
-    grow(tree, lat, root, depth_max, n, budget, false);
-}
-
-void tree_chain(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget)
-{
-    grow(tree, lat, root, depth_max, n, budget, true);
+    while (g->n > nodes && g->n > 0) g->tree[g->grown[--g->n]].n--;
 }
 
 /* ---------------------------------------------------------------- reading */
-
-int32_t tree_gains(double *gain, const Tree *tree, int32_t n)
-{
-    int32_t m = 0;
-    for (int32_t i = 0; i < n; i++)
-        for (int32_t row = 1; row < tree[i].n && m < ROWS_DECODE; row++) {
-            int32_t at = m++;
-            for (; at > 0 && tree[i].score[row] > gain[at - 1]; at--) gain[at] = gain[at - 1];
-            gain[at] = tree[i].score[row];
-        }
-    for (int32_t i = 0; i < m; i++) gain[i] = mathd_exp(gain[i]);
-    return m;
-}
 
 void tree_rows(Tree *t)
 {

@@ -13,12 +13,14 @@
 /* Column k of depth d is token[d][k], -1: none. edge[d][k_prev][k] is the calibrated log-probability that the target takes it after
  * column k_prev of depth d - 1 (depth 0 reads row 0), at most 0, -INFINITY: never; raw is the same before calibration, which is what
  * calibration learns from. For a drafter whose depths are independent (DFlash) all rows of a depth are equal. A chain from another
- * source is one more column per depth with -INFINITY everywhere but on its own edges. source[d][k]: who proposed the column. */
+ * source is one more column per depth with -INFINITY everywhere but on its own edges. source[d][k]: who proposed the column. alike: set of
+ * columns whose rows are equal at every depth but 0, so that the same follows each of them. */
 typedef struct {
-    int32_t n_depth, k;
-    int32_t token[LAT_DEPTH][LAT_COLS];
-    uint8_t source[LAT_DEPTH][LAT_COLS];
-    float   edge[LAT_DEPTH][LAT_COLS][LAT_COLS], raw[LAT_DEPTH][LAT_COLS][LAT_COLS];
+    int32_t  n_depth, k;
+    uint32_t alike;
+    int32_t  token[LAT_DEPTH][LAT_COLS];
+    uint8_t  source[LAT_DEPTH][LAT_COLS];
+    float    edge[LAT_DEPTH][LAT_COLS][LAT_COLS], raw[LAT_DEPTH][LAT_COLS][LAT_COLS];
 } Lattice;
 
 /* From draw_top_k's answer for n_depth rows: id, score [n_depth, k], best first, id -1 and score -INFINITY where there are fewer.
@@ -45,14 +47,33 @@ typedef struct {
     float   raw[ROWS_DECODE][SOURCES];
 } Tree;
 
-/* One heap over n lattices (lat[i] NULL: none), at most 64 of them; every tree starts as its root, then come at most `budget` nodes in
- * all (never more than 64 rows together), depth at most depth_max[i]. Order of the nodes: weight descending, depth, lattice, parent,
- * rank ascending; a shorter budget gives a prefix of a longer one. Under one parent the same token is one node, with the larger weight
- * and all that follows either of its columns. tree_chain: only the best child of each node. */
-void    tree_build(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget);
-void    tree_chain(Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, int32_t budget);
-/* The probabilities of all nodes but the roots, descending, which is the order the heap gave them out in. gain [64]; returns how many. */
-int32_t tree_gains(double *gain, const Tree *tree, int32_t n);
+/* A child that could be taken: columns is the set of lattice columns that hold its token and can be reached from its parent's. */
+typedef struct { float edge, raw[SOURCES]; int32_t token, rank; uint32_t columns; } Child;
+typedef struct { int32_t n, tree, depth; uint32_t columns; Child at[LAT_COLS]; } Children;   /* below these columns, best first */
+typedef struct { double weight; int32_t depth, tree, parent, list, at; } Pop;
+
+/* Trees that grow. gain [n]: probabilities of the nodes so far, descending, by the number of trees; grown [n]: whose they are. */
+typedef struct {
+    Tree    *tree;
+    const Lattice *const *lat;
+    const int32_t *depth_max;
+    bool     chain;
+    int32_t  n_trees, n, n_lists, n_heap;
+    double   gain[ROWS_DECODE];
+    uint8_t  grown[ROWS_DECODE];
+    Children list[ROWS_DECODE];                                      /* of the rows so far; many share one */
+    Pop      heap[2 * ROWS_DECODE];                                  /* each taken node adds two at most and removes one */
+} Growth;
+
+/* One heap over n lattices (lat[i] NULL: none), at most 64 of them; every tree starts as its root. chain: only the best child of each node.
+ * What it is given has to stay until growing ends. */
+void    tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, bool chain);
+/* Grows to so many nodes without the roots in all (never more than 64 rows together), depth at most depth_max[i]; returns how many there
+ * are: fewer where no more can grow. Order of the nodes: weight descending, depth, lattice, parent, rank ascending. Under one parent the
+ * same token is one node, with the larger weight and all that follows either of its columns. */
+int32_t tree_grow(Growth *g, int32_t nodes);
+/* Back to the first of them; that ends growing. */
+void    tree_cut(Growth *g, int32_t nodes);
 /* From that order to depth first, best child first: most rows then follow their parent directly. */
 void    tree_rows(Tree *t);
 /* The child of row with this token, -1: none. */
