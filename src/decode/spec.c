@@ -3,10 +3,13 @@
 #include "decode/spec.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "base/mathd.h"
 
 static double now(void)
 {
@@ -20,6 +23,7 @@ Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter
     if (sessions_max < 1 || sessions_max > ROWS_DECODE || chunk < 1) return fail(err, ST_ARG, "step: %d sessions and chunks of %d, expected 1 to %d sessions", sessions_max, chunk, ROWS_DECODE);
     *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max };
     cost_reset(&sp->cost);
+    company_reset(&sp->company);
     bool taps = m->tap_width > 0 && (dm ? d && d->uses_taps : true);               /* without a drafter taps are there to be looked at */
     int32_t n_max = ROWS_DECODE + chunk;
     if (n_max < TAP_SLOTS) n_max = TAP_SLOTS;      /* all waiting taps of a session in one pass */
@@ -31,10 +35,11 @@ Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter
     sp->tree = calloc(n, sizeof *sp->tree);
     sp->grown = calloc(n, sizeof *sp->grown);
     sp->turn = calloc(n, sizeof *sp->turn);
+    sp->member = calloc(n, sizeof *sp->member);
     sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
     sp->mask = calloc((size_t) m->vocab / 32 + 1, sizeof *sp->mask);
     sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
-    if (!sp->lattice || !sp->tree || !sp->grown || !sp->turn || !sp->scratch || !sp->mask || !sp->view) {
+    if (!sp->lattice || !sp->tree || !sp->grown || !sp->turn || !sp->member || !sp->scratch || !sp->mask || !sp->view) {
         spec_close(sp);
         return fail(err, ST_MEMORY, "step: out of memory");
     }
@@ -48,6 +53,7 @@ void spec_close(Spec *sp)
     free(sp->tree);
     free(sp->grown);
     free(sp->turn);
+    free(sp->member);
     free(sp->scratch);
     free(sp->mask);
     free(sp->view);
@@ -179,10 +185,10 @@ static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->b
 
 typedef void (*BuildTree)(Tree *, const Lattice *const *, const int32_t *, const int32_t *, int32_t, int32_t);
 
-/* How the text went on before, and what checking that alone would bring. */
-static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
+/* How the text went on before, and what checking that alone would bring: to a session alone as a value, to one in company as a tree. */
+static void look_up(Spec *sp, Session *s, Turn *t, Member *company, int32_t most)
 {
-    int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
+    int32_t room = session_room(s) - 1, root = 0;
     if (s->plain || !s->ngram.head[0] || sp->simulate || sp->budget == BUDGET_PLAIN || room < 1) return;
     ngram_find(&t->guess, &s->ngram, s->text, s->n_text, room);
     if (t->guess.n == 0) return;
@@ -193,13 +199,32 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
     (sp->chain ? tree_chain : tree_build)(sp->grown, &lat, &root, &room, 1, most);
-    budget_choose_free(&s->budget, &sp->shared, gain, tree_gains(gain, sp->grown, 1), &t->free_value);
+    int32_t n = tree_gains(gain, sp->grown, 1);
+    if (company) hope_add(&company->free, 0, gain, n);
+    else budget_choose_free(&s->budget, &sp->cost, gain, n, &t->free_value);
 }
 
-static bool wants_draft(Spec *sp, Session *s, const Turn *t)
+/* Looks up the texts and asks who is to be drafted for: a session alone its own controller, several the one of the step. Returns how many. */
+static int32_t plan_drafts(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
-    if (s->plain || !sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
-    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_value);
+    int32_t drafted = 0, at = 0;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        if (!t->decodes) continue;
+        Member *m = &sp->member[at++];
+        t->alone = decoding == 1;
+        t->was_on = s[i]->budget.on;
+        any |= guides(sp, s[i]);
+        *m = (Member) { .may = !s[i]->plain && sp->drafter && sp->budget != BUDGET_PLAIN && session_room(s[i]) >= 2, .margin = s[i]->budget.margin, .hope = &s[i]->hope };
+        look_up(sp, s[i], t, t->alone ? NULL : m, ROWS_DECODE - decoding);
+        m->drafts = m->may && (sp->budget > 0 || (t->alone && budget_should_draft(&s[i]->budget, &sp->cost, t->free_value)));
+    }
+    if (decoding > 1 && any) company_plan(&sp->company, &sp->cost, sp->member, at);
+    at = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].decodes) drafted += sp->turn[i].drafted = sp->member[at++].drafts;
+    return drafted;
 }
 
 static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
@@ -212,34 +237,22 @@ static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     return ST_OK;
 }
 
-/* Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at gains per session: (S + sum g) / T
- * and (1 + sum g / S) / T have their maximum in the same place. Before it is known
- * how many sessions draft, each reckons with a proposal for all. */
-static void share_costs(Spec *sp, int32_t decoding, int32_t drafting)
+/* Nodes of all trees together, from how the heap grew them. */
+static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted)
 {
-    sp->shared = sp->cost;
-    sp->shared.draft_ms = cost_draft_ms(&sp->cost, drafting);
-    for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
-}
-
-/* Nodes of all trees together, from how the heap grew them: the fewest that a session which drafted chooses, so that each is asked what it
- * can pay and learns what came of it; where none did, the first that guessed decides. */
-static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
-{
-    int32_t most = ROWS_DECODE - decoding, first = n, nodes = most;
     double gain[ROWS_DECODE], value;
-    int32_t found = tree_gains(gain, sp->grown, decoding);
-    bool drafted = false;
-    if (found > most) found = most;
-    for (int32_t i = 0; i < found && decoding > 1; i++) gain[i] /= decoding;
-    for (int32_t i = n - 1; i >= 0; i--) {
-        if (sp->turn[i].proposed) first = i;
-        if (!sp->turn[i].drafted) continue;
-        int32_t own = budget_choose(&s[i]->budget, &sp->shared, gain, found);
-        drafted = true;
-        if (own < nodes) nodes = own;
+    int32_t most = ROWS_DECODE - decoding, at = 0;
+    Session *one = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        if (!sp->turn[i].decodes) continue;
+        one = s[i];
+        const Tree *tree = &sp->grown[at++];
+        if (sp->turn[i].drafted) company_hear(&sp->company, &s[i]->hope, s[i]->budget.margin, gain, tree_gains(gain, tree, 1));
     }
-    return drafted ? nodes : budget_choose_free(&s[first]->budget, &sp->shared, gain, found, &value);
+    int32_t found = tree_gains(gain, sp->grown, decoding);
+    if (found > most) found = most;
+    if (decoding > 1) return company_choose(&sp->company, &sp->cost, decoding, drafted, gain, found);
+    return drafted ? budget_choose(&one->budget, &sp->cost, gain, found) : budget_choose_free(&one->budget, &sp->cost, gain, found, &value);
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
@@ -269,7 +282,7 @@ static Status make_lattices(Spec *sp, Session *const *s, int32_t n, const Lattic
     return ST_OK;
 }
 
-static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Error *err)
+static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, Error *err)
 {
     const Lattice *lat[ROWS_DECODE] = { NULL };
     int32_t root[ROWS_DECODE] = { 0 }, depth_max[ROWS_DECODE] = { 0 }, n_at = 0;
@@ -285,7 +298,7 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Er
     int32_t most = ROWS_DECODE - decoding, nodes = !any ? 0 : sp->budget < most ? sp->budget : most;
     if (any && sp->budget == BUDGET_AUTO) {
         build(sp->grown, lat, root, depth_max, n_at, most);
-        nodes = choose_nodes(sp, s, n, decoding);
+        nodes = choose_nodes(sp, s, n, decoding, drafted);
     }
     build(sp->tree, lat, root, depth_max, n_at, nodes);
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
@@ -404,17 +417,27 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
     state_keep(&s->target, path->row, path->n);
 }
 
-/* How sure the target was of what it said last: the two largest logits' distance. */
+/* How sure the target was of what it said last: the two largest logits' distance. In lanes, as a vocabulary is long. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
+    enum { LANES = 16 };
     const float *logits = logits_of(sp, out, row);
-    float first = -INFINITY, second = -INFINITY;
-    for (int32_t i = 0; i < sp->m->vocab; i++)
-        if (logits[i] > second) {
-            second = logits[i] > first ? first : logits[i];
-            if (logits[i] > first) first = logits[i];
+    float first[LANES], second[LANES], top = -INFINITY, next = -INFINITY;
+    int32_t i = 0, vocab = sp->m->vocab;
+    for (int32_t l = 0; l < LANES; l++) first[l] = second[l] = -INFINITY;
+    for (; i + LANES <= vocab; i += LANES)
+        for (int32_t l = 0; l < LANES; l++) {
+            float x = logits[i + l], low = x < first[l] ? x : first[l];
+            second[l] = low > second[l] ? low : second[l];
+            first[l] = x > first[l] ? x : first[l];
         }
-    return second > -INFINITY ? (double) first - (double) second : NAN;
+    for (int32_t l = 0; l < 2 * LANES + vocab - i; l++) {
+        float x = l < LANES ? first[l] : l < 2 * LANES ? second[l - LANES] : logits[i + l - 2 * LANES];
+        if (!(x > next)) continue;
+        next = x > top ? top : x;
+        if (x > top) top = x;
+    }
+    return next > -INFINITY ? (double) top - (double) next : NAN;
 }
 
 static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, const PassOut *out, int32_t logits0)
@@ -443,18 +466,47 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
     return ST_OK;
 }
 
-/* What the controller learns from a step: the tokens that it brought, and the time from its first look-up to its last draw. */
+static void say_change(Spec *sp, Session *s, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say_change(Spec *sp, Session *s, const char *format, ...)
+{
+    char line[160];
+    va_list args;
+    s->stats.changes++;
+    if (!sp->log) return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    sp->log(sp->log_ud, line);
+}
+
+/* What the controller of a session alone learns from a step: the tokens that it brought, and the time from its first look-up to its last draw. */
 static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree, double seconds)
 {
     Budget *b = &s->budget;
-    budget_observe(b, &sp->shared, t->drafted, tree->n - 1, s->n_out, t->margin, seconds);
+    budget_observe(b, &sp->cost, t->drafted, tree->n - 1, s->n_out, t->margin, seconds);
     if (b->on == t->was_on) return;
-    s->stats.changes++;
-    if (!sp->log) return;
-    char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
-    else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
-    sp->log(sp->log_ud, line);
+    if (b->on) say_change(sp, s, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
+    else say_change(sp, s, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
+}
+
+/* The same of all that decode, for the controller of the step. */
+static void observe_all(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, double seconds)
+{
+    int32_t tokens = 0, nodes = 0, got = 0, at = 0;
+    double promised = 0;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) {
+        if (!sp->turn[i].decodes) continue;
+        const Tree *tree = &sp->tree[at++];
+        any |= guides(sp, s[i]);
+        nodes += tree->n - 1;
+        tokens += s[i]->n_out;
+        s[i]->budget.margin = sp->turn[i].margin;
+        if (!sp->turn[i].drafted) continue;
+        got += s[i]->last_accepted;
+        for (int32_t row = 1; row < tree->n; row++) promised += mathd_exp(tree->score[row]);
+    }
+    if (any) company_observe(&sp->company, &sp->cost, decoding, drafted, nodes, tokens, promised, got, seconds);
 }
 
 /* ---- passes that bring nothing ---- */
@@ -521,28 +573,18 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     if (n < 1 || n > sp->sessions_max) return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
     int32_t decoding = plan_turns(sp, s, n);
     bool chunk = false;
-    int32_t drafted = 0;
     for (int32_t i = 0; i < n; i++) chunk |= sp->turn[i].chunk > 0;
     if (!chunk && decoding == 0) return ST_OK;
     for (int32_t i = 0; i < n && sp->drafter && sp->budget == BUDGET_AUTO && !sp->measured; i++)
         if (sp->turn[i].decodes) TRY(measure(sp, s[i], err));
     double t0 = now();
-    share_costs(sp, decoding, decoding);
-    for (int32_t i = 0; i < n; i++) {
-        Turn *t = &sp->turn[i];
-        if (!t->decodes) continue;
-        t->was_on = s[i]->budget.on;
-        look_up(sp, s[i], t, decoding);
-        drafted += t->drafted = wants_draft(sp, s[i], t);
-    }
-    if (drafted) share_costs(sp, decoding, drafted);
+    int32_t drafted = plan_drafts(sp, s, n, decoding);
     TRY(flush_for_step(sp, s, n, err));
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes || sp->turn[i].chunk) TRY((sp->turn[i].decodes ? state_writable : state_ready)(&s[i]->target, err));
-    TRY(draft(sp, s, n, decoding, err));
+    TRY(draft(sp, s, n, decoding, drafted, err));
     PassOut out;
     double t1 = now();
-    if (drafted) cost_draft(&sp->cost, drafted, t1 - t0);
     Status st = run_pass(sp, s, n, &out, err);
     double passed = now();
     if (st != ST_OK) {
@@ -554,15 +596,17 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes) finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree++], &out, sp->turn[i].slice->row0);
     double t2 = now();
-    if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
         s[i]->stats.pass_s += passed - t1;
-        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], chunk ? NAN : t2 - t0);
+        if (sp->turn[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree], chunk ? NAN : t2 - t0);
         tree++;
     }
+    if (decoding > 1) observe_all(sp, s, n, decoding, drafted, chunk ? NAN : t2 - t0);
+    if (drafted) cost_draft(&sp->cost, drafted, t1 - t0);
+    if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].chunk) s[i]->status = finish_chunk(sp, s[i], &sp->turn[i], t2 - t1, &s[i]->error);
