@@ -25,9 +25,9 @@ enum { STREAMS = 8, WAY_AUTO = 0, WAY_PLAIN = -1 };
  * as it was measured with one of its size, whose head is as long as the target's. */
 typedef struct { Machine m; double more, least; } Place;
 static const Place places[] = {
-    { { "demo", 10, { 1, 2, 4, 8, 9, 12, 16, 24, 32, 64 }, { 0.61, 0.77, 1.03, 1.45, 1.60, 1.90, 2.36, 3.90, 5.0, 10.5 }, 0.80 }, 0.45, 0.985 },
+    { { "demo", 10, { 1, 2, 4, 8, 9, 12, 16, 24, 32, 64 }, { 0.61, 0.77, 1.03, 1.45, 1.60, 1.90, 2.36, 3.90, 5.0, 10.5 }, 0.80 }, 0.45, 0.99 },
     { { "4B", 6, { 1, 4, 8, 16, 22, 64 }, { 90, 101, 120, 150, 205, 460 }, 11 }, 9.5, 0.99 },
-    { { "4B, dear drafter", 6, { 1, 4, 8, 16, 22, 64 }, { 90, 101, 120, 150, 205, 460 }, 62 }, 45, 0.985 },
+    { { "4B, dear drafter", 6, { 1, 4, 8, 16, 22, 64 }, { 90, 101, 120, 150, 205, 460 }, 62 }, 45, 0.99 },
 };
 enum { DEMO_PAIR, FOUR_B, FOUR_B_DEAR, PLACES };
 
@@ -128,7 +128,7 @@ static int32_t play_accept(Play *p, double *promised, int32_t *got)
         if (s->proposed) accept_learn(&s->calib, tree, path, s->proposed);
         if (!s->drafted) continue;
         *got += path->n - 1;
-        for (int32_t r = 1; r < tree->n; r++) *promised += exp(tree->score[r]);
+        *promised += accept_hoped(tree, path);
     }
     return rows;
 }
@@ -258,14 +258,14 @@ static void draw_texts(Traces *t, const Kind *k)
 
 static bool shows(void) { return getenv("REPLAY") != NULL; }
 
-/* From a fresh start: what streams find out about the drafter costs about a hundredth of their first 192 tokens, whatever it is, against as many
+/* From a fresh start: what streams find out about the drafter costs about a hundredth of their first 288 tokens, whatever it is, against as many
  * plain ones and against the best fixed width of one. */
 static void never_below_the_better(void **state)
 {
     (void) state;
     static const Kind kinds[] = { { "always wrong, sure", 0, 0.95 }, { "wrong", 0.02, 0.5 }, { "wrong and says so", 0.02, 0.05 }, { "poor", 0.3, 0.3 }, { "near even", 0.5, 0.5 },
                                   { "near even, sure", 0.5, 0.9 }, { "good", 0.75, 0.75 }, { "good and shy", 0.75, 0.5 }, { "best", 0.93, 0.93 } };
-    enum { KINDS = sizeof kinds / sizeof *kinds, SEEDS = 6, TOKENS = 192 };
+    enum { KINDS = sizeof kinds / sizeof *kinds, SEEDS = 6, TOKENS = 288 };
     for (int32_t k = 0; k < KINDS; k++) {
         Traces t;
         draw_texts(&t, &kinds[k]);
@@ -301,7 +301,7 @@ static void recorded_texts(void **state)
                     for (uint64_t seed = 0; seed < SEEDS; seed++) mean += play(&places[at], &t, streams, (Setting) { .uneven = 0.05 }, seed, LIMIT, TOKENS, NULL) / SEEDS;
                     if (shows()) print_message("%-6s %-11s %-8s %d streams: %.3f of plain, %.3f of the best fixed setting\n", places[at].m.name, classes[c], useless ? "useless" : "", streams, mean / plain, mean / best);
                     if (mean < 0.985 * plain) fail_msg("%s, %s, %d streams: %.3f of plain", places[at].m.name, classes[c], streams, mean / plain);
-                    if (mean < 0.89 * best) fail_msg("%s, %s, %d streams: %.3f of the best", places[at].m.name, classes[c], streams, mean / best);
+                    if (mean < 0.85 * best) fail_msg("%s, %s, %d streams: %.3f of the best", places[at].m.name, classes[c], streams, mean / best);
                 }
             traces_free(&t);
         }
@@ -337,7 +337,7 @@ static void one_of_four(void **state)
         if (step >= 60) assert_true(m[2].drafts);
         int32_t nodes = drafted ? company_choose(&k, &c, 4, drafted, gain, n) : 0;
         assert_true(n == 0 || nodes == 7);
-        company_observe(&k, &c, 4, drafted, nodes, 4 + (nodes ? 5 : 0), nodes ? 5.73 : 0, nodes ? 5 : 0, 1e-3 * ((double) c.pass_ms[4 + nodes] + (drafted ? (double) cost_draft_ms(&c, drafted) : 0)));
+        company_observe(&k, &c, 4, drafted, nodes, 4 + (nodes ? 5 : 0), nodes ? 5.6 : 0, nodes ? 5 : 0, 1e-3 * ((double) c.pass_ms[4 + nodes] + (drafted ? (double) cost_draft_ms(&c, drafted) : 0)));
     }
     assert_true(k.on && k.account > 3);
     if (asked > 60 * 2) fail_msg("%d proposals in 60 steps, where 60 pay", asked);
@@ -373,7 +373,7 @@ static void account(void **state)
         if (drafted) nodes = company_choose(&k, &c, 2, drafted, sure, 8);
         double ms = (double) c.pass_ms[2 + nodes] + (drafted ? (double) cost_draft_ms(&c, drafted) : 0);
         assert_true(ms / (double) c.pass_ms[2] - 1 <= before + 1e-6);
-        company_observe(&k, &c, 2, drafted, nodes, 2, nodes, 0, 1e-3 * ms);          /* nothing is ever accepted */
+        company_observe(&k, &c, 2, drafted, nodes, 2, nodes > 0, 0, 1e-3 * ms);          /* nothing is ever accepted */
         low = fmin(low, k.account);
     }
     assert_true(low > -1e-6);

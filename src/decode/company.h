@@ -26,7 +26,7 @@ enum { COMPANY_SIGHTS = 4 };
 typedef struct {
     Hope    all[COMPANY_SIGHTS];                   /* of every session's proposals, by how sure the target was of the token before */
     int64_t clock;                                 /* proposals heard so far */
-    double  got, promised;                         /* of trees that were drafted, decayed: nodes accepted, and how many were promised */
+    double  got, promised;                         /* of rows in drafted trees that were reached, decayed: how many a node followed, and how many by accept_hoped */
     double  account;                               /* plain steps' time that may still be lost */
     double  since; int32_t gap;                    /* plain steps' time since the last proposal; how much there should be while none pays */
     double  tokens, time;                          /* of the last steps, decayed, in those of plain ones */
@@ -50,8 +50,8 @@ int32_t company_plan(Company *k, const Cost *c, Member *m, int32_t n);
 void    company_hear(Company *k, Hope *h, double margin, const double *gain, int32_t n);
 /* How many nodes to verify beside the roots of n sessions, `drafted` of which have drafted. gain [n_max]: of all trees together. */
 int32_t company_choose(Company *k, const Cost *c, int32_t n, int32_t drafted, const double *gain, int32_t n_max);
-/* After the step: nodes verified, tokens that it brought to all; of the sessions that drafted, what the verified nodes promised and what came
- * of them; the time of the whole step (NAN: a prompt was read in the same pass). */
+/* After the step: nodes verified, tokens that it brought to all; of the sessions that drafted, the sum of
+ * accept_hoped and the nodes that were accepted; the time of the whole step (NAN: a prompt was read in the same pass). */
 void    company_observe(Company *k, const Cost *c, int32_t n, int32_t drafted, int32_t nodes, int32_t tokens, double promised, int32_t got, double seconds);
 
 #endif

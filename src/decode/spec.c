@@ -9,8 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/mathd.h"
-
 static double now(void)
 {
     struct timespec t;
@@ -451,6 +449,7 @@ static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, con
         return;
     }
     if (t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
+    if (t->drafted) t->hoped = accept_hoped(tree, &path);
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s) && !out->next) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
@@ -504,7 +503,7 @@ static void observe_all(Spec *sp, Session *const *s, int32_t n, int32_t decoding
         s[i]->budget.margin = sp->turn[i].margin;
         if (!sp->turn[i].drafted) continue;
         got += s[i]->last_accepted;
-        for (int32_t row = 1; row < tree->n; row++) promised += mathd_exp(tree->score[row]);
+        promised += sp->turn[i].hoped;
     }
     if (any) company_observe(&sp->company, &sp->cost, decoding, drafted, nodes, tokens, promised, got, seconds);
 }

@@ -86,8 +86,8 @@ void   session_draw(const Session *s, Draw *d);
 int32_t session_room(const Session *s);
 
 /* What a session does in the step that is under way. alone: no other decodes; drafted: the drafting model is asked; proposed: bits of the sources that have
- * something to say. */
-typedef struct { bool decodes, alone, drafted, was_on; int32_t chunk; uint32_t proposed; double free_value, margin; Slice *slice; Guess guess; } Turn;
+ * something to say; hoped: of accept_hoped. */
+typedef struct { bool decodes, alone, drafted, was_on; int32_t chunk; uint32_t proposed; double free_value, margin, hoped; Slice *slice; Guess guess; } Turn;
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };
