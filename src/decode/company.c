@@ -7,10 +7,10 @@
 #include "base/mathd.h"
 
 enum { FIRST_GAP = 4, LONG_GAP = 256, WINDOW = 64 };
-static const double CREDIT = 2, INTEREST = 0.003, WEALTH = 8;        /* account: start, per time, at most */
+static const double CREDIT = 2.5, INTEREST = 0.004, WEALTH = 8;        /* account: start, per time, at most */
 static const double ENTER = 1.01, ALSO = 0.98;                       /* gain at which drafting is taken up; share of the best rate at which more may draft */
 static const double OWN_KEEP = 0.8, ALL_KEEP = 0.95;                 /* of hopes, with each proposal */
-static const double OTHERS = 1, ALIKE = 4;                           /* proposals that a session's own, and those after a token like this, weigh against */
+static const double OTHERS = 2, ALIKE = 4;                           /* proposals that a session's own, and those after a token like this, weigh against */
 static const double UNSURE = 1.5, SURE = 5;                          /* margins */
 static const double TRUST_KEEP = 0.97, TRUST_PRIOR = 1, TRUST_FORGET = 0.9;
 static const double PACE_PRIOR = 8, HICCUP = 1.5;                    /* as budget.c */

@@ -10,7 +10,7 @@
  * Those draft for whom it is most; guesses that cost nothing to make (ngram.h) stand where a session does not draft. Where it is d = 0,
  * one session alone makes a proposal now and then, so that what is hoped is no older than the text: after one that paid for itself at once,
  * else after a gap that doubles as far as looking costs more than the account earns. One account, of plain steps' time, pays for all that
- * is lost: it starts at 2, gains 0.3 % of the time and whatever speculation wins, and nothing that could overdraw it is started.
+ * is lost: it starts at 2.5, gains 0.4 % of the time and whatever speculation wins, and nothing that could overdraw it is started.
  * Deterministic, as budget.h is. */
 #ifndef RATOON_DECODE_COMPANY_H
 #define RATOON_DECODE_COMPANY_H
