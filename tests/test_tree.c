@@ -204,7 +204,7 @@ static void order_over_several_lattices(void **state)
         assert_int_equal(g.n, nodes);
         double sum = 0, all = 0;
         for (int32_t i = 0; i < n; i++)
-            for (int32_t row = 1; row < got[i].n; row++) sum += exp(got[i].score[row]) / n;
+            for (int32_t row = 1; row < got[i].n; row++) sum += exp(got[i].score[row]);
         for (int32_t i = 0; i < nodes; i++) all += g.gain[i];
         assert_true(fabs(all - sum) < 1e-9);
         for (int32_t i = 1; i < nodes; i++) assert_true(g.gain[i] <= g.gain[i - 1]);

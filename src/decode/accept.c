@@ -57,3 +57,11 @@ void accept_learn(Calibration *c, const Tree *t, const Path *p, uint32_t propose
     for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t)1 << p->row[i];
     for (int32_t s = 0; s < SOURCES; s++) learn_source(c, s, t, p, visited, proposed >> s & 1);
 }
+
+double accept_hoped(const Tree *t, const Path *p)
+{
+    double sum = 0, below[ROWS_DECODE] = { 0 };
+    for (int32_t i = 1; i < t->n; i++) below[t->parent[i]] += mathd_exp(t->score[i] - t->score[t->parent[i]]);
+    for (int32_t i = 0; i < p->n; i++) sum += fmin(1, below[p->row[i]]);
+    return sum;
+}

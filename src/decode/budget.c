@@ -103,6 +103,13 @@ float cost_draft_ms(const Cost *c, int32_t sessions)
     return c->draft_ms + (float)(sessions - 1) * (c->more_seen ? c->more_ms : MORE_GUESS * c->draft_ms);
 }
 
+int32_t cost_known(const Cost *c, int32_t rows)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return rows < 2 * n ? rows : 2 * n;
+}
+
 /* ---------------------------------------------------------------- width */
 
 int32_t budget_pick(const float *pass_ms, const double *gain, int32_t n_max, double draft_ms, double limit_ms, double pace, double *tokens)
@@ -229,23 +236,18 @@ bool budget_should_draft(Budget *b, const Cost *c, double free_value)
     return value >= 0 || b->since >= SKIP_MAX;
 }
 
-/* What is guessed of passes wider than the widest that was measured holds for twice its rows at most. */
-static int32_t known(const Cost *c, int32_t n_max)
-{
-    int32_t most = 2 * widest(c) - 1;
-    return n_max < most ? n_max : most;
-}
+static int32_t nodes_known(const Cost *c, int32_t n_max) { return cost_known(c, n_max + 1) - 1; }
 
 bool budget_more(const Budget *b, const Cost *c, bool drafted, const double *gain, int32_t n, int32_t n_max)
 {
     double plain = (double)c->pass_ms[1];
-    return plain > 0 && budget_open(c->pass_ms, gain, n, known(c, n_max), drafted ? draft_cost(c) : 0, pace_of(b) / plain);
+    return plain > 0 && budget_open(c->pass_ms, gain, n, nodes_known(c, n_max), drafted ? draft_cost(c) : 0, pace_of(b) / plain);
 }
 
 int32_t budget_choose(Budget *b, const Cost *c, const double *gain, int32_t n_max)
 {
     double plain = (double)c->pass_ms[1], draft = draft_cost(c), pace = pace_of(b) / plain, tokens;
-    n_max = known(c, n_max);
+    n_max = nodes_known(c, n_max);
 
     /* If nothing is accepted the step loses the draft and what the pass takes beyond a plain one. A probe risks half of the account, so that
      * there can be another, unless less than all would not pay for the draft, or it promises much. */
@@ -276,7 +278,7 @@ int32_t budget_choose_free(Budget *b, const Cost *c, const double *gain, int32_t
     double plain = (double)c->pass_ms[1], pace = pace_of(b), tokens;
     *value = 0;
     if (!(plain > 0)) return 0;
-    int32_t n = budget_pick(c->pass_ms, gain, known(c, n_max), 0, plain * (1 + fmax(0.5 * b->account, 0)), pace / plain, &tokens);
+    int32_t n = budget_pick(c->pass_ms, gain, nodes_known(c, n_max), 0, plain * (1 + fmax(0.5 * b->account, 0)), pace / plain, &tokens);
     double more = tokens - 1 - pace * ((double)c->pass_ms[n + 1] / plain - 1);
     if (more < ENTER_FREE) return 0;
     *value = more;

@@ -49,6 +49,8 @@ void  cost_pass(Cost *c, int32_t rows, double seconds);
 void  cost_draft(Cost *c, int32_t sessions, double seconds);
 /* ms of a proposal for so many sessions at once; 0: nothing is known. */
 float cost_draft_ms(const Cost *c, int32_t sessions);
+/* rows, or as many as there is something known of: what is guessed of passes wider than the widest that was measured holds for twice its rows. */
+int32_t cost_known(const Cost *c, int32_t rows);
 
 /* How many nodes to check, n up to n_max with pass_ms[n + 1] <= limit_ms (0 is always allowed: a plain row), the least on ties. With
  * tokens(n) = 1 + gain[0] + .. + gain[n - 1]: that with the most tokens(n) / (draft_ms + pass_ms[n + 1]), if it is at least pace (tokens per

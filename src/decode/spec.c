@@ -3,6 +3,7 @@
 #include "decode/spec.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter
     if (sessions_max < 1 || sessions_max > ROWS_DECODE || chunk < 1) return fail(err, ST_ARG, "step: %d sessions and chunks of %d, expected 1 to %d sessions", sessions_max, chunk, ROWS_DECODE);
     *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max };
     cost_reset(&sp->cost);
+    company_reset(&sp->company);
     bool taps = m->tap_width > 0 && (dm ? d && d->uses_taps : true);               /* without a drafter taps are there to be looked at */
     int32_t n_max = ROWS_DECODE + chunk;
     if (n_max < TAP_SLOTS) n_max = TAP_SLOTS;      /* all waiting taps of a session in one pass */
@@ -30,10 +32,11 @@ Status spec_open(Spec *sp, Backend *be, const Model *m, const Model *dm, Drafter
     sp->lattice = calloc(n, sizeof *sp->lattice);
     sp->tree = calloc(n, sizeof *sp->tree);
     sp->turn = calloc(n, sizeof *sp->turn);
+    sp->member = calloc(n, sizeof *sp->member);
     sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
     sp->mask = calloc((size_t) m->vocab / 32 + 1, sizeof *sp->mask);
     sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
-    if (!sp->lattice || !sp->tree || !sp->turn || !sp->scratch || !sp->mask || !sp->view) {
+    if (!sp->lattice || !sp->tree || !sp->turn || !sp->member || !sp->scratch || !sp->mask || !sp->view) {
         spec_close(sp);
         return fail(err, ST_MEMORY, "step: out of memory");
     }
@@ -46,6 +49,7 @@ void spec_close(Spec *sp)
     free(sp->lattice);
     free(sp->tree);
     free(sp->turn);
+    free(sp->member);
     free(sp->scratch);
     free(sp->mask);
     free(sp->view);
@@ -175,21 +179,20 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
 
 static bool guides(const Spec *sp, const Session *s) { return !s->plain && sp->budget == BUDGET_AUTO && (sp->drafter || s->ngram.head[0]); }
 
-/* Some nodes, then twice as many, as long as all of these sessions could want still more: mostly the first are enough. */
-static void grow(const Spec *sp, Growth *g, Session *const *s, int32_t n, bool drafted, int32_t most)
+/* Some nodes, then twice as many, as long as the session could want still more: mostly the first are enough. */
+static void grow(const Spec *sp, Growth *g, const Session *s, bool drafted, int32_t most)
 {
     enum { FIRST = 8 };
     bool more = true;
     for (int32_t to = FIRST; more; to *= 2) {
-        more = tree_grow(g, to < most ? to : most) == to && to < most;
-        for (int32_t i = 0; i < n && more; i++) more = budget_more(&s[i]->budget, &sp->shared, drafted, g->gain, to, most);
+        more = tree_grow(g, to < most ? to : most) == to && to < most && budget_more(&s->budget, &sp->cost, drafted, g->gain, to, most);
     }
 }
 
-/* How the text went on before, and what checking that alone would bring. */
-static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
+/* How the text went on before, and what checking that alone would bring: to a session alone as a value, to one in company as a tree. */
+static void look_up(Spec *sp, Session *s, Turn *t, Member *company, int32_t most)
 {
-    int32_t room = session_room(s) - 1, most = ROWS_DECODE - decoding, root = 0;
+    int32_t room = session_room(s) - 1, root = 0;
     if (s->plain || !s->ngram.head[0] || sp->simulate || sp->budget == BUDGET_PLAIN || room < 1) return;
     ngram_find(&t->guess, &s->ngram, s->text, s->n_text, room);
     if (t->guess.n == 0) return;
@@ -200,14 +203,36 @@ static void look_up(Spec *sp, Session *s, Turn *t, int32_t decoding)
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
     tree_begin(&g, sp->tree, &lat, &root, &room, 1, sp->chain);
-    grow(sp, &g, &s, 1, false, most);
-    budget_choose_free(&s->budget, &sp->shared, g.gain, g.n, &t->free_value);
+    if (company) {
+        tree_grow(&g, most);
+        hope_add(&company->free, 0, g.gain, g.n);
+    } else {
+        grow(sp, &g, s, false, most);
+        budget_choose_free(&s->budget, &sp->cost, g.gain, g.n, &t->free_value);
+    }
 }
 
-static bool wants_draft(Spec *sp, Session *s, const Turn *t)
+/* Looks up the texts and asks who is to be drafted for: a session alone its own controller, several the one of the step. Returns how many. */
+static int32_t plan_drafts(Spec *sp, Session *const *s, int32_t n, int32_t decoding)
 {
-    if (s->plain || !sp->drafter || sp->budget == BUDGET_PLAIN || session_room(s) < 2) return false;
-    return sp->budget > 0 || budget_should_draft(&s->budget, &sp->shared, t->free_value);
+    int32_t drafted = 0, at = 0;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) {
+        Turn *t = &sp->turn[i];
+        if (!t->decodes) continue;
+        Member *m = &sp->member[at++];
+        t->alone = decoding == 1;
+        t->was_on = s[i]->budget.on;
+        any |= guides(sp, s[i]);
+        *m = (Member) { .may = !s[i]->plain && sp->drafter && sp->budget != BUDGET_PLAIN && session_room(s[i]) >= 2, .margin = s[i]->budget.margin, .hope = &s[i]->hope };
+        look_up(sp, s[i], t, t->alone ? NULL : m, ROWS_DECODE - decoding);
+        m->drafts = m->may && (sp->budget > 0 || (t->alone && budget_should_draft(&s[i]->budget, &sp->cost, t->free_value)));
+    }
+    if (decoding > 1 && any) company_plan(&sp->company, &sp->cost, sp->member, at);
+    at = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (sp->turn[i].decodes) drafted += sp->turn[i].drafted = sp->member[at++].drafts;
+    return drafted;
 }
 
 static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
@@ -220,35 +245,32 @@ static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     return ST_OK;
 }
 
-/* Several sessions share one pass, so each looks at the cost of rows beyond the others' roots, and at gains per session: (S + sum g) / T
- * and (1 + sum g / S) / T have their maximum in the same place. Before it is known
- * how many sessions draft, each reckons with a proposal for all. */
-static void share_costs(Spec *sp, int32_t decoding, int32_t drafting)
+/* What a session's tree promises, for when it decodes beside others. */
+static void hear(Spec *sp, Session *s, const Growth *g, int32_t tree)
 {
-    sp->shared = sp->cost;
-    sp->shared.draft_ms = cost_draft_ms(&sp->cost, drafting);
-    for (int32_t r = 1; decoding > 1 && r + decoding - 1 <= ROWS_DECODE; r++) sp->shared.pass_ms[r] = sp->cost.pass_ms[r + decoding - 1];
+    double gain[ROWS_DECODE];
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->n; i++)
+        if (g->grown[i] == tree) gain[n++] = g->gain[i];
+    company_hear(&sp->company, &s->hope, s->budget.margin, gain, n);
 }
 
-/* Nodes of all trees together: the fewest that a session which drafted chooses, so that each is asked what it can pay and learns what came of
- * it; where none did, the first that guessed decides. */
-static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t most, Growth *g)
+/* Grows the trees and returns how many nodes of all together to check. */
+static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, Growth *g)
 {
-    Session *who[ROWS_DECODE];
-    int32_t n_who = 0, nodes = most;
+    int32_t most = ROWS_DECODE - decoding, tree = 0;
+    Session *one = NULL;
     double value;
     for (int32_t i = 0; i < n; i++)
-        if (sp->turn[i].drafted) who[n_who++] = s[i];
-    bool drafted = n_who > 0;
-    for (int32_t i = 0; i < n && n_who == 0; i++)
-        if (sp->turn[i].proposed) who[n_who++] = s[i];
-    grow(sp, g, who, n_who, drafted, most);
-    if (!drafted) return budget_choose_free(&who[0]->budget, &sp->shared, g->gain, g->n, &value);
-    for (int32_t i = 0; i < n_who; i++) {
-        int32_t own = budget_choose(&who[i]->budget, &sp->shared, g->gain, g->n);
-        if (own < nodes) nodes = own;
+        if (sp->turn[i].decodes) one = s[i];
+    if (decoding == 1) grow(sp, g, one, drafted > 0, most);
+    else tree_grow(g, most);
+    for (int32_t i = 0; i < n; i++) {
+        if (sp->turn[i].drafted) hear(sp, s[i], g, tree);
+        tree += sp->turn[i].decodes;
     }
-    return nodes;
+    if (decoding > 1) return company_choose(&sp->company, &sp->cost, decoding, drafted, g->gain, g->n);
+    return drafted ? budget_choose(&one->budget, &sp->cost, g->gain, g->n) : budget_choose_free(&one->budget, &sp->cost, g->gain, g->n, &value);
 }
 
 /* The lattices of this step: the drafting model's for the sessions that ask it, and the guesses from the text beside them or alone. */
@@ -278,7 +300,7 @@ static Status make_lattices(Spec *sp, Session *const *s, int32_t n, const Lattic
     return ST_OK;
 }
 
-static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Error *err)
+static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, Error *err)
 {
     const Lattice *lat[ROWS_DECODE] = { NULL };
     int32_t root[ROWS_DECODE] = { 0 }, depth_max[ROWS_DECODE] = { 0 }, n_at = 0;
@@ -291,9 +313,8 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, Er
         depth_max[n_at++] = session_room(s[i]) - 1;
     }
     Growth g;
-    int32_t most = ROWS_DECODE - decoding;
     tree_begin(&g, sp->tree, lat, root, depth_max, n_at, sp->chain);
-    if (any) tree_cut(&g, sp->budget == BUDGET_AUTO ? choose_nodes(sp, s, n, most, &g) : tree_grow(&g, sp->budget));
+    if (any) tree_cut(&g, sp->budget == BUDGET_AUTO ? choose_nodes(sp, s, n, decoding, drafted, &g) : tree_grow(&g, sp->budget));
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
     return ST_OK;
 }
@@ -410,7 +431,7 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
     state_keep(&s->target, path->row, path->n);
 }
 
-/* How sure the target was of what it said last: the two largest logits' distance. */
+/* How sure the target was of what it said last: the two largest logits' distance. In lanes, as a vocabulary is long. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
     Draw greedy;
@@ -433,6 +454,7 @@ static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, con
         return;
     }
     if (t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
+    if (t->drafted) t->hoped = accept_hoped(tree, &path);
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s) && !out->next) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
@@ -448,18 +470,47 @@ static Status finish_chunk(Spec *sp, Session *s, const Turn *t, double seconds, 
     return ST_OK;
 }
 
-/* What the controller learns from a step, in whose pass its session had so many rows and all had so many nodes. */
-static void observe(Spec *sp, Session *s, const Turn *t, int32_t rows, int32_t nodes)
+static void say_change(Spec *sp, Session *s, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say_change(Spec *sp, Session *s, const char *format, ...)
 {
-    Budget *b = &s->budget;
-    budget_observe(b, &sp->shared, t->drafted, t->drafted || rows > 1 ? nodes : 0, s->n_out, t->margin);
-    if (b->on == t->was_on) return;
+    char line[160];
+    va_list args;
     s->stats.changes++;
     if (!sp->log) return;
-    char line[160];
-    if (b->on) snprintf(line, sizeof line, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, rows, b->promised.tokens / b->promised.time);
-    else snprintf(line, sizeof line, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
     sp->log(sp->log_ud, line);
+}
+
+/* What the controller of a session alone learns from a step. */
+static void observe(Spec *sp, Session *s, const Turn *t, const Tree *tree)
+{
+    Budget *b = &s->budget;
+    budget_observe(b, &sp->cost, t->drafted, tree->n - 1, s->n_out, t->margin);
+    if (b->on == t->was_on) return;
+    if (b->on) say_change(sp, s, "drafting from token %d on: %d rows a pass, %.2f times plain decoding expected", s->n_made, tree->n, b->promised.tokens / b->promised.time);
+    else say_change(sp, s, "no drafting from token %d on: next try after %d tokens", s->n_made, b->gap);
+}
+
+/* The same of all that decode, for the controller of the step. */
+static void observe_all(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted)
+{
+    int32_t tokens = 0, nodes = 0, got = 0, at = 0;
+    double promised = 0;
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) {
+        if (!sp->turn[i].decodes) continue;
+        const Tree *tree = &sp->tree[at++];
+        any |= guides(sp, s[i]);
+        nodes += tree->n - 1;
+        tokens += s[i]->n_out;
+        s[i]->budget.margin = sp->turn[i].margin;
+        if (!sp->turn[i].drafted) continue;
+        got += s[i]->last_accepted;
+        promised += sp->turn[i].hoped;
+    }
+    if (any) company_observe(&sp->company, &sp->cost, decoding, drafted, nodes, tokens, promised, got);
 }
 
 /* ---- passes that bring nothing ---- */
@@ -526,25 +577,16 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     if (n < 1 || n > sp->sessions_max) return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
     int32_t decoding = plan_turns(sp, s, n);
     bool chunk = false;
-    int32_t drafted = 0;
     for (int32_t i = 0; i < n; i++) chunk |= sp->turn[i].chunk > 0;
     if (!chunk && decoding == 0) return ST_OK;
     for (int32_t i = 0; i < n && sp->drafter && sp->budget == BUDGET_AUTO && !sp->measured; i++)
         if (sp->turn[i].decodes) TRY(measure(sp, s[i], err));
     double t0 = now();
-    share_costs(sp, decoding, decoding);
-    for (int32_t i = 0; i < n; i++) {
-        Turn *t = &sp->turn[i];
-        if (!t->decodes) continue;
-        t->was_on = s[i]->budget.on;
-        look_up(sp, s[i], t, decoding);
-        drafted += t->drafted = wants_draft(sp, s[i], t);
-    }
-    if (drafted) share_costs(sp, decoding, drafted);
+    int32_t drafted = plan_drafts(sp, s, n, decoding);
     TRY(flush_for_step(sp, s, n, err));
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes || sp->turn[i].chunk) TRY((sp->turn[i].decodes ? state_writable : state_ready)(&s[i]->target, err));
-    TRY(draft(sp, s, n, decoding, err));
+    TRY(draft(sp, s, n, decoding, drafted, err));
     PassOut out;
     double t1 = now();
     if (drafted) cost_draft(&sp->cost, drafted, t1 - t0);
@@ -559,15 +601,14 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     for (int32_t i = 0; i < n; i++)
         if (sp->turn[i].decodes) finish_decoding(sp, s[i], &sp->turn[i], &sp->tree[tree++], &out, sp->turn[i].slice->row0);
     double t2 = now();
-    int32_t nodes = sp->step.host.n_decode - decoding;
     if (!chunk) cost_pass(&sp->cost, sp->step.host.n, t2 - t1);
-    share_costs(sp, decoding, drafted ? drafted : decoding);
+    if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!sp->turn[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t0;
         s[i]->stats.pass_s += passed - t1;
-        if (guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], sp->tree[tree].n, nodes);
+        if (sp->turn[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->turn[i], &sp->tree[tree]);
         tree++;
     }
     /* From here blocks of this step are kept, so whatever happens to the chunk is its own session's affair. */

@@ -9,6 +9,7 @@
 #include "decode/accept.h"
 #include "decode/budget.h"
 #include "decode/calib.h"
+#include "decode/company.h"
 #include "decode/logprob.h"
 #include "decode/ngram.h"
 #include "decode/simulate.h"
@@ -58,7 +59,8 @@ struct Session {
     int32_t  top;                                  /* likeliest tokens in prob, -1: prob is not computed */
     Logprob  prob[ROWS_DECODE + 1];                /* of out */
     uint8_t  out_by[ROWS_DECODE + 1];              /* bits of the sources that proposed out[i] */
-    Budget   budget;
+    Budget   budget;                               /* while it decodes alone */
+    Hope     hope;                                 /* what its trees promise, for when it does not */
     Calibration calib;
     SpecStats stats;
     Status   status;                               /* ST_OK, ST_END, or why it ended */
@@ -83,9 +85,9 @@ void   session_draw(const Session *s, Draw *d);
 /* The tokens that may still be made: the limit of the request or the end of the context. */
 int32_t session_room(const Session *s);
 
-/* What a session does in the step that is under way. drafted: the drafting model is asked; proposed: bits of the sources that have
- * something to say. */
-typedef struct { bool decodes, drafted, was_on; int32_t chunk; uint32_t proposed; double free_value, margin; Slice *slice; Guess guess; } Turn;
+/* What a session does in the step that is under way. alone: no other decodes; drafted: the drafting model is asked; proposed: bits of the sources that have
+ * something to say; hoped: of accept_hoped. */
+typedef struct { bool decodes, alone, drafted, was_on; int32_t chunk; uint32_t proposed; double free_value, margin, hoped; Slice *slice; Guess guess; } Turn;
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };
@@ -95,7 +97,8 @@ struct Spec {
     Drafter  *drafter;                             /* NULL: none */
     int32_t   chunk, budget;                       /* budget: BUDGET_AUTO, BUDGET_PLAIN or nodes without the root, at most 63 */
     bool      chain;
-    Cost      cost, shared;                        /* measured pass times; as one of the sessions that decode in this step sees them */
+    Cost      cost;                                /* measured pass times */
+    Company   company;                             /* decides where several sessions decode */
     bool      measured;                            /* the cost table was filled at start */
     const Profile *simulate;                       /* NULL; else which edges are accepted is drawn from it, not decided by the target */
     uint64_t  simulate_seed, simulate_step;
@@ -106,6 +109,7 @@ struct Spec {
     Lattice  *lattice;                             /* [sessions_max] */
     Tree     *tree;                                /* [sessions_max] of the pass */
     Turn     *turn;                                /* [sessions_max] */
+    Member   *member;                              /* [sessions_max] those that decode */
     void     *scratch;                             /* of the sampler */
     uint32_t *mask;                                /* [vocab / 32] */
     float    *view;                                /* [vocab] one row of logits, where the host cannot read them */

@@ -246,7 +246,7 @@ int32_t tree_grow(Growth *g, int32_t nodes)
         t->rank[row] = c->rank;
         t->score[row] = p.weight;
         memcpy(t->raw[row], c->raw, sizeof c->raw);
-        g->gain[g->n] = mathd_exp(p.weight) / g->n_trees;
+        g->gain[g->n] = mathd_exp(p.weight);
         g->grown[g->n++] = (uint8_t)p.tree;
         if (!g->chain) offer(g, p.tree, p.parent, p.list, p.at + 1);
         expand(g, p.tree, row, c->columns);

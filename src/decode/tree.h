@@ -52,7 +52,7 @@ typedef struct { float edge, raw[SOURCES]; int32_t token, rank; uint32_t columns
 typedef struct { int32_t n, tree, depth; uint32_t columns; Child at[LAT_COLS]; } Children;   /* below these columns, best first */
 typedef struct { double weight; int32_t depth, tree, parent, list, at; } Pop;
 
-/* Trees that grow. gain [n]: probabilities of the nodes so far, descending, by the number of trees; grown [n]: whose they are. */
+/* Trees that grow. gain [n]: probabilities of the nodes so far, descending; grown [n]: whose they are. */
 typedef struct {
     Tree    *tree;
     const Lattice *const *lat;
