@@ -572,6 +572,12 @@ static void simulation_follows_the_profile(void **state)
     memset(&count, 0, sizeof count);
     simulate_profile(&out, &count);
     assert_string_equal(simulate_check(&out), "depths");
+
+    /* A rank that is offered only where the drafter is unsure takes nothing from the likeliest. */
+    count.offered[0][0] = 1000, count.accepted[0][0] = 950;
+    count.offered[0][6] = 10, count.accepted[0][6] = 4;
+    simulate_profile(&out, &count);
+    assert_true(out.edge[0][0] == 0.95 && fabs(out.edge[0][6] - 0.05) < 1e-12 && !simulate_check(&out));
 }
 
 int main(int argc, char **argv)

@@ -74,14 +74,13 @@ void simulate_profile(Profile *out, const EdgeCount *c)
 {
     memset(out, 0, sizeof *out);
     for (int32_t d = 0; d < PROFILE_DEPTH; d++) {
-        double sum = 0;
+        double left = 1;
         for (int32_t r = 0; r < PROFILE_RANK; r++) {
             if (!c->offered[d][r]) continue;
-            out->edge[d][r] = (double)c->accepted[d][r] / (double)c->offered[d][r];
-            sum += out->edge[d][r];
+            out->edge[d][r] = fmin((double)c->accepted[d][r] / (double)c->offered[d][r], left);
+            left -= out->edge[d][r];
             if (d >= out->n_depth) out->n_depth = d + 1;
             if (r >= out->n_rank) out->n_rank = r + 1;
         }
-        for (int32_t r = 0; r < PROFILE_RANK && sum > 1; r++) out->edge[d][r] /= sum;
     }
 }

@@ -25,7 +25,8 @@ void simulate_lattice(Lattice *l, const Profile *p);
 /* Counting real acceptance, to make a profile of it. offered: edges of that depth and rank whose parent was reached. */
 typedef struct { int64_t offered[PROFILE_DEPTH][PROFILE_RANK], accepted[PROFILE_DEPTH][PROFILE_RANK]; } EdgeCount;
 void simulate_count(EdgeCount *c, const Tree *t, const Path *p);
-/* accepted / offered; a depth whose sum passes 1 (its ranks were offered on different occasions) is scaled down to 1. */
+/* accepted / offered, of each rank at most what the likelier ones of its depth leave: late ranks are offered only where the drafter is unsure,
+ * so the sum may pass 1. */
 void simulate_profile(Profile *out, const EdgeCount *c);
 
 #endif
