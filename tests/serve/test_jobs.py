@@ -168,7 +168,7 @@ class Cancel(Base):
     def test_H08_gone_in_each_state(self):
         server = self.serve("--parallel", "1", "--chunk", "4")
         run = Stream(server, chat("run", **LONG))
-        run.read_until(b"content")
+        run.read_until(rb'"content":"[^"]')      # a token, not the role alone
         wait = Stream(server, chat("wait"))
         self.assertTrue(server.wait_for(lambda: server.json("/health?verbose=1")["waiting"] == 1))
         wait.close()                               # in the queue
