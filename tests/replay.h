@@ -88,6 +88,25 @@ static double machine_pass(const Machine *m, int32_t rows)
     return m->ms[i - 1] + (m->ms[i] - m->ms[i - 1]) * (rows - m->rows[i - 1]) / (m->rows[i] - m->rows[i - 1]);
 }
 
+static double play_random(uint64_t *rng)
+{
+    *rng = *rng * 6364136223846793005ull + 1442695040888963407ull;
+    return (double) (*rng >> 33) / 2147483648.0;
+}
+
+/* The cost table is measured as spec.c does it: the widths that show most first, and of a slow model only those that fit. uneven: times differ by
+ * up to this share. */
+static void machine_measure(Cost *c, const Machine *m, double uneven, uint64_t *rng)
+{
+    double spent = m->draft, limit = fmax(1000, 3 * machine_pass(m, 1));
+    for (int32_t i = 0; i < COST_WIDTHS && spent <= limit; i++) {
+        double ms = machine_pass(m, cost_widths[i]);
+        cost_set_pass(c, cost_widths[i], 1e-3 * ms * (uneven > 0 ? 1 + uneven * (2 * play_random(rng) - 1) : 1));
+        spent += ms;
+    }
+    cost_set_draft(c, 1e-3 * m->draft);
+}
+
 static void said_lattice(Lattice *l, const Said *s, const Calibration *calib)
 {
     l->n_depth = s->n_depth;

@@ -59,13 +59,7 @@ typedef struct {
     double   ms;
 } Play;
 
-static double play_random(Play *p)
-{
-    p->rng = p->rng * 6364136223846793005ull + 1442695040888963407ull;
-    return (double) (p->rng >> 33) / 2147483648.0;
-}
-
-static double play_uneven(Play *p) { return 1 + p->set.uneven * (2 * play_random(p) - 1); }
+static double play_uneven(Play *p) { return 1 + p->set.uneven * (2 * play_random(&p->rng) - 1); }
 
 static void play_open(Play *p, const Place *at, Setting set, int32_t n, uint64_t seed)
 {
@@ -74,13 +68,7 @@ static void play_open(Play *p, const Place *at, Setting set, int32_t n, uint64_t
     p->set = set;
     p->rng = seed * 7919 + 1;
     p->n = n;
-    double spent = at->m.draft, limit = fmax(1000, 3 * machine_pass(&at->m, 1));
-    for (int32_t i = 0; i < COST_WIDTHS && spent <= limit; i++) {
-        double ms = machine_pass(&at->m, cost_widths[i]);
-        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms);
-        spent += ms;
-    }
-    cost_set_draft(&p->cost, 1e-3 * at->m.draft);
+    machine_measure(&p->cost, &at->m, 0, &p->rng);
     company_reset(&p->company);
     for (int32_t i = 0; i < n; i++) {
         calib_reset(&p->stream[i].calib);
@@ -134,20 +122,11 @@ static int32_t play_accept(Play *p, double *promised, int32_t *got)
     return rows;
 }
 
-static void play_hear(Play *p, int32_t tree, const Growth *g)
-{
-    double gain[ROWS_DECODE];
-    int32_t n = 0;
-    for (int32_t i = 0; i < g->n; i++)
-        if (g->grown[i] == tree) gain[n++] = g->gain[i];
-    company_hear(&p->company, &p->stream[tree].hope, p->member[tree].margin, gain, n);
-}
-
 static void play_step(Play *p, const Place *at)
 {
     const Lattice *lat[STREAMS] = { NULL };
-    int32_t root[STREAMS], room[STREAMS], n = p->n, way = p->set.way, drafted = 0, most = ROWS_DECODE - n, got = 0, total = 0;
-    double spent = 0, promised = 0;
+    int32_t root[STREAMS] = { 0 }, room[STREAMS] = { 0 }, n = p->n, way = p->set.way, drafted = 0, most = ROWS_DECODE - n, got = 0, total = 0;
+    double gain[ROWS_DECODE], spent = 0, promised = 0;
     Growth g;
     bool any = false;
     for (int32_t i = 0; i < n; i++) {
@@ -177,7 +156,7 @@ static void play_step(Play *p, const Place *at)
     if (any && way == WAY_AUTO) {
         tree_grow(&g, most);
         for (int32_t i = 0; i < n; i++)
-            if (p->stream[i].drafted) play_hear(p, i, &g);
+            if (p->stream[i].drafted) company_hear(&p->company, &p->stream[i].hope, p->member[i].margin, gain, tree_gains(gain, &g, i));
         tree_cut(&g, company_choose(&p->company, &p->cost, n, drafted, g.gain, g.n));
     } else if (way > 0) tree_grow(&g, way * n < most ? way * n : most);
     int32_t rows = play_accept(p, &promised, &got);
@@ -203,7 +182,7 @@ static double play(const Place *at, const Traces *t, int32_t streams, Setting se
         for (int32_t i = 0; i < streams; i++) {
             Stream *s = &p.stream[i];
             if (s->text && s->made < s->text->n && s->made < limit) continue;
-            s->text = &t->at[(int32_t) (play_random(&p) * t->n)];
+            s->text = &t->at[(int32_t) (play_random(&p.rng) * t->n)];
             s->made = 0;
             s->hope = (Hope) { 0 };
             ngram_cut(&s->ngram, s->text->text, 0);
@@ -243,8 +222,7 @@ typedef struct { const char *name; double right, says; } Kind;
 static void draw_texts(Traces *t, const Kind *k)
 {
     enum { TEXTS = 12, TOKENS = 96, DEPTH = 7 };
-    static Play dice;
-    dice.rng = 5;
+    uint64_t dice = 5;
     *t = (Traces) { .n = TEXTS };
     for (int32_t i = 0; i < TEXTS; i++) {
         Trace *x = &t->at[i];

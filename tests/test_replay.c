@@ -41,39 +41,26 @@ typedef struct {
     Tree     tree;
 } Play;
 
-static double play_random(Play *p)
-{
-    p->rng = p->rng * 6364136223846793005ull + 1442695040888963407ull;
-    return (double) (p->rng >> 33) / 2147483648.0;
-}
-
 /* What a time is multiplied by. Noisy: a tenth of the passes begins another stretch, 1 to 3 times slower; a twentieth stalls besides. */
 static double play_uneven(Play *p)
 {
-    double x = 1 + p->set.uneven * (2 * play_random(p) - 1);
+    double x = 1 + p->set.uneven * (2 * play_random(&p->rng) - 1);
     if (p->set.noisy) {
-        if (play_random(p) < 0.1 || p->loud == 0) p->loud = play_random(p) < 0.5 ? 1 : 1 + 2 * play_random(p);
-        x *= p->loud * (play_random(p) < 0.05 ? 1 + 9 * play_random(p) : 1);
+        if (play_random(&p->rng) < 0.1 || p->loud == 0) p->loud = play_random(&p->rng) < 0.5 ? 1 : 1 + 2 * play_random(&p->rng);
+        x *= p->loud * (play_random(&p->rng) < 0.05 ? 1 + 9 * play_random(&p->rng) : 1);
     }
     p->noise += x;
     p->n_noise++;
     return x;
 }
 
-/* The cost table is measured as spec.c does it: the widths that show most first, and of a slow model only those that fit. */
 static void play_open(Play *p, const Machine *m, Setting set, uint64_t seed)
 {
     Error err;
     memset(p, 0, sizeof *p);
     p->set = set;
     p->rng = seed * 7919 + 1;
-    double spent = m->draft, plain = machine_pass(m, 1), limit = fmax(1000, 3 * plain);
-    for (int32_t i = 0; i < COST_WIDTHS && spent <= limit; i++) {
-        double ms = machine_pass(m, cost_widths[i]);
-        cost_set_pass(&p->cost, cost_widths[i], 1e-3 * ms * (1 + set.uneven * (2 * play_random(p) - 1)));
-        spent += ms;
-    }
-    cost_set_draft(&p->cost, 1e-3 * m->draft);
+    machine_measure(&p->cost, m, set.uneven, &p->rng);
     budget_reset(&p->budget);
     calib_reset(&p->calib);
     assert_int_equal(ngram_open(&p->ngram, CTX, &err), ST_OK);
@@ -249,8 +236,7 @@ static void drawn_for_27b(void **state)
     enum { TEXTS = 12, TOKENS = 96, DEPTH = 15, RANKS = 8 };
     static const double edge[RANKS] = { 0.89, 0.04, 0.012, 0.002, 0.002, 0.002, 0.002, 0.002 };
     Traces t = { .n = TEXTS };
-    static Play dice;
-    dice.rng = 27;
+    uint64_t dice = 27;
     for (int32_t i = 0; i < TEXTS; i++) {
         Trace *x = &t.at[i];
         *x = (Trace) { .n_prompt = 1, .n = TOKENS, .text = malloc(sizeof *x->text * (TOKENS + 1)), .margin = malloc(sizeof *x->margin * TOKENS), .said = malloc(sizeof *x->said * TOKENS) };

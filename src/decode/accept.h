@@ -21,7 +21,6 @@ Status accept_path(Path *out, const Tree *t, NextToken next, void *ud);
  * of which the tree holds nothing is believed a little more next time (calib_forget). */
 void accept_learn(Calibration *c, const Tree *t, const Path *p, uint32_t proposed);
 
-
 /* How many of the rows that the walk stood on should have been followed by one of the tree, by the tree's own word; p->n - 1 were. */
 double accept_hoped(const Tree *t, const Path *p);
 

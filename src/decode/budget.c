@@ -105,9 +105,8 @@ float cost_draft_ms(const Cost *c, int32_t sessions)
 
 int32_t cost_known(const Cost *c, int32_t rows)
 {
-    int32_t n = ROWS_DECODE;
-    while (n > 1 && !c->seen[n]) n--;
-    return rows < 2 * n ? rows : 2 * n;
+    int32_t most = 2 * widest(c);
+    return rows < most ? rows : most;
 }
 
 /* ---------------------------------------------------------------- width */

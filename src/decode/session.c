@@ -8,7 +8,6 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
 {
     *s = (Session) { .m = m, .dm = dm, .ctx = ctx, .sampling = draw_default(), .max_tokens = ctx, .top = -1 };
     budget_reset(&s->budget);
-    s->hope = (Hope) { 0 };
     calib_reset(&s->calib);
     s->text = malloc(sizeof *s->text * (size_t) (ctx + 1));
     if (!s->text) return fail(err, ST_MEMORY, "session: out of memory for %d tokens", ctx);

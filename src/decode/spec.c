@@ -249,10 +249,7 @@ static Status flush_for_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 static void hear(Spec *sp, Session *s, const Growth *g, int32_t tree)
 {
     double gain[ROWS_DECODE];
-    int32_t n = 0;
-    for (int32_t i = 0; i < g->n; i++)
-        if (g->grown[i] == tree) gain[n++] = g->gain[i];
-    company_hear(&sp->company, &s->hope, s->budget.margin, gain, n);
+    company_hear(&sp->company, &s->hope, s->budget.margin, gain, tree_gains(gain, g, tree));
 }
 
 /* Grows the trees and returns how many nodes of all together to check. */
@@ -431,7 +428,7 @@ static void keep_block(Session *s, const Tree *tree, const Path *path)
     state_keep(&s->target, path->row, path->n);
 }
 
-/* How sure the target was of what it said last: the two largest logits' distance. In lanes, as a vocabulary is long. */
+/* How sure the target was of what it said last: the two largest logits' distance. */
 static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 {
     Draw greedy;
@@ -454,7 +451,7 @@ static void finish_decoding(Spec *sp, Session *s, Turn *t, const Tree *tree, con
         return;
     }
     if (t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
-    if (t->drafted) t->hoped = accept_hoped(tree, &path);
+    if (t->drafted && !t->alone) t->hoped = accept_hoped(tree, &path);
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s) && !out->next) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);

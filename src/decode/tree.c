@@ -259,6 +259,14 @@ void tree_cut(Growth *g, int32_t nodes)
     while (g->n > nodes && g->n > 0) g->tree[g->grown[--g->n]].n--;
 }
 
+int32_t tree_gains(double *gain, const Growth *g, int32_t tree)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->n; i++)
+        if (g->grown[i] == tree) gain[n++] = g->gain[i];
+    return n;
+}
+
 /* ---------------------------------------------------------------- reading */
 
 void tree_rows(Tree *t)

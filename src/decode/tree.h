@@ -74,6 +74,8 @@ void    tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32
 int32_t tree_grow(Growth *g, int32_t nodes);
 /* Back to the first of them; that ends growing. */
 void    tree_cut(Growth *g, int32_t nodes);
+/* gain [ROWS_DECODE]: the probabilities of one tree's nodes so far, descending; returns how many. */
+int32_t tree_gains(double *gain, const Growth *g, int32_t tree);
 /* From that order to depth first, best child first: most rows then follow their parent directly. */
 void    tree_rows(Tree *t);
 /* The child of row with this token, -1: none. */
