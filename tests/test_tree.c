@@ -74,6 +74,7 @@ static int32_t all_prefixes(Prefix *out, const Lattice *l, int32_t depth_max)
     return m;
 }
 
+/* Edges of a quarter at most: children of V tokens then never claim more than one together, and weights are sums of edges as they are. */
 static void lattice_fill(Lattice *l, int32_t n_depth, int32_t k, int kind)
 {
     memset(l, 0, sizeof *l);
@@ -83,7 +84,7 @@ static void lattice_fill(Lattice *l, int32_t n_depth, int32_t k, int kind)
         for (int32_t i = 0; i < k; i++) l->token[d][i] = rng() % 10 == 0 ? -1 : kind == 2 ? (int32_t)(rng() % V) : (int32_t)((i + d) % V);
         for (int32_t p = 0; p < k; p++)
             for (int32_t i = 0; i < k; i++) {
-                float e = kind == 1 ? -0.5f * (float)(rng() % 4) : (float)(-3 * uniform());     /* kind 1: ties everywhere */
+                float e = kind == 1 ? -1.5f - 0.5f * (float)(rng() % 4) : (float)(-1.5 - 3 * uniform());     /* kind 1: ties everywhere */
                 if (rng() % 12 == 0) e = -INFINITY;
                 if (kind == 0 && p > 0) e = l->edge[d][0][i];                                   /* kind 0: independent depths */
                 l->edge[d][p][i] = l->raw[d][p][i] = e;
@@ -210,6 +211,61 @@ static void order_over_several_lattices(void **state)
         for (int32_t i = 1; i < nodes; i++) assert_true(g.gain[i] <= g.gain[i - 1]);
         if (nodes) assert_true(g.gain[0] <= 1 && g.gain[nodes - 1] > 0);
     }
+}
+
+/* What the children of one row claim together is one at most: where it was more, each is what it was to the power that makes it one. */
+static void children_share_one(void **state)
+{
+    (void)state;
+    rng_state = 6;
+    int32_t shared = 0;
+    for (int c = 0; c < 2000; c++) {
+        Lattice l;
+        double claim[V], before = 0, after = 0, power = 0;
+        int32_t root = 0, depth_max = 1;
+        const Lattice *lat = &l;
+        Tree t;
+        lattice_fill(&l, 1, 1 + (int32_t)(rng() % 6), 2);
+        for (int32_t i = 0; i < l.k; i++) l.edge[0][0][i] = rng() % 8 ? l.edge[0][0][i] + (float)(1.5 * uniform()) : (float)(-1e-4 * (rng() % 3));
+        for (int32_t token = 0; token < V; token++) {
+            claim[token] = weight_of(&l, &token, 1);
+            before += exp(claim[token]);
+        }
+        tree_build(&t, &lat, &root, &depth_max, 1, 63);
+        for (int32_t i = 1; i < t.n; i++) {
+            double was = claim[t.token[i]];
+            after += exp(t.score[i]);
+            if (i > 1) assert_true(t.score[i] <= t.score[i - 1] && was <= claim[t.token[i - 1]]);
+            if (before <= 1) assert_true(t.score[i] == was);
+            else if (was < -0.01) {                                   /* the power is the same for all of them */
+                assert_true(power == 0 || fabs(t.score[i] / was / power - 1) < 1e-3);
+                power = t.score[i] / was;
+                assert_true(power > 0.999);
+            }
+        }
+        if (before <= 1) assert_true(fabs(after - before) < 1e-9);
+        else assert_true(after <= 1.002 && after > fmin(before, 1) - 1e-3);
+        shared += before > 1.002;
+    }
+    assert_in_range(shared, 500, 1900);
+}
+
+/* A drafter that is sure, and a look-up of the same place that thinks of another token: one of them can come. */
+static void the_surer_source_keeps_its_word(void **state)
+{
+    (void)state;
+    static Lattice l;
+    int32_t id[2] = { 5, 6 }, guess = 7, root = 0, depth_max = 1;
+    float score[2] = { 9, 0 }, sure = -0.5f;
+    const Lattice *lat = &l;
+    Tree t;
+    lattice_from_scores(&l, id, score, 1, 2, NULL, SOURCE_BLOCK);
+    assert_true(lattice_chain(&l, &guess, &sure, 1, NULL, SOURCE_NGRAM));
+    tree_build(&t, &lat, &root, &depth_max, 1, 3);
+    assert_int_equal(t.token[1], 5);
+    assert_int_equal(t.token[2], 7);
+    assert_true(t.score[1] > log(0.99) && t.score[2] < log(0.01));
+    assert_true(t.raw[2][SOURCE_NGRAM] == sure);                      /* it is judged by what it said */
 }
 
 static void rows_are_depth_first(void **state)
@@ -584,7 +640,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tree_is_the_best), cmocka_unit_test(order_over_several_lattices), cmocka_unit_test(rows_are_depth_first),
+        cmocka_unit_test(tree_is_the_best), cmocka_unit_test(order_over_several_lattices), cmocka_unit_test(children_share_one), cmocka_unit_test(the_surer_source_keeps_its_word), cmocka_unit_test(rows_are_depth_first),
         cmocka_unit_test(chain_takes_best_children), cmocka_unit_test(limits), cmocka_unit_test(lattice_from_candidates),
         cmocka_unit_test(walk_follows_the_target), cmocka_unit_test(calibration_learns), cmocka_unit_test(learning_from_paths),
         cmocka_unit_test(simulation_follows_the_profile),

@@ -147,6 +147,28 @@ static Pop heap_take(Growth *g)
     return first;
 }
 
+/* Children exclude each other, which sources that disagree do not know: a drafter's certainty beside a look-up's three in five would promise more
+ * than the one token that comes. Where they add up to more than one all are raised to the power that makes them one, so that the surest keeps nearly
+ * all that it claims and the others share what it leaves. Newton's steps, which stay below that power; the first sum is mostly enough. */
+static void share(Children *c)
+{
+    enum { STEPS = 32 };
+    static const double SLACK = 1e-3, DOUBT = 1e-6;                  /* DOUBT: that anybody can be wrong */
+    static const float  NOTHING = -10;                               /* children below it claim less than the slack, all together */
+    double power = 1;
+    for (int32_t step = 0; step < STEPS; step++) {
+        double sum = 0, slope = 0;
+        for (int32_t i = 0; i < c->n && c->at[i].edge > NOTHING; i++) {
+            double edge = (double)c->at[i].edge - DOUBT, p = mathd_exp(power * edge);
+            sum += p;
+            slope -= p * edge;
+        }
+        if (sum <= 1 + SLACK) break;
+        power += (sum - 1) / slope;
+    }
+    for (int32_t i = 0; i < c->n && power > 1; i++) c->at[i].edge = (float)(power * ((double)c->at[i].edge - DOUBT));
+}
+
 /* All children at lattice depth d below a node that stands on `columns` of the depth before. */
 static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t columns)
 {
@@ -180,6 +202,7 @@ static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t c
         for (; at > 0 && c.edge > out->at[at - 1].edge; at--) out->at[at] = out->at[at - 1];
         out->at[at] = c;
     }
+    share(out);
 }
 
 /* The list of children at lattice depth d below such columns: the one that another node has, or a new one. Columns whose rows are equal

@@ -38,9 +38,9 @@ bool lattice_chain(Lattice *l, const int32_t *token, const float *raw, int32_t n
 bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t n, int32_t k, int32_t columns, const Calibration *calib, int32_t source);
 
 /*      0            row 0 is the root, the last token of the text; parent[i] < i, parent[0] == -1, depth[0] == 0. Siblings have
- *     / \           different tokens. score: sum of the edges from the root, in double. rank: the column in the lattice.
- *    1   4          raw: of the edge that leads here, by every source that proposed it (-INFINITY: it did not), for accept_learn.
- *   / \   \                                                                     */
+ *     / \           different tokens. score: sum of the edges from the root, in double, siblings never claiming more than one
+ *    1   4          together. rank: the column in the lattice. raw: of the edge that leads here, by every source that proposed
+ *   / \   \         it (-INFINITY: it did not), for accept_learn.                  */
 typedef struct {
     int32_t n, token[ROWS_DECODE], parent[ROWS_DECODE], depth[ROWS_DECODE], rank[ROWS_DECODE];
     double  score[ROWS_DECODE];
@@ -70,7 +70,7 @@ typedef struct {
 void    tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, bool chain);
 /* Grows to so many nodes without the roots in all (never more than 64 rows together), depth at most depth_max[i]; returns how many there
  * are: fewer where no more can grow. Order of the nodes: weight descending, depth, lattice, parent, rank ascending. Under one parent the
- * same token is one node, with the larger weight and all that follows either of its columns. */
+ * same token is one node, with the larger weight and all that follows either of its columns; what its nodes claim comes to one at most. */
 int32_t tree_grow(Growth *g, int32_t nodes);
 /* Back to the first of them; that ends growing. */
 void    tree_cut(Growth *g, int32_t nodes);
