@@ -13,7 +13,8 @@
 /* ---- recorded texts (bench/lab_trace.c writes them) ---- */
 
 typedef struct { int32_t token[LAT_DEPTH][LAT_K]; float raw[LAT_DEPTH][LAT_K]; int32_t n_depth; } Said;
-typedef struct { int32_t n_prompt, n, *text; double *margin; Said *said; } Trace;    /* text [n_prompt + n], margin, said [n] */
+/* text [n_prompt + n], margin, said [n]; limit: tokens that were asked for, of which the text may leave some. */
+typedef struct { int32_t n_prompt, n, limit, *text; double *margin; Said *said; } Trace;
 enum { TRACES_MAX = 16, TRACE_TOKENS = 256, CTX = 4096 };
 typedef struct { int32_t n; Trace at[TRACES_MAX]; } Traces;
 
@@ -43,6 +44,7 @@ static void traces_read(Traces *t, const char *name)
             if (t->n == TRACES_MAX) break;
             now = &t->at[t->n++];
             now->n = 0;
+            now->limit = TRACE_TOKENS;
             now->n_prompt = (int32_t) strtol(p + 7, &p, 10);
             now->text = malloc(sizeof *now->text * (size_t) (now->n_prompt + TRACE_TOKENS));
             now->margin = malloc(sizeof *now->margin * TRACE_TOKENS);

@@ -71,8 +71,7 @@ static void play_close(Play *p) { ngram_close(&p->ngram); }
 static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
 {
     const int32_t *text = t->text;
-    /* Where the text will end is not known: rows beyond an end token are paid for, too. */
-    int32_t n_text = t->n_prompt + *made, room = TRACE_TOKENS - *made - 1, root = text[n_text - 1], way = p->set.way, nodes = way;
+    int32_t n_text = t->n_prompt + *made, room = t->limit - *made - 1, root = text[n_text - 1], way = p->set.way, nodes = way;
     const Lattice *lattice = &p->lattice;
     double free_value = 0, spent = 0;
     Growth g;
@@ -284,7 +283,7 @@ static void drawn_for_27b(void **state)
     uint64_t dice = 27;
     for (int32_t i = 0; i < TEXTS; i++) {
         Trace *x = &t.at[i];
-        *x = (Trace) { .n_prompt = 1, .n = TOKENS, .text = malloc(sizeof *x->text * (TOKENS + 1)), .margin = malloc(sizeof *x->margin * TOKENS), .said = malloc(sizeof *x->said * TOKENS) };
+        *x = (Trace) { .n_prompt = 1, .n = TOKENS, .limit = TOKENS, .text = malloc(sizeof *x->text * (TOKENS + 1)), .margin = malloc(sizeof *x->margin * TOKENS), .said = malloc(sizeof *x->said * TOKENS) };
         for (int32_t at = 0; at <= TOKENS; at++) x->text[at] = (i * TOKENS + at) * 100;          /* no token twice: there is nothing to look up */
         for (int32_t at = 0; at < TOKENS; at++) {
             Said *s = &x->said[at];
