@@ -143,17 +143,22 @@ INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, Ask next, const
     __m512i s = load(sc + p / 2 * LINE), part[2] = {_mm512_and_si512(s, low3), _mm512_and_si512(_mm512_srli_epi16(s, 3), low3)};
     __m512i scale[2][2];                           /* [sub-block][plane] */
     UNROLL for (int i = 0; i < 4; i++) scale[i / 2][i % 2] = spread(part[i % 2], 32 * (p % 2) + 16 * (i / 2), 1);
+    if (t == T_Q4_K) for (int i = 0; i < 2; i++) scale[1][i] = _mm512_slli_epi16(scale[1][i], 12);
     const uint8_t *line = b + 8 * p * LINE;
     uint8_t *out = to->plane[0] + 16 * p * LINE;
     UNROLL for (int i = 0; i < 8; i++) {
-        __m512i w = load(line + i * LINE), code[2] = {_mm512_and_si512(w, low4), upper4(w)};
+        __m512i w = load(line + i * LINE), low = _mm512_and_si512(w, low4), high;
         if (t == T_Q5_K) {
-            __m512i high = load(b + (32 + 2 * p + i / 4) * LINE);
-            code[0] = fifth(code[0], high, i % 4 * 2);
-            code[1] = fifth(code[1], high, i % 4 * 2 + 1);
+            __m512i fifths = load(b + (32 + 2 * p + i / 4) * LINE);
+            low = fifth(low, fifths, i % 4 * 2);
+            high = fifth(upper4(w), fifths, i % 4 * 2 + 1);
+        } else {
+            high = _mm512_andnot_si512(low4, w);   /* 16 times the codes: times a scale << 12, the product is the upper half */
         }
-        UNROLL for (int j = 0; j < 4; j++) {
-            store(out + j % 2 * (int)sizeof to->plane[0] + (8 * (j / 2) + i) * LINE, _mm512_mullo_epi16(code[j / 2], scale[j / 2][j % 2]));
+        UNROLL for (int j = 0; j < 2; j++) {
+            uint8_t *at = out + j * (int)sizeof to->plane[0] + i * LINE;
+            store(at, _mm512_mullo_epi16(low, scale[0][j]));
+            store(at + 8 * LINE, t == T_Q4_K ? _mm512_mulhi_epu16(high, scale[1][j]) : _mm512_mullo_epi16(high, scale[1][j]));
         }
         ask(next, p, i, 8, lines);
     }
@@ -505,8 +510,8 @@ RUN_256(IQ4_XS, 35)
 
 /* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here have no blocks of 256. */
 static const struct { void (*run)(Desk *desk, const Task *k); int32_t rows; } tiles[T_COUNT] = {
-    [T_Q2_K] = {run_Q2_K, 6},  [T_Q3_K] = {run_Q6_K, 14}, [T_Q4_K] = {run_Q4_K, 8},
-    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 14}, [T_IQ4_XS] = {run_IQ4_XS, 14},
+    [T_Q2_K] = {run_Q2_K, 5},  [T_Q3_K] = {run_Q6_K, 10}, [T_Q4_K] = {run_Q4_K, 7},
+    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 10}, [T_IQ4_XS] = {run_IQ4_XS, 12},
 };
 
 static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols, int32_t group0,
