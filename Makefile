@@ -42,7 +42,7 @@ TILES          := $(TILES_$(ARCH))
 FLAGS_avx2     := -mavx2 -mfma -mf16c
 FLAGS_avxvnni  := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
-FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mamx-tile -mamx-int8
+FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mgfni -mamx-tile -mamx-int8
 # Scheduling before registers are given out costs gcc 12 a dozen spills in each inner loop of these; the processors reorder by themselves.
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns

@@ -49,7 +49,7 @@ bool level_here(CpuLevel l)
         return level_here(LEVEL_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     case LEVEL_AMX:
-        return level_here(LEVEL_AVX512) && __builtin_cpu_supports("avx512vbmi") && tiles_here();
+        return level_here(LEVEL_AVX512) && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni") && tiles_here();
 #elif defined(__aarch64__)
     case LEVEL_NEON:
         return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;

@@ -13,7 +13,7 @@ typedef enum {
     LEVEL_AVX2,                                    /* AVX2, FMA, F16C */
     LEVEL_AVXVNNI,                                 /* AVX-VNNI besides */
     LEVEL_AVX512,                                  /* AVX2, and AVX-512 F, BW, DQ, VL and VNNI besides */
-    LEVEL_AMX,                                     /* int8 tiles (AMX) and AVX-512 VBMI besides */
+    LEVEL_AMX,                                     /* int8 tiles (AMX), AVX-512 VBMI and GFNI besides */
     LEVEL_NEON,                                    /* 64-bit ARM with dot products (sdot) */
     LEVEL_I8MM,                                    /* int8 matrix products (smmla) besides */
     LEVEL_COUNT

@@ -80,25 +80,21 @@ INLINE __m512i pair(__m512i bytes, const int s)
 
 /* -- unpacking blocks of 256 ------------------------------------------------------------------------------------------------------------- */
 
-/* The upper four bits of bytes: by a permutation, since port 0, which shifts and multiplies, is the one that is short. */
-INLINE __m512i upper4(__m512i x)
+/* The upper four bits of bytes. Matrices say which bits of a byte make one: bit i is told by its byte 7 - i. */
+INLINE __m512i upper4(__m512i x) { return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(0x1020408000000000), 0); }
+
+/* The upper four bits of bytes as their lower ones, other bits above: off port 0, which shifts and multiplies and is the one that is short. */
+INLINE __m512i upper_down(__m512i x) { return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3c342c241c140c04), x); }
+
+/* n bits of bytes, 1 or 2, from bit `from` on, moved to bit 4, the others zero. */
+INLINE __m512i bits_to_4(__m512i x, const int from, const int n)
 {
-    const __m512i from = _mm512_set1_epi64(0x3c342c241c140c04);
-    return _mm512_and_si512(_mm512_multishift_epi64_epi8(from, x), _mm512_set1_epi8(15));
+    const unsigned long long one = (1ull << from) << (8 * 3), two = (2ull << from) << (8 * 2);
+    return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64((long long)(n == 1 ? one : one | two)), 0);
 }
 
-INLINE __m512i fifth(__m512i low, __m512i high, int bit)
-{
-    __m512i moved = bit < 4 ? _mm512_slli_epi16(high, 4 - bit) : _mm512_srli_epi16(high, bit - 4);
-    return _mm512_ternarylogic_epi32(low, moved, _mm512_set1_epi8(16), 0xf8);      /* low | (moved & 16) */
-}
-
-INLINE __m512i sixth(__m512i low, __m512i high, int i)
-{
-    const __m512i from = _mm512_set1_epi64((long long)(0x3830282018100800u + 0x0101010101010101u * ((60u + 2 * (unsigned)i) & 63)));
-    __m512i moved = i == 2 ? high : _mm512_multishift_epi64_epi8(from, high);
-    return _mm512_ternarylogic_epi32(low, moved, _mm512_set1_epi8(48), 0xf8);
-}
+/* The lower four bits of low, and high, which has only bits above them. */
+INLINE __m512i joined(__m512i low, __m512i high) { return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, high, 0xea); }
 
 /* Weights to be asked for while others are unpacked: of the step that comes next in this group, into the first-level cache, and of one
  * further on, into the second. Where there are none, it is the address of something that is there already. In assembly, or the compiler
@@ -150,8 +146,8 @@ INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, Ask next, const
         __m512i w = load(line + i * LINE), low = _mm512_and_si512(w, low4), high;
         if (t == T_Q5_K) {
             __m512i fifths = load(b + (32 + 2 * p + i / 4) * LINE);
-            low = fifth(low, fifths, i % 4 * 2);
-            high = fifth(upper4(w), fifths, i % 4 * 2 + 1);
+            low = joined(w, bits_to_4(fifths, i % 4 * 2, 1));
+            high = joined(upper_down(w), bits_to_4(fifths, i % 4 * 2 + 1, 1));
         } else {
             high = _mm512_andnot_si512(low4, w);   /* 16 times the codes: times a scale << 12, the product is the upper half */
         }
@@ -205,7 +201,7 @@ INLINE void wide(uint8_t *line, __m512i code, Wide s)
 /* Q6_K, Q3_K */
 INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int quarter)
 {
-    const __m512i low4 = _mm512_set1_epi8(15), sc = load(b + (48 + quarter) * LINE);
+    const __m512i sc = load(b + (48 + quarter) * LINE);
     if (quarter == 0) {
         _mm512_store_ps(meta->d, halves(b + 52 * LINE));
         ask_for(next, 52, 1);
@@ -217,8 +213,8 @@ INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, Ask next, const 
         uint8_t *out = to->plane[0] + 8 * p * LINE;
         UNROLL for (int i = 0; i < 4; i++) {
             __m512i w = load(b + (4 * p + i) * LINE);
-            wide(out + i * LINE, sixth(_mm512_and_si512(w, low4), h0, i), s0);
-            wide(out + (4 + i) * LINE, sixth(upper4(w), h1, i), s1);
+            wide(out + i * LINE, joined(w, bits_to_4(h0, 2 * i, 2)), s0);
+            wide(out + (4 + i) * LINE, joined(upper_down(w), bits_to_4(h1, 2 * i, 2)), s1);
             ask(next, quarter, 4 * half + i, 8, 52);
         }
     }
@@ -510,8 +506,8 @@ RUN_256(IQ4_XS, 35)
 
 /* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here have no blocks of 256. */
 static const struct { void (*run)(Desk *desk, const Task *k); int32_t rows; } tiles[T_COUNT] = {
-    [T_Q2_K] = {run_Q2_K, 5},  [T_Q3_K] = {run_Q6_K, 10}, [T_Q4_K] = {run_Q4_K, 7},
-    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 10}, [T_IQ4_XS] = {run_IQ4_XS, 12},
+    [T_Q2_K] = {run_Q2_K, 5},  [T_Q3_K] = {run_Q6_K, 11}, [T_Q4_K] = {run_Q4_K, 7},
+    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 11}, [T_IQ4_XS] = {run_IQ4_XS, 12},
 };
 
 static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols, int32_t group0,
