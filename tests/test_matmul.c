@@ -275,7 +275,7 @@ static void test_extremes(void **state)
         int cols = info->block * 2, rows = 2 * (int)sizeof bytes, at_d, at_dmin;
         for (int sign = 0; sign < 3; sign++) {
             Case c;
-            case_make(&c, t, 9, rows, cols);
+            case_make(&c, t, 16, rows, cols);
             block_halves(t, &at_d, &at_dmin);
             uint16_t half = half_from_float(0.5f);
             for (int b = 0; b < rows * 2; b++) {
@@ -344,7 +344,10 @@ static void test_levels(void **state)
             check_level(level, all[i], 5, 33, 4096);
             check_level(level, all[i], 1, 100, 2560);
             check_level(level, all[i], 1, 16, type_info(all[i])->block);
-            if (type_info(all[i])->block == 32) check_level(level, all[i], 3, 17, 32 * 33);
+            if (type_info(all[i])->block == 32) {
+                check_level(level, all[i], 3, 17, 32 * 33);
+                check_level(level, all[i], 13, 17, 32 * 33);
+            }
         }
     }
 }

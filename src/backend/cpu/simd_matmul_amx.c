@@ -10,8 +10,8 @@
  *   Q4_K, Q5_K   code * (S & 7) and code * (S >> 3), at most 31 * 7:  isum = low + 8 high
  *   Q2_K         code * S, at most 3 * 15, a single plane:            isum = low
  *   the others   scale * (code - offset) as 16 bits, their bytes:     isum = low + 256 high, low unsigned, high signed
- * Blocks of 32 have a float scale each, so that their sums would leave the tile after half its columns: that is no faster than vectors,
- * which multiply them here too, and float weights, and a few rows of anything.
+ * Blocks of 32 have a float scale each, so that their sums leave the tile after half its columns: for Q8_0, which needs no unpacking, that is
+ * still faster than vectors from 12 rows on. Vectors multiply the others here too, and float weights, and a few rows of anything.
  *
  * Work goes in steps, a step being a block of a group. While the tiles of a step multiply, the vector units unpack the next step's
  * weights and add the sums of what was multiplied before: these do not depend on each other, so that the processor can run them side by
@@ -248,13 +248,13 @@ INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, Ask next, const
 
 /* -- tiles ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Shapes: tiles 0..3 sums, 4 and 5 activations, 6 and 7 weights. */
-static void tiles_open(int32_t rows)
+/* Shapes: tiles 0..3 sums, 4 and 5 activations, 6 and 7 weights, of so many columns. */
+static void tiles_open(int32_t rows, int32_t columns)
 {
     struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } s = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        s.bytes[i] = LINE;
-        s.rows[i] = (uint8_t)(i < 6 ? rows : TILE);
+        s.bytes[i] = (uint16_t)(i == 4 || i == 5 ? columns : LINE);
+        s.rows[i] = (uint8_t)(i < 6 ? rows : columns / 4);
     }
     __asm__ volatile("ldtilecfg %0" :: "m"(s));    /* gcc 12's _tile_loadconfig names 8 bytes of it only: the others may be left out */
 }
@@ -458,7 +458,7 @@ INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, 
     int32_t rows = 0;
     for (int32_t row0 = 0; row0 < k->n; row0 += most) {
         const Chunk c = chunk_of(k->n - row0 < most ? k->n - row0 : most);
-        if (rows != c.tile_rows) tiles_open(rows = c.tile_rows);
+        if (rows != c.tile_rows) tiles_open(rows = c.tile_rows, 64);
         Walk at = walk_start(k, blocks), to = at;
         const uint8_t *b = block_at(k, at.group, 0, blocks, lines, NULL);
         memset(desk->acc, 0, sizeof desk->acc);
@@ -504,16 +504,121 @@ RUN_256(Q5_K, 44)
 RUN_256(Q6_K, 53)
 RUN_256(IQ4_XS, 35)
 
-/* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here have no blocks of 256. */
+/* -- Q8_0 -------------------------------------------------------------------------------------------------------------------------------- */
+
+/* A block is a tile of 8 packed lines as they lie in memory. Its sums leave the tile for their scales, which takes 16 cycles and some, whatever
+ * the rows; vectors multiply 8 times for each row instead. */
+#define TILE_32(S, A, W)                                                                                                                            \
+    do {                                                                                                                                            \
+        _tile_zero(S);                                                                                                                              \
+        _tile_loadd(A, a->q, sizeof *a);                                                                                                            \
+        _tile_loadd(W, code, LINE);                                                                                                                 \
+        _tile_dpbsud(S, A, W);                                                                                                                      \
+    } while (0)
+
+INLINE void tile_32(const ActBlock32 *a, const uint8_t *code, const int i)
+{
+    if (i == 0) TILE_32(0, 4, 6);
+    else if (i == 1) TILE_32(1, 5, 7);
+    else if (i == 2) TILE_32(2, 4, 6);
+    else TILE_32(3, 5, 7);
+}
+
+INLINE void tile_32_end(int32_t *sums, const int i)
+{
+    if (i == 0) _tile_stored(0, sums, LINE);
+    else if (i == 1) _tile_stored(1, sums, LINE);
+    else if (i == 2) _tile_stored(2, sums, LINE);
+    else _tile_stored(3, sums, LINE);
+}
+
+INLINE void finish_32(__m512 *acc, const int32_t *sums, const ActBlock32 *a, const uint8_t *scales, const int R)
+{
+    const __m512 d = halves(scales);
+    UNROLL for (int r = 0; r < R; r++) {
+        __m512i isum = _mm512_add_epi32(_mm512_load_si512(sums + GROUP * r), _mm512_set1_epi32(a[r].less128));
+        acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum), acc[r]);
+    }
+}
+
+/* A group times R rows. A block's tile is stored two blocks later and added two further on; the next block's lines are
+ * asked for into the first-level cache, those of 16 blocks ahead into the second, and the next group's scales, by the rows that come first. */
+INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, const int R)
+{
+    enum { TILES = 4, STORED = 2, NEAR = 1, FAR = 16, LINES = 8 };
+    const int32_t blocks = k->cols / 32;
+    const size_t bytes = matmul_group_bytes(T_Q8_0, k->cols);
+    const uint8_t *code = k->packed + (size_t)group * bytes, *scales = code + (size_t)blocks * LINES * LINE;
+    const uint8_t *end = k->packed + (size_t)k->group1 * bytes, *then = group + 1 < k->group1 ? scales + bytes : scales;
+    const ActBlock32 *act = (const ActBlock32 *)k->act + row;
+    __m512 acc[TILE];
+    UNROLL for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
+    for (int32_t b0 = 0; b0 < blocks + TILES; b0 += TILES) {
+        UNROLL for (int i = 0; i < TILES; i++) {
+            const int32_t b = b0 + i, done = b - TILES;
+            if (b < blocks) {
+                const uint8_t *line = code + (size_t)b * LINES * LINE;
+                tile_32(act + (size_t)b * (size_t)k->n, line, i);
+                if (row == 0) {
+                    const uint8_t *near = end - line > (NEAR + 1) * LINES * LINE ? line + NEAR * LINES * LINE : line;
+                    const uint8_t *far = end - line > (FAR + 1) * LINES * LINE ? line + FAR * LINES * LINE : line;
+                    UNROLL for (int l = 0; l < LINES; l++) {
+                        __asm__ volatile("prefetcht0 %0\n\tprefetcht1 %1" :: "m"(near[l * LINE]), "m"(far[l * LINE]));
+                    }
+                    if (i % 2 == 0) __builtin_prefetch(then + 32 * b, 0, 2);
+                }
+            }
+            if (b >= STORED && b - STORED < blocks) tile_32_end(desk->sums[0][(i + TILES - STORED) % TILES], (i + TILES - STORED) % TILES);
+            if (done >= 0 && done < blocks) finish_32(acc, desk->sums[0][i], act + (size_t)done * (size_t)k->n, scales + 32 * done, R);
+        }
+    }
+    float *y = k->y + (size_t)row * k->y_stride + (size_t)group * GROUP;
+    UNROLL for (int r = 0; r < R; r++) _mm512_mask_storeu_ps(y + (size_t)r * k->y_stride, lanes_of(k, group), acc[r]);
+}
+
+/* Rows are divided evenly over tiles of one size; where that does not come out even, the last tile repeats rows of its neighbour. */
+#define GROUP_32(R)                                                                                                                                 \
+    case R:                                                                                                                                         \
+        group_32(desk, k, group, row, R);                                                                                                           \
+        break
+
+static void run_Q8_0(Desk *desk, const Task *k)
+{
+    const int32_t tiles = (k->n + TILE - 1) / TILE, rows = (k->n + tiles - 1) / tiles;
+    tiles_open(rows, 32);
+    for (int32_t group = k->group0; group < k->group1; group++) {
+        for (int32_t i = 0; i < tiles; i++) {
+            const int32_t row = i * rows < k->n - rows ? i * rows : k->n - rows;
+            switch (rows) {                        /* known to the compiler, so that sums stay in registers; see by_tiles */
+                GROUP_32(12);
+                GROUP_32(13);
+                GROUP_32(14);
+                GROUP_32(15);
+            default:
+                group_32(desk, k, group, row, TILE);
+            }
+        }
+    }
+}
+
+/* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here are always multiplied by vectors. */
 static const struct { void (*run)(Desk *desk, const Task *k); int32_t rows; } tiles[T_COUNT] = {
     [T_Q2_K] = {run_Q2_K, 5},  [T_Q3_K] = {run_Q6_K, 11}, [T_Q4_K] = {run_Q4_K, 7},
     [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 11}, [T_IQ4_XS] = {run_IQ4_XS, 12},
+    [T_Q8_0] = {run_Q8_0, 12},
 };
+
+/* Q8_0 has nothing to unpack, so that a tile of few rows is no cheaper beside others: its rows count tile by tile. */
+static bool by_tiles(Type t, int32_t n)
+{
+    const int32_t parts = (n + TILE - 1) / TILE;
+    return tiles[t].run && (t == T_Q8_0 ? (n + parts - 1) / parts : n) >= tiles[t].rows;
+}
 
 static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols, int32_t group0,
                     int32_t group1)
 {
-    if (!tiles[t].run || n < tiles[t].rows || group0 >= group1) {
+    if (group0 >= group1 || !by_tiles(t, n)) {
         matmul_avx512.product(y, y_stride, t, packed, act, n, rows, cols, group0, group1);
         return;
     }
