@@ -562,9 +562,7 @@ INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, cons
                 if (row == 0) {
                     const uint8_t *near = end - line > (NEAR + 1) * LINES * LINE ? line + NEAR * LINES * LINE : line;
                     const uint8_t *far = end - line > (FAR + 1) * LINES * LINE ? line + FAR * LINES * LINE : line;
-                    UNROLL for (int l = 0; l < LINES; l++) {
-                        __asm__ volatile("prefetcht0 %0\n\tprefetcht1 %1" :: "m"(near[l * LINE]), "m"(far[l * LINE]));
-                    }
+                    ask_for((Ask){near, far}, 0, LINES);
                     if (i % 2 == 0) __builtin_prefetch(then + 32 * b, 0, 2);
                 }
             }
