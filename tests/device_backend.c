@@ -485,6 +485,8 @@ static void device_pass_end(Backend *b, bool complete)
 
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols) { Backend *u = device_of(b)->cpu; return u->weight_bytes(u, t, rows, cols); }
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols) { Backend *u = device_of(b)->cpu; return u->kv_row_bytes(u, t, cols); }
+static int32_t kv_slots(Backend *b, Type t) { Backend *u = device_of(b)->cpu; return u->kv_slots(u, t); }
+static void kv_blank(Backend *b, void *h, const LayerSpec *s, bool v, int32_t from, int32_t n) { Backend *u = device_of(b)->cpu; u->kv_blank(u, h, s, v, from, n); }
 static size_t own_bytes(Backend *b) { Backend *u = device_of(b)->cpu; return u->own_bytes(u); }
 
 static void device_close(Backend *b)
@@ -516,7 +518,7 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
     *d = (Device) { .cpu = cpu, .arena = arena, .record = record, .current = -1 };
     ASAN_POISON_MEMORY_REGION(arena, ARENA);
     d->be = (Backend) {
-        .name = "device", .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes, .alloc = device_alloc,
+        .name = "device", .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .kv_slots = kv_slots, .kv_blank = kv_blank, .own_bytes = own_bytes, .alloc = device_alloc,
         .release = device_release, .upload = device_upload, .copy_in = device_copy_in, .copy_out = device_copy_out, .view = device_view,
         .fill = device_fill, .copy = device_copy, .pass_begin = device_pass_begin, .pass_end = device_pass_end, .sync = device_sync,
         .close = device_close, .embed = op_embed, .matmul = op_matmul, .norm = op_norm, .head_norm = op_head_norm, .add = op_add,

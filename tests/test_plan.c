@@ -136,12 +136,13 @@ static size_t kv_part(const PublicRig *p, const char *k, const char *v, int32_t 
     return planned(&plan, "keys/values");
 }
 
-/* Bytes per position of every pair, and of 262,144 positions. Types that do not divide the heads are refused by name. */
+/* Bytes per position of every pair, and of 262,144 positions; types with integer codes take whole units of 16. Types that do not divide the heads
+ * are refused by name. */
 static void keys_and_values_as_told(void **state)
 {
     (void) state;
-    static const struct { const char *name; int32_t per_128; } kinds[] = {
-        { "f16", 256 }, { "bf16", 256 }, { "q8_0", 136 }, { "q5_1", 96 }, { "q5_0", 88 }, { "q4_1", 80 }, { "q4_0", 72 }, { "tq3_0", 56 } };
+    static const struct { const char *name; int32_t per_128, unit; } kinds[] = {
+        { "f16", 256, 1 }, { "bf16", 256, 1 }, { "q8_0", 136, 16 }, { "q5_1", 96, 16 }, { "q5_0", 88, 16 }, { "q4_1", 80, 16 }, { "q4_0", 72, 16 }, { "tq3_0", 56, 1 } };
     PublicRig p;
     RigOptions o = rig_options(TINY_QWEN3, 1, false);
     o.tm.head_dim = 128;
@@ -150,8 +151,11 @@ static void keys_and_values_as_told(void **state)
     size_t heads = (size_t) (o.tm.n_layer * o.tm.n_head_kv);
     for (int32_t k = 0; k < 8; k++)
         for (int32_t v = 0; v < 8; v++)
-            for (int32_t ctx = 200; ctx <= 262144; ctx += 262144 - 200)
-                assert_int_equal(kv_part(&p, kinds[k].name, kinds[v].name, ctx), heads * (size_t) (kinds[k].per_128 + kinds[v].per_128) * ((size_t) ctx + ROWS_DECODE));
+            for (int32_t ctx = 200; ctx <= 262144; ctx += 262144 - 200) {
+                const int32_t slots = ctx + ROWS_DECODE, ku = kinds[k].unit, vu = kinds[v].unit;
+                const size_t want = (size_t) (kinds[k].per_128 * ((slots + ku - 1) / ku * ku)) + (size_t) (kinds[v].per_128 * ((slots + vu - 1) / vu * vu));
+                assert_int_equal(kv_part(&p, kinds[k].name, kinds[v].name, ctx), heads * want);
+            }
     public_close(&p);
     static const struct { const char *k, *v; int32_t width; const char *says; } bad[] = {
         { "q4_0", "tq3_0", 64, "the heads of layer 0 are 64 wide, expected a multiple of 128 for values of type TQ3_0" },

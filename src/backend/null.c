@@ -12,6 +12,8 @@ typedef struct { Backend be; Backend *like; Part part[PARTS]; int32_t n_parts; u
 
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols) { Backend *l = ((Null *) b)->like; return l->weight_bytes(l, t, rows, cols); }
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols) { Backend *l = ((Null *) b)->like; return l->kv_row_bytes(l, t, cols); }
+static int32_t kv_slots(Backend *b, Type t) { Backend *l = ((Null *) b)->like; return l->kv_slots(l, t); }
+static void nothing_blank(Backend *b, void *h, const LayerSpec *s, bool v, int32_t from, int32_t n) { (void) b, (void) h, (void) s, (void) v, (void) from, (void) n; }
 static size_t own_bytes(Backend *b) { Backend *l = ((Null *) b)->like; return l->own_bytes(l); }
 
 static void *take(Backend *b, size_t bytes, const char *name)
@@ -72,7 +74,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
     z->like = like;
     z->next = 4096;
     z->be = (Backend) {
-        .name = like->name, .counts = true, .in_place = like->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes,
+        .name = like->name, .counts = true, .in_place = like->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .kv_slots = kv_slots, .kv_blank = nothing_blank, .own_bytes = own_bytes,
         .alloc = take, .release = nothing_release, .upload = nothing_upload, .copy_in = nothing_copy_in, .copy_out = zero_copy_out,
         .view = zero_view, .fill = nothing_fill, .copy = op_copy, .pass_begin = never_replayed, .pass_end = nothing_pass_end,
         .sync = always_ok, .close = null_close,

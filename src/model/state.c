@@ -8,7 +8,14 @@
 static int32_t channels(const LayerSpec *p) { return 2 * p->k_heads * p->k_dim + p->v_heads * p->v_dim; }
 static size_t matrix_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) p->v_heads * (size_t) p->k_dim * (size_t) p->v_dim; }
 static size_t window_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) (p->conv_width - 1) * (size_t) channels(p); }
-static int32_t slots(const State *s) { return (s->ring ? s->ring : s->ctx) + ROWS_DECODE; }
+/* n slots, and those that lie together with the last. */
+static size_t whole(const State *s, Type t, size_t n)
+{
+    size_t unit = (size_t) s->be->kv_slots(s->be, t);
+    return (n + unit - 1) / unit * unit;
+}
+
+static size_t slots(const State *s) { return (size_t) (s->ring ? s->ring : s->ctx) + ROWS_DECODE; }
 
 static size_t k_row(const State *s, const LayerSpec *p) { return s->be->kv_row_bytes(s->be, p->k_type, p->kv_heads * p->head_dim); }
 static size_t v_row(const State *s, const LayerSpec *p) { return s->be->kv_row_bytes(s->be, p->v_type, p->kv_heads * p->head_dim); }
@@ -24,8 +31,8 @@ static int32_t layer_pieces(const State *s, const LayerSpec *p, StateLayer *l, P
     out[n++] = (Piece) { (void **) &l->mark, 3 * sizeof(int32_t), "session tables" };
     if (p->kind == LAYER_ATTENTION) {
         const char *part = s->ring ? "drafter keys/values" : "keys/values";
-        out[n++] = (Piece) { &l->k, k_row(s, p) * (size_t) slots(s), part };
-        out[n++] = (Piece) { &l->v, v_row(s, p) * (size_t) slots(s), part };
+        out[n++] = (Piece) { &l->k, k_row(s, p) * whole(s, p->k_type, slots(s)), part };
+        out[n++] = (Piece) { &l->v, v_row(s, p) * whole(s, p->v_type, slots(s)), part };
         if (s->ring) out[n++] = (Piece) { (void **) &l->slot_pos, sizeof(int32_t) * (size_t) s->ring, "session tables" };
     } else {
         size_t heads = (size_t) p->v_heads, rows = ROWS_DECODE;
@@ -247,8 +254,8 @@ static size_t image_walk(const State *s, int32_t at, int32_t set, MovePiece move
         struct { void *place; size_t bytes; } piece[3] = { 0 };
         if (p->kind == LAYER_ATTENTION) {
             if (s->ring) piece[0].place = l->slot_pos, piece[0].bytes = sizeof(int32_t) * rows;
-            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * rows;
-            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * rows;
+            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * whole(s, p->k_type, rows);
+            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * whole(s, p->v_type, rows);
         } else if (p->kind == LAYER_DELTA) {
             piece[0].place = (uint8_t *) l->matrix + matrix_bytes(p) * (size_t) set, piece[0].bytes = matrix_bytes(p);
             piece[1].place = (uint8_t *) l->window + window_bytes(p) * (size_t) set, piece[1].bytes = window_bytes(p);
@@ -263,6 +270,21 @@ static size_t image_walk(const State *s, int32_t at, int32_t set, MovePiece move
 
 static void piece_out(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_out(s->be, at, place, bytes); }
 static void piece_in(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_in(s->be, place, at, bytes); }
+
+/* Slots behind the text that lie together with its last; the image says nothing of them. */
+static void clear_rest(const State *s, int32_t at, uint8_t *image)
+{
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        const LayerSpec *p = &s->spec[il];
+        if (p->kind == LAYER_DELTA) image += matrix_bytes(p) + window_bytes(p);
+        if (p->kind != LAYER_ATTENTION) continue;
+        const size_t k = whole(s, p->k_type, (size_t) at), v = whole(s, p->v_type, (size_t) at);
+        s->be->kv_blank(s->be, image, p, false, at, (int32_t) k);
+        image += k_row(s, p) * k;
+        s->be->kv_blank(s->be, image, p, true, at, (int32_t) v);
+        image += v_row(s, p) * v;
+    }
+}
 
 /* A ring's slots may hold positions from `at` on, or of a text before this one; the image says nothing of them. */
 static void clear_strangers(const State *s, int32_t at, uint8_t *image)
@@ -299,6 +321,7 @@ Status state_image(State *s, int32_t at, uint8_t *out, Error *err)
     image_walk(s, at, set, piece_out, out);
     TRY(s->be->sync(s->be, err));
     if (s->ring) clear_strangers(s, at, out);
+    else clear_rest(s, at, out);
     return ST_OK;
 }
 

@@ -18,7 +18,7 @@ typedef struct { int32_t pos, set; } Checkpoint;                                
 typedef struct {
     Backend         *be;
     const LayerSpec *spec;                                                        /* [n_layers], the model's */
-    int32_t          n_layers, ctx, ring;                                         /* keys/values: ctx + 64 slots, a ring: ring + 64 */
+    int32_t          n_layers, ctx, ring;                                         /* keys/values: ctx + 64 slots, a ring: ring + 64, in whole units */
     bool             recurrent;                                                   /* some layer keeps matrices */
     int32_t          P;
     int32_t          gen, n_path, path[ROWS_DECODE];
@@ -30,7 +30,7 @@ typedef struct {
     StateLayer      *layer, *host;                                                /* [n_layers] backend memory; the same pointers for the host's copies */
 } State;
 
-/* ring 0: linear, ctx + 64 slots. n_ckpt <= CHECKPOINTS_MAX sets for checkpoints (none are made for a model without delta layers). */
+/* ring 0: linear, ctx + 64 slots and what fills the last unit. n_ckpt <= CHECKPOINTS_MAX sets for checkpoints (none are made for a model without delta layers). */
 Status  state_open(State *s, Backend *be, const LayerSpec *spec, int32_t n_layers, int32_t ctx, int32_t ring, int32_t n_ckpt, Error *err);
 void    state_close(State *s);
 void    state_slice(const State *s, SliceKind kind, Slice *out);                  /* all that operations may know of a session; rows and draw are the step's */

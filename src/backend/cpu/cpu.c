@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/kv_units.h"
 #include "base/check.h"
 
 /* ---- sizes ---- */
@@ -23,6 +24,12 @@ static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
     static const bool keeps[T_COUNT] = { [T_F32] = true, [T_F16] = true, [T_BF16] = true, [T_Q8_0] = true, [T_Q5_1] = true, [T_Q5_0] = true,
                                          [T_Q4_1] = true, [T_Q4_0] = true, [T_TQ3_0] = true };
     return t >= 0 && t < T_COUNT && keeps[t] && cols % type_info(t)->block == 0 ? type_row_bytes(t, cols) : 0;
+}
+
+static int32_t kv_slots(Backend *b, Type t)
+{
+    (void) b;
+    return codes_are_integers(t) ? KEY_UNIT : 1;   /* units of values are shorter */
 }
 
 static size_t own_bytes(Backend *b)
@@ -182,7 +189,7 @@ static void half_table_fill(void)
 Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
 {
     static const RowKernels *const rows[LEVEL_COUNT] = LEVEL_TABLE(rows);
-    static const AttendKernels *const att[LEVEL_COUNT] = LEVEL_TABLE(attend);
+    static const AttendKernels *const att[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(attend);
     static const DeltaKernels *const dn[LEVEL_COUNT] = LEVEL_TABLE(delta);
     *out = NULL;
     CpuLevel level;
@@ -210,7 +217,7 @@ Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
     }
     Backend *b = &c->be;
     *b = (Backend) {
-        .name = "cpu", .in_place = o->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .own_bytes = own_bytes, .alloc = cpu_alloc,
+        .name = "cpu", .in_place = o->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .kv_slots = kv_slots, .own_bytes = own_bytes, .alloc = cpu_alloc,
         .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
         .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
     };

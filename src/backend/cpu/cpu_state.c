@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/kv_units.h"
 
 enum { MARK_KV, MARK_WINDOW, MARK_MATRIX };
 
@@ -12,45 +13,98 @@ static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv
 
 /* ---- keys and values ---- */
 
+/* One head's keys or values in a slot, type t, kv_heads heads of head_dim columns. */
+typedef struct { uint8_t *base; Type t; int32_t unit, kv_heads, head_dim; } Stored;
+
+static Stored stored_keys(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->k, s->k_type, KEY_UNIT, s->kv_heads, s->head_dim }; }
+static Stored stored_values(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->v, s->v_type, VALUE_UNIT, s->kv_heads, s->head_dim }; }
+
+static uint8_t *head_of(const Stored *p, int32_t slot, int32_t head)
+{
+    const size_t bytes = type_row_bytes(p->t, p->head_dim), row = (size_t) p->kv_heads * bytes, unit = codes_are_integers(p->t) ? (size_t) p->unit : 1;
+    return p->base + row * unit * ((size_t) slot / unit) + bytes * unit * (size_t) head;
+}
+
+static void move_slot(const Stored *p, int32_t to, int32_t from)
+{
+    const int32_t blocks = p->head_dim / CODE_COLS;
+    for (int32_t head = 0; head < p->kv_heads; head++) {
+        uint8_t *y = head_of(p, to, head), *x = head_of(p, from, head);
+        const UnitHead h = unit_head(p->t, p->unit, blocks);
+        if (codes_are_integers(p->t)) unit_copy(y, to % p->unit, x, from % p->unit, &h, p->t, p->unit, blocks);
+        else memcpy(y, x, type_row_bytes(p->t, p->head_dim));
+    }
+}
+
+static void kv_blank(Backend *b, void *host, const LayerSpec *s, bool values, int32_t from, int32_t n)
+{
+    (void) b;
+    const StateLayer l = { .k = host, .v = host };
+    const Stored p = values ? stored_values(&l, s) : stored_keys(&l, s);
+    const UnitHead h = unit_head(p.t, p.unit, p.head_dim / CODE_COLS);
+    static const uint8_t zeros[CODE_BLOCK];
+    for (int32_t slot = from; slot < n; slot++)
+        for (int32_t head = 0; head < p.kv_heads; head++) {
+            if (!codes_are_integers(p.t)) memset(head_of(&p, slot, head), 0, type_row_bytes(p.t, p.head_dim));
+            else for (int32_t c = 0; c < p.head_dim / CODE_COLS; c++) unit_put(head_of(&p, slot, head), &h, p.t, p.unit, slot % p.unit, c, zeros);
+        }
+}
+
 /* The path's rows come down to their positions: path[t] >= t and ascending, so no row is overwritten before it has moved. */
 static void move_path(const Slice *s, StateLayer *l, const LayerSpec *spec)
 {
     if (l->ring || l->mark[MARK_KV] == s->gen) return;
-    size_t kr = k_row(spec), vr = v_row(spec);
-    uint8_t *k = (uint8_t *) l->k + kr * (size_t) (s->base - s->n_path), *v = (uint8_t *) l->v + vr * (size_t) (s->base - s->n_path);
+    const Stored k = stored_keys(l, spec), v = stored_values(l, spec);
+    const int32_t first = s->base - s->n_path;
     for (int32_t t = 0; t < s->n_path; t++) {
         if (s->path[t] == t) continue;
-        memcpy(k + kr * (size_t) t, k + kr * (size_t) s->path[t], kr);
-        memcpy(v + vr * (size_t) t, v + vr * (size_t) s->path[t], vr);
+        move_slot(&k, first + t, first + s->path[t]);
+        move_slot(&v, first + t, first + s->path[t]);
     }
     l->mark[MARK_KV] = s->gen;
 }
 
+/* Job i: keys or values of one head, since threads must not share a unit. */
 typedef struct { Cpu *c; const Tensor *k, *v; const Rows *r; int32_t il; const LayerSpec *spec; } PutJob;
 
-/* A row as attention will read it. Encoders are the format's own, at every level. */
-static void put_row(const Cpu *c, void *slot, Type t, const float *x, int32_t n)
+/* As attention will read it. Encoders are the format's own, at every level. */
+static void put_head(const Cpu *c, const Stored *p, int32_t slot, int32_t head, const float *x)
 {
-    if (type_info(t)->block == 1) c->rows->store(slot, t, x, n);
-    else quant_encode(slot, t, x, n);
+    uint8_t *to = head_of(p, slot, head), block[CODE_BLOCK];
+    if (type_info(p->t)->block == 1) {
+        c->rows->store(to, p->t, x, p->head_dim);
+    } else if (codes_are_integers(p->t)) {
+        const UnitHead h = unit_head(p->t, p->unit, p->head_dim / CODE_COLS);
+        for (int32_t i = 0; i < p->head_dim / CODE_COLS; i++) {
+            quant_encode(block, p->t, x + i * CODE_COLS, CODE_COLS);
+            unit_put(to, &h, p->t, p->unit, slot % p->unit, i, block);
+        }
+    } else {
+        quant_encode(to, p->t, x, p->head_dim);
+    }
+}
+
+/* Where row i of the pass goes; -1: a later row of its chain takes the slot. */
+static int32_t put_slot(const PutJob *j, int32_t i)
+{
+    const Slice *s = &j->r->slices[j->r->slice[i]];
+    const int32_t ring = s->layer[j->il].ring, row = i - s->row0;
+    if (ring && s->kind == SLICE_CHAIN) return s->n - row > ring ? -1 : (s->base + row) % ring;
+    return ring ? ring + row : s->base + row;
 }
 
 static void put_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const PutJob *j = arg;
-    const Slice *s = &j->r->slices[j->r->slice[i]];
-    StateLayer *l = &s->layer[j->il];
-    int32_t row = i - s->row0, slot = s->base + row, cols = j->spec->kv_heads * j->spec->head_dim;
-    if (l->ring && s->kind == SLICE_CHAIN) {
-        if (s->n - row > l->ring) return;          /* a later row of this chain takes the slot */
-        slot %= l->ring;
-        l->slot_pos[slot] = s->base + row;
-    } else if (l->ring) {
-        slot = l->ring + row;
+    const int32_t head = i / 2, dim = j->spec->head_dim;
+    for (int32_t row = 0; row < j->r->n; row++) {
+        const StateLayer *l = &j->r->slices[j->r->slice[row]].layer[j->il];
+        const Stored p = i & 1 ? stored_values(l, j->spec) : stored_keys(l, j->spec);
+        const float *x = (const float *) (i & 1 ? j->v : j->k)->data + (size_t) row * (size_t) (j->spec->kv_heads * dim);
+        const int32_t slot = put_slot(j, row);
+        if (slot >= 0) put_head(j->c, &p, slot, head, x + head * dim);
     }
-    put_row(j->c, (uint8_t *) l->k + k_row(j->spec) * (size_t) slot, j->spec->k_type, (const float *) j->k->data + (size_t) i * (size_t) cols, cols);
-    put_row(j->c, (uint8_t *) l->v + v_row(j->spec) * (size_t) slot, j->spec->v_type, (const float *) j->v->data + (size_t) i * (size_t) cols, cols);
 }
 
 static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, int32_t il, const LayerSpec *s)
@@ -59,7 +113,12 @@ static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, 
     if (cpu_failed(c)) return;
     for (int32_t i = 0; i < r->n_slices; i++) move_path(&r->slices[i], &r->slices[i].layer[il], s);
     PutJob j = { c, k, v, r, il, s };
-    cpu_run(c, put_task, &j, r->n, (int64_t) r->n * s->kv_heads * s->head_dim);
+    for (int32_t i = 0; i < r->n; i++) {
+        const Slice *slice = &r->slices[r->slice[i]];
+        int32_t slot = put_slot(&j, i), *held = slice->layer[il].slot_pos;
+        if (slot >= 0 && slice->layer[il].ring && slice->kind == SLICE_CHAIN) held[slot] = slice->base + i - slice->row0;
+    }
+    cpu_run(c, put_task, &j, 2 * s->kv_heads, (int64_t) r->n * s->kv_heads * s->head_dim);
 }
 
 /* ---- attention ---- */
@@ -175,6 +234,12 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
+    for (int32_t i = 0; i < r->n_slices; i++)
+        if (r->slices[i].layer[il].ring && (codes_are_integers(s->k_type) || codes_are_integers(s->v_type))) {
+            fail(&c->error, ST_UNSUPPORTED, "attention: a ring of keys and values of type %s and %s, expected floats or TQ3_0", type_info(s->k_type)->name,
+                 type_info(s->v_type)->name);
+            return;
+        }
     AttendAll a = { c, y, q, r, il, 32, s, { 0 } };
     int64_t seen = 0;
     for (int32_t i = 0; i < r->n_slices; i++) {
@@ -289,6 +354,7 @@ static void fold(Backend *b, const Rows *r, int32_t il, const LayerSpec *s)
 void cpu_state_ops(Backend *b)
 {
     b->kv_put = kv_put;
+    b->kv_blank = kv_blank;
     b->attend = attend;
     b->conv = conv;
     b->delta = delta;

@@ -32,7 +32,10 @@ enum { MATH_EXP, MATH_SIGMOID, MATH_SILU, MATH_TANH, MATH_LOG1P, MATH_SOFTPLUS, 
  * soft cap), m' = max(m, max s), c = exp(m - m'), p = exp(s - m'), l = fmaf(l, c, sum of p), sum with lane = position mod 16; o = o * c,
  * then o = fmaf(p, v, o) with ascending position. A position that the row does not see, or whose score is -infinity, takes no part.
  * Splits are merged in ascending order: m' = max(M, m), O = fmaf(O, exp(M - m'), o * exp(m - m')), L alike. y = O / L.
- * k and v are the stored values, decoded; TQ3_0 keys meet a rotated q, and y of TQ3_0 values is turned back. */
+ * Types with integer codes (Q8_0, Q5_1, Q5_0, Q4_1, Q4_0) are multiplied as integers instead. Keys (kv_scores.h): q is rounded to 16 bits per block
+ * of 32, sums of a block are exact, score = fmaf(d * s, sum, score), with a minimum fmaf(m * s, sum of q, score) besides, blocks ascending.
+ * Values (kv_values.h): p times d is rounded to 16 bits per block of 32 and group of 128 positions, o = fmaf(a * (1 / 32639), sum, o), groups ascending.
+ * Else k and v are the stored values, decoded; TQ3_0 keys meet a rotated q, and y of TQ3_0 values is turned back. */
 typedef struct {
     float            *y;                           /* [rows of the pass, heads * head_dim], as q */
     const float      *q;
@@ -84,7 +87,7 @@ typedef struct {
 extern float half_table[1 << 16];
 
 extern const RowKernels LEVEL_EACH(rows);
-extern const AttendKernels LEVEL_EACH(attend);
+extern const AttendKernels LEVEL_PRODUCT_EACH(attend);
 extern const DeltaKernels LEVEL_EACH(delta);
 
 enum { CONV_CHANNELS = 256, CONV_WIDTH_MAX = 16 }; /* channels that one call of conv takes at most */

@@ -1,6 +1,6 @@
-/* kv_load.h - stored keys and values as floats, thirty-two columns at a time, in registers.
- * A type is known where kv_load is inlined, so each use is the type's own few instructions. All levels give the bits of quant_decode:
- * scale times code, rounded, and for types with a minimum the sum rounded again; TQ3_0 stays in its rotated space. */
+/* kv_load.h - stored keys and values as floats, thirty-two columns at a time, in registers: floats, and TQ3_0, whose codes name eight levels.
+ * A type is known where kv_load is inlined, so each use is the type's own few instructions. All levels give the bits of quant_decode, but
+ * TQ3_0 stays in its rotated space. Types whose codes are integers are not decoded (kv_codes.h). */
 #ifndef RATOON_BACKEND_CPU_KV_LOAD_H
 #define RATOON_BACKEND_CPU_KV_LOAD_H
 
@@ -8,6 +8,11 @@
 #include "backend/cpu/vec.h"
 
 enum { KV_COLS = 2 * LANES };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Arrays of vectors stay in registers only where every loop over them is unrolled. */
+#define UNROLLED _Pragma("GCC unroll 16")
 
 /* KV_IN_REGISTERS: kv_load is a few instructions for every type; where it is not, each row should be widened once. */
 #if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni) || defined(LEVEL_IS_avx512)
@@ -40,36 +45,6 @@ static inline V kv_scale(const uint8_t *p)
 
 #if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
 
-static inline V kv_signed(__m128i codes)
-{
-    return (V) { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8))) };
-}
-
-/* Sixteen bits into bit 4 of sixteen bytes. */
-static inline __m128i kv_fifth(uint16_t bits)
-{
-    const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), bit = _mm_set1_epi64x((long long) 0x8040201008040201u);
-    __m128i set = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(_mm_set1_epi16((short) bits), spread), bit), bit);
-    return _mm_and_si128(set, _mm_set1_epi8(16));
-}
-
-/* Four-bit codes with a fifth bit each where there are any (high NULL: none), less `less`, times the scale, plus the minimum. */
-static inline __attribute__((always_inline)) void kv_nibbles(V y[2], const uint8_t *q, const uint8_t *high, int less, V d, const V *m)
-{
-    __m128i bytes = _mm_loadu_si128((const __m128i *) (const void *) q), nibble = _mm_set1_epi8(15);
-    __m128i code[2] = { _mm_and_si128(bytes, nibble), _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble) };
-    for (int i = 0; i < 2; i++) {
-        if (high) {
-            uint16_t bits;
-            memcpy(&bits, high + 2 * i, sizeof bits);
-            code[i] = _mm_or_si128(code[i], kv_fifth(bits));
-        }
-        if (less) code[i] = _mm_sub_epi8(code[i], _mm_set1_epi8((char) less));
-        y[i] = v_mul(kv_signed(code[i]), d);
-        if (m) y[i] = v_add(y[i], *m);
-    }
-}
-
 static inline void kv_tq3(V y[2], const uint8_t *b)
 {
     const __m256 level = _mm256_setr_ps(-0.190685f, -0.117832f, -0.065717f, -0.021460f, 0.021460f, 0.065717f, 0.117832f, 0.190685f);
@@ -90,26 +65,8 @@ static inline void kv_tq3(V y[2], const uint8_t *b)
 
 #elif defined(LEVEL_IS_avx512)
 
-static inline V kv_signed(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
-
-/* The block's sixteen (or, with fifth bits, thirty-two) values are made first, and the codes pick from them: a permutation looks at four
- * bits of its index only. */
-static inline __attribute__((always_inline)) void kv_nibbles(V y[2], const uint8_t *q, const uint8_t *high, int less, V d, const V *m)
-{
-    const V count = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    V value = v_mul(v_sub(count, v_set((float) less)), d), upper = v_mul(v_sub(count, v_set((float) (less - 16))), d);
-    if (m) value = v_add(value, *m), upper = v_add(upper, *m);
-    __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) (const void *) q)), code2 = _mm512_srli_epi32(code, 4);
-    y[0] = _mm512_permutexvar_ps(code, value);
-    y[1] = _mm512_permutexvar_ps(code2, value);
-    if (!high) return;
-    uint16_t bits[2];
-    memcpy(bits, high, sizeof bits);
-    y[0] = _mm512_mask_permutexvar_ps(y[0], bits[0], code, upper);
-    y[1] = _mm512_mask_permutexvar_ps(y[1], bits[1], code2, upper);
-}
-
-/* As kv_nibbles: each level stands four times in the table, so that the bits of the next code do not matter. */
+/* The block's values are made first, and the codes pick from them: a permutation looks at four bits of its index only, and each level stands
+ * four times in the table, so that the bits of the next code do not matter. */
 static inline void kv_tq3(V y[2], const uint8_t *b)
 {
     const V low = _mm512_broadcast_f32x4(_mm_setr_ps(-0.190685f, -0.117832f, -0.065717f, -0.021460f));
@@ -147,32 +104,10 @@ static inline __attribute__((always_inline)) void kv_load(V y[2], Type t, const 
         return;
     }
 #if KV_IN_REGISTERS
-    if (t == T_Q8_0) {
-        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
-        V d = kv_scale(b);
-        y[0] = v_mul(kv_signed(_mm_loadu_si128((const __m128i *) (const void *) (b + 2))), d);
-        y[1] = v_mul(kv_signed(_mm_loadu_si128((const __m128i *) (const void *) (b + 18))), d);
-    } else if (t == T_Q4_0) {
-        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
-        kv_nibbles(y, b + 2, NULL, 8, kv_scale(b), NULL);
-    } else if (t == T_Q4_1) {
-        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
-        V m = kv_scale(b + 2);
-        kv_nibbles(y, b + 4, NULL, 0, kv_scale(b), &m);
-    } else if (t == T_Q5_0) {
-        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
-        kv_nibbles(y, b + 6, b + 2, 16, kv_scale(b), NULL);
-    } else if (t == T_Q5_1) {
-        const uint8_t *b = head + (size_t) (c / KV_COLS) * kv_bytes(t);
-        V m = kv_scale(b + 2);
-        kv_nibbles(y, b + 8, b + 4, 0, kv_scale(b), &m);
-    } else {
-        kv_tq3(y, head + (size_t) (c / KV_COLS) * kv_bytes(t));
-    }
+    kv_tq3(y, head + (size_t) (c / KV_COLS) * kv_bytes(t));
 #else
     float f[KV_COLS];
-    if (t == T_TQ3_0) quant_decode_tq3_turned(f, head + (size_t) (c / KV_COLS) * kv_bytes(t));
-    else quant_decode(f, t, head + (size_t) (c / KV_COLS) * kv_bytes(t), KV_COLS);
+    quant_decode_tq3_turned(f, head + (size_t) (c / KV_COLS) * kv_bytes(t));
     y[0] = v_load(f);
     y[1] = v_load(f + LANES);
 #endif

@@ -1,8 +1,8 @@
 /* level.h - which instruction sets the fast code may use on this machine.
  * Files named simd_*.c are compiled once per level of the architecture, with LEVEL defined as the level's name and LEVEL_IS_<name> for
  * #ifdef. Every level computes the same bits, so a level is a matter of speed only. A new one is a line each in CpuLevel, LEVELS_FAST,
- * level.c (name, condition) and the Makefile (compiler flags). A level may have code of its own for the matrix product and its roofline
- * only (LEVELS_PRODUCT); in all else it is an earlier level. */
+ * level.c (name, condition) and the Makefile (compiler flags). A level may have code of its own for the matrix product, its roofline and
+ * attention only (LEVELS_PRODUCT); in all else it is an earlier level. */
 #ifndef RATOON_BACKEND_CPU_LEVEL_H
 #define RATOON_BACKEND_CPU_LEVEL_H
 
@@ -36,7 +36,7 @@ typedef enum {
 #endif
 
 /* "rows_portable, rows_avx2, ...", to declare what each level defines, and the initialiser of a table [LEVEL_COUNT] of their addresses;
- * LEVEL_PRODUCT_...: of the product and its roofline. */
+ * LEVEL_PRODUCT_...: of the product, its roofline and attention. */
 #define LEVEL_EACH(stem)          stem##_portable LEVELS_FAST(LEVEL_EACH_NEXT, stem)
 #define LEVEL_TABLE(stem)         {[LEVEL_PORTABLE] = &stem##_portable LEVELS_FAST(LEVEL_TABLE_NEXT, stem) LEVELS_SHARED(LEVEL_TABLE_NEXT, stem)}
 #define LEVEL_PRODUCT_EACH(stem)  LEVEL_EACH(stem) LEVELS_PRODUCT(LEVEL_EACH_NEXT, stem)

@@ -1,7 +1,9 @@
 /* simd_attend.c - attention of some rows and heads over one or more key/value heads.
  * Keys and values go through registers sixteen positions at a time, and each is widened from its stored type for four queries at once; a
- * block that many queries read is widened once into the first-level cache. Rows of a tree share the committed positions; what they do
- * not share, their own ancestors, is widened once for all and read at the lanes of its positions:
+ * block that many queries read is widened once into the first-level cache. Keys and values with integer codes are not widened: kv_scores.h
+ * and kv_values.h multiply their codes, unit by unit (kv_units.h). Rows of a tree share the committed positions; of what they do not share,
+ * their own ancestors, the scores of all pending rows are made together and taken to the lanes of their positions, and values that are
+ * widened are so once for all:
  *
  *     position   0 ............... base | base + depth
  *     slot       position, or ring      | base + row of the ancestor at that depth        (CHAIN and BLOCK: nothing beyond `shared`)
@@ -10,9 +12,12 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_load.h"
+#include "backend/cpu/kv_scores.h"
+#include "backend/cpu/kv_values.h"
 #include "backend/cpu/vmath.h"
 
-enum { TILE_BLOCKS = TILE / LANES, MANY = 12 };    /* queries of a key/value head from which on widening into memory is worth it */
+/* MANY: queries of a key/value head from which on widening into memory is worth it. */
+enum { TILE_BLOCKS = TILE / LANES, MANY = 12, TREE_SLOTS = ROWS_DECODE + KEY_UNIT };
 
 /* What a job keeps in its scratch; pad is head_dim rounded up to 32, the rest zeros. Queries are ordered by key/value head, row, head. */
 typedef struct {
@@ -20,13 +25,23 @@ typedef struct {
     int32_t pad, n, n_each;                        /* n queries, n_each of them per key/value head */
     int32_t shared0, shared1;                      /* positions that lie where their number says, for all rows that see them */
     bool    tree;
-    float  *q, *o, *O;                             /* [n, pad]; o of this split, O of those before it */
+    float  *o, *O;                                 /* [n, pad]; o of this split, O of those before it */
+    bool    ints;                                  /* the keys' codes are integers: */
+    IntQueries iq;
+    size_t  iq_bytes;                              /* with what lies between its arrays */
+    float  *q;                                     /* [n, pad], for other keys */
     float  *m, *l, *M, *L;                         /* [n]; l 0: nothing seen yet */
     int32_t *lo, *hi, *own;                        /* [rows of the job] shared positions that the row sees, and its own position */
     float  *s;                                     /* [n, TILE] scores, then weights */
     uint16_t *seen;                                /* [n, TILE_BLOCKS] one bit per position */
-    float  *keys;                                  /* [LANES, pad] widened keys or values of a block */
-    float  *tree_k, *tree_v;                       /* [kv heads of the job, rows of the slice, pad] */
+    float  *keys;                                  /* [LANES, pad] widened keys or values of a block, or unpacked codes */
+    float  *tree_s;                                /* [n, TREE_SLOTS] scores of the slots from tree0 on, not yet scaled: pending rows, perhaps others before them */
+    int32_t tree0;
+    IntValues *values;                             /* NULL: the values' codes are no integers */
+    Far     far;
+    float  *by_lane;                               /* [n, ALL_LANES] weights of a group of positions, with pending rows (kv_values.h) */
+    bool   *any;                                   /* [n] sees something of the group */
+    float  *tree_v;                                /* [kv heads of the job, rows of the slice, pad], for other values */
     int32_t *anc;                                  /* [rows of the job, ROWS_DECODE] rows of the path by depth */
 } Work;
 
@@ -50,7 +65,19 @@ static size_t lay_out(Work *w, uint8_t *base, const AttendJob *j)
     w->pad = (int32_t) pad;
     w->n = (int32_t) n;
     w->n_each = j->n_heads * j->n_rows;
-    w->q = take(base, &at, n * pad * f);
+    w->ints = codes_are_integers(j->spec->k_type);
+    if (w->ints) {
+        int32_t together = together_of(w->n_each);
+        w->iq.blocks = (int32_t) pad / CODE_COLS;
+        w->iq.each = (w->n_each + together - 1) / together * together;
+        size_t blocks = (size_t) j->n_kv * (size_t) w->iq.blocks * (size_t) w->iq.each;
+        w->iq.scale = take(base, &at, blocks * f);
+        w->iq.sum = take(base, &at, blocks * f);
+        w->iq.code = take(base, &at, blocks * QUERY_ROOM);
+        w->iq_bytes = at;
+    } else {
+        w->q = take(base, &at, n * pad * f);
+    }
     w->o = take(base, &at, n * pad * f);
     w->O = take(base, &at, n * pad * f);
     w->m = take(base, &at, n * f);
@@ -63,9 +90,16 @@ static size_t lay_out(Work *w, uint8_t *base, const AttendJob *j)
     w->s = take(base, &at, n * TILE * f);
     w->seen = take(base, &at, n * TILE_BLOCKS * sizeof(uint16_t));
     w->keys = take(base, &at, LANES * pad * f);
+    const bool integers = codes_are_integers(j->spec->v_type);
+    w->values = NULL;
+    if (integers) {
+        w->values = take(base, &at, sizeof(IntValues));
+        w->by_lane = take(base, &at, n * ALL_LANES * f);
+        w->any = take(base, &at, n * sizeof(bool));
+    }
     if (!w->tree) return at;
-    w->tree_k = take(base, &at, (size_t) j->n_kv * (size_t) j->slice->n * pad * f);
-    w->tree_v = take(base, &at, (size_t) j->n_kv * (size_t) j->slice->n * pad * f);
+    w->tree_s = take(base, &at, n * TREE_SLOTS * f);
+    if (!integers) w->tree_v = take(base, &at, (size_t) j->n_kv * (size_t) j->slice->n * pad * f);
     w->anc = take(base, &at, rows * ROWS_DECODE * f);
     return at;
 }
@@ -79,11 +113,6 @@ static size_t scratch_bytes(const AttendJob *j)
 static int32_t row_of(const Work *w, int32_t query) { return query % w->n_each / w->job->n_heads; }
 
 /* ---- stored rows ---- */
-
-#define INLINE static inline __attribute__((always_inline))
-
-/* Arrays of vectors stay in registers only where every loop over them is unrolled. */
-#define UNROLLED _Pragma("GCC unroll 16")
 
 INLINE void widen_as(float *y, Type t, const uint8_t *head, int32_t n, int32_t pad)
 {
@@ -110,11 +139,6 @@ INLINE void widen_as(float *y, Type t, const uint8_t *head, int32_t n, int32_t p
     case T_F32:  call(T_F32); break;        \
     case T_F16:  call(T_F16); break;        \
     case T_BF16: call(T_BF16); break;       \
-    case T_Q8_0: call(T_Q8_0); break;       \
-    case T_Q5_1: call(T_Q5_1); break;       \
-    case T_Q5_0: call(T_Q5_0); break;       \
-    case T_Q4_1: call(T_Q4_1); break;       \
-    case T_Q4_0: call(T_Q4_0); break;       \
     default:     call(T_TQ3_0); break;      \
     }
 
@@ -126,8 +150,8 @@ static void widen(float *y, Type t, const uint8_t *head, int32_t n, int32_t pad)
 #undef CALL
 }
 
-/* The heads of sixteen positions, wherever they lie, and how they are to be read. there: one bit for each that exists; the others point
- * at something that can be read. */
+/* The heads of sixteen positions, wherever they lie, and how they are to be read. there: one bit for each that exists; the others point at
+ * something that can be read. */
 typedef struct { const uint8_t *at[LANES]; Type t; uint32_t there; size_t ahead; } Block;
 
 /* A head's part of a slot is a few lines of memory with a stride that hardware does not foresee: what is read now is asked for in the
@@ -158,11 +182,19 @@ static int32_t slot_of(const Work *w, int32_t pos)
     return l->slot_pos[pos % l->ring] == pos ? pos % l->ring : -1;
 }
 
+/* Brings a block into the form in which floats are read. */
 static void widen_block(Work *w, Block *b)
 {
+    int32_t n = w->job->spec->head_dim;
+    if (KV_IN_REGISTERS && w->n_each < MANY && n % KV_COLS == 0) return;
+    uintptr_t bytes = type_row_bytes(b->t, n);
+    for (uint32_t rest = b->there; rest; rest &= rest - 1) {
+        uintptr_t next = (uintptr_t) b->at[__builtin_ctz(rest)] + b->ahead;
+        for (uintptr_t line = next & ~(uintptr_t) 63; line < next + bytes; line += 64) __builtin_prefetch((const void *) line);
+    }
     for (int32_t i = 0; i < LANES; i++) {
         float *to = w->keys + i * w->pad;
-        if (b->there >> i & 1) widen(to, b->t, b->at[i], w->job->spec->head_dim, w->pad);
+        if (b->there >> i & 1) widen(to, b->t, b->at[i], n, w->pad);
         else memset(to, 0, sizeof(float) * (size_t) w->pad);
         b->at[i] = (const uint8_t *) to;
     }
@@ -170,51 +202,61 @@ static void widen_block(Work *w, Block *b)
     b->ahead = 0;
 }
 
-/* The block's shared positions. */
-static void shared_block(Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
+/* n slots side by side, the first at `first`; what is missing of sixteen points there too. */
+static void slots_block(const Work *w, Block *b, const uint8_t *first, int32_t n, bool keys)
 {
     const AttendJob *j = w->job;
-    const uint8_t *zero = head_at(j, kv, 0, keys);
     size_t row = keys ? j->k_row : j->v_row;
     b->t = keys ? j->spec->k_type : j->spec->v_type;
-    b->there = 0;
+    b->there = (1u << n) - 1;
     b->ahead = LANES * row;
-    bool many = !KV_IN_REGISTERS || w->n_each >= MANY || j->spec->head_dim % KV_COLS;
-    uintptr_t bytes = type_row_bytes(b->t, j->spec->head_dim);
-    if (!j->layer->ring && pos0 >= w->shared0 && pos0 + LANES <= w->shared1) {
-        for (int32_t i = 0; i < LANES; i++) b->at[i] = zero + row * (size_t) (pos0 + i);
-        b->there = (1u << LANES) - 1;
-    } else {
-        for (int32_t i = 0; i < LANES; i++) {
-            int32_t slot = slot_of(w, pos0 + i);
-            b->at[i] = slot < 0 ? zero : zero + row * (size_t) slot;
-            if (slot >= 0) b->there |= 1u << i;
-        }
-    }
-    if (!many) return;
-    for (uint32_t rest = b->there; rest; rest &= rest - 1) {
-        uintptr_t next = (uintptr_t) b->at[__builtin_ctz(rest)] + b->ahead;
-        for (uintptr_t line = next & ~(uintptr_t) 63; line < next + bytes; line += 64) __builtin_prefetch((const void *) line);
-    }
-    widen_block(w, b);
+    for (int32_t i = 0; i < LANES; i++) b->at[i] = first + (i < n ? row * (size_t) i : 0);
 }
 
-/* The positions of a tree row's own path that lie in the block, inside the row's window. */
-static void path_block(const Work *w, Block *b, int32_t kv, int32_t row, int32_t pos0, bool keys)
+/* The block's shared positions. */
+static void shared_block(const Work *w, Block *b, int32_t kv, int32_t pos0, bool keys)
 {
-    int32_t base = w->job->slice->base, own = w->own[row], window = w->job->spec->window;
-    const float *from = (keys ? w->tree_k : w->tree_v) + (size_t) kv * (size_t) w->job->slice->n * (size_t) w->pad;
-    b->t = T_F32;
-    b->there = 0;
-    b->ahead = 0;
-    if (pos0 > own || pos0 + LANES <= base) return;
+    const AttendJob *j = w->job;
+    if (!j->layer->ring && pos0 >= w->shared0 && pos0 + LANES <= w->shared1) {
+        slots_block(w, b, head_at(j, kv, pos0, keys), LANES, keys);
+        return;
+    }
+    const uint8_t *zero = head_at(j, kv, 0, keys);
+    slots_block(w, b, zero, 0, keys);
     for (int32_t i = 0; i < LANES; i++) {
-        int32_t pos = pos0 + i;
-        b->at[i] = (const uint8_t *) from;
-        if (pos < base || pos > own || (window && own - pos >= window)) continue;
-        b->at[i] = (const uint8_t *) (from + w->anc[row * ROWS_DECODE + pos - base] * w->pad);
+        int32_t slot = slot_of(w, pos0 + i);
+        if (slot < 0) continue;
+        b->at[i] = zero + (keys ? j->k_row : j->v_row) * (size_t) slot;
         b->there |= 1u << i;
     }
+}
+
+/* Bits of the block's positions inside [lo, hi). */
+static uint32_t range_bits(int32_t pos0, int32_t lo, int32_t hi)
+{
+    int32_t a = lo - pos0 < 0 ? 0 : lo - pos0, b = hi - pos0 > LANES ? LANES : hi - pos0;
+    return a >= b ? 0 : ((1u << b) - 1) & ~((1u << a) - 1);
+}
+
+/* Bits of the positions of a tree row's own path that lie in the block, inside the row's window. */
+static uint32_t path_bits(const Work *w, int32_t row, int32_t pos0)
+{
+    int32_t base = w->job->slice->base, own = w->own[row], window = w->job->spec->window;
+    int32_t first = window && own - window >= base ? own - window + 1 : base;
+    return range_bits(pos0, first, own + 1);
+}
+
+/* The row of the slice that is at position pos of a row's path. */
+static int32_t path_row(const Work *w, int32_t row, int32_t pos) { return w->anc[row * ROWS_DECODE + pos - w->job->slice->base]; }
+
+/* The widened values of these positions. */
+static void path_block(const Work *w, Block *b, int32_t kv, int32_t row, int32_t pos0)
+{
+    const float *from = w->tree_v + (size_t) kv * (size_t) w->job->slice->n * (size_t) w->pad;
+    b->t = T_F32;
+    b->there = path_bits(w, row, pos0);
+    b->ahead = 0;
+    for (int32_t i = 0; i < LANES; i++) b->at[i] = (const uint8_t *) (from + (b->there >> i & 1 ? path_row(w, row, pos0 + i) * w->pad : 0));
 }
 
 /* ---- scores ---- */
@@ -223,8 +265,8 @@ static void path_block(const Work *w, Block *b, int32_t kv, int32_t row, int32_t
  * columns (values). */
 enum { QUERIES = SUMS / 4 < 2 ? 2 : SUMS / 4 };
 
-/* s [nq, TILE] = q [nq, pad] . keys, not yet scaled. */
-INLINE void scores_as(float *s, const float *q, const Block *b, Type t, int32_t pad, int nq)
+/* s [nq, stride] = q [nq, pad] . keys, not yet scaled. */
+INLINE void scores_as(float *s, size_t stride, const float *q, const Block *b, Type t, int32_t pad, int nq)
 {
     const int each = SUMS / nq;
     for (int32_t j = 0; j < LANES; j += each) {
@@ -242,13 +284,13 @@ INLINE void scores_as(float *s, const float *q, const Block *b, Type t, int32_t 
             }
         }
         v_sums(sum, acc);
-        for (int i = 0; i < nq; i++) memcpy(s + i * TILE + j, sum + i * each, sizeof(float) * (size_t) each);
+        for (int i = 0; i < nq; i++) memcpy(s + (size_t) i * stride + j, sum + i * each, sizeof(float) * (size_t) each);
     }
 }
 
-static void scores(float *s, const float *q, const Block *b, int32_t pad, int32_t nq)
+static void scores(float *s, size_t stride, const float *q, const Block *b, int32_t pad, int32_t nq)
 {
-#define CALL(type) if (nq == QUERIES) scores_as(s, q, b, type, pad, QUERIES); else if (nq == 2) scores_as(s, q, b, type, pad, 2); else scores_as(s, q, b, type, pad, 1)
+#define CALL(type) if (nq == QUERIES) scores_as(s, stride, q, b, type, pad, QUERIES); else if (nq == 2) scores_as(s, stride, q, b, type, pad, 2); else scores_as(s, stride, q, b, type, pad, 1)
     WITH_TYPE(KV_IN_REGISTERS ? b->t : T_F32, CALL)
 #undef CALL
 }
@@ -263,58 +305,115 @@ static V finish_scores(V s, const LayerSpec *spec)
     return s;
 }
 
-/* Bits of the block's positions inside [lo, hi). */
-static uint32_t range_bits(int32_t pos0, int32_t lo, int32_t hi)
+/* Of a head in the unit of slot `slot`. */
+static const uint8_t *unit_at(const AttendJob *j, int32_t kv, int32_t slot, bool keys)
 {
-    int32_t a = lo - pos0 < 0 ? 0 : lo - pos0, b = hi - pos0 > LANES ? LANES : hi - pos0;
-    return a >= b ? 0 : ((1u << b) - 1) & ~((1u << a) - 1);
+    const size_t unit = keys ? KEY_UNIT : VALUE_UNIT;
+    return (keys ? j->layer->k : j->layer->v) + unit * ((keys ? j->k_row : j->v_row) * ((size_t) slot / unit) +
+           type_row_bytes(keys ? j->spec->k_type : j->spec->v_type, (int64_t) (j->kv0 + kv) * j->spec->head_dim));
 }
 
-/* Scores of queries [i0, i1) in block b, finished. */
-static void block_scores(Work *w, const Block *block, int32_t b, int32_t i0, int32_t i1)
+/* A job of all heads of a slot reads memory in one stream, keys and values of a tile in turn; in other jobs each unit asks for the next. */
+static bool in_one_stream(const AttendJob *j) { return j->n_kv == j->spec->kv_heads; }
+
+/* Work on the group of positions at pos0 asks for what is read after it in one stream. */
+static void find_far(Work *w, int32_t pos0, bool keys)
 {
+    const AttendJob *j = w->job;
+    const bool same = (pos0 + GROUP) % TILE != 0;
+    const int32_t pos = !same && keys ? pos0 + GROUP - TILE : pos0 + GROUP;
+    w->far = (Far) { 0 };
+    if (!in_one_stream(j) || pos + GROUP > w->shared1 || !codes_are_integers(same == keys ? j->spec->k_type : j->spec->v_type)) return;
+    w->far.at = unit_at(j, 0, pos, same == keys);
+    w->far.half = GROUP / 2 * (same == keys ? j->k_row : j->v_row);
+    w->far.pace = w->far.half / (size_t) (j->n_kv * (w->pad / CODE_COLS) * (keys ? GROUP / KEY_UNIT : 1));
+}
+
+/* s [query, stride] = scores of queries [i0, i1) of a key/value head with the unit of slot `slot`, not yet scaled. */
+static void unit_scores(Work *w, float *s, size_t stride, int32_t slot, int32_t kv, int32_t i0, int32_t i1)
+{
+    const AttendJob *j = w->job;
+    IntKeys keys;
+    const int32_t first = kv * w->n_each;
+    const uint8_t *head = unit_at(j, kv, slot, true);
+    get_keys(&keys, (uint8_t *) w->keys, head, j->spec->k_type, w->iq.blocks);
+    keys.far = &w->far;
+    if (!in_one_stream(j)) {
+        keys.next = head + KEY_UNIT * j->k_row;
+        keys.next_bytes = unit_head(j->spec->k_type, KEY_UNIT, w->iq.blocks).bytes;
+    }
+    int_scores(s + (size_t) first * stride, stride, &keys, &w->iq, kv, i0 - first, i1 - first);
+}
+
+static void block_scores(Work *w, float *s, size_t stride, Block *b, int32_t i0, int32_t i1)
+{
+    widen_block(w, b);
     for (int32_t i = i0, nq; i < i1; i += nq) {
         nq = together(i1 - i);
-        float *s = w->s + i * TILE + b * LANES;
-        scores(s, w->q + i * w->pad, block, w->pad, nq);
-        for (int32_t k = 0; k < nq; k++) v_store(s + k * TILE, finish_scores(v_load(s + k * TILE), w->job->spec));
+        scores(s + (size_t) i * stride, stride, w->q + i * w->pad, b, w->pad, nq);
     }
+}
+
+/* All queries with all pending rows. */
+static void pending_scores(Work *w)
+{
+    const AttendJob *j = w->job;
+    const int32_t slot0 = j->layer->ring ? j->layer->ring : j->slice->base, end = slot0 + j->slice->n;
+    Block block;
+    w->tree0 = w->ints ? slot0 / KEY_UNIT * KEY_UNIT : slot0;
+    w->far = (Far) { 0 };
+    if (w->ints) scores_open(&w->iq);
+    for (int32_t kv = 0; kv < j->n_kv; kv++)
+        for (int32_t slot = w->tree0; slot < end; slot += LANES) {
+            const int32_t i0 = kv * w->n_each;
+            float *s = w->tree_s + slot - w->tree0;
+            if (w->ints) {
+                unit_scores(w, s, TREE_SLOTS, slot, kv, i0, i0 + w->n_each);
+                continue;
+            }
+            slots_block(w, &block, head_at(j, kv, slot, true), end - slot < LANES ? end - slot : LANES, true);
+            block_scores(w, s, TREE_SLOTS, &block, i0, i0 + w->n_each);
+        }
+    if (w->ints) tiles_close();
 }
 
 static void tile_scores(Work *w, int32_t tile0, int32_t b0, int32_t b1)
 {
     const AttendJob *j = w->job;
     Block block;
+    w->far = (Far) { 0 };
+    if (w->ints) scores_open(&w->iq);
     for (int32_t b = b0; b < b1; b++) {
-        int32_t pos0 = tile0 + b * LANES;
         for (int32_t kv = 0; kv < j->n_kv; kv++) {
+            int32_t pos0 = tile0 + b * LANES;
             int32_t i0 = kv * w->n_each, i1 = i0 + w->n_each;
-            block.there = 0;
-            if (pos0 < w->shared1) shared_block(w, &block, kv, pos0, true);
+            block.there = w->ints ? range_bits(pos0, w->shared0, w->shared1) : 0;
+            if (w->ints && kv == 0 && pos0 % GROUP == 0) find_far(w, pos0, true);
+            if (!w->ints && pos0 < w->shared1) shared_block(w, &block, kv, pos0, true);
             /* Rows are in the order of their positions in a chain, so those that see nothing of the block are at the ends. */
             int32_t first = i1, last = i0;
-            for (int32_t i = i0; i < i1; i++) {
-                int32_t row = row_of(w, i);
+            for (int32_t row = 0, i = i0; row < j->n_rows; row++) {
                 uint32_t sees = block.there & range_bits(pos0, w->lo[row], w->hi[row]);
-                w->seen[i * TILE_BLOCKS + b] = (uint16_t) sees;
-                if (!sees) continue;
-                if (i < first) first = i;
-                last = i + 1;
+                if (sees && i < first) first = i;
+                for (int32_t h = 0; h < j->n_heads; h++, i++) w->seen[i * TILE_BLOCKS + b] = (uint16_t) sees;
+                if (sees) last = i;
             }
-            if (first < last) block_scores(w, &block, b, first, last);
+            if (first < last && w->ints) unit_scores(w, w->s + b * LANES, TILE, pos0, kv, first, last);
+            else if (first < last) block_scores(w, w->s + b * LANES, TILE, &block, first, last);
         }
     }
+    if (w->ints) tiles_close();
     if (!w->tree) return;
     for (int32_t kv = 0; kv < j->n_kv; kv++)
         for (int32_t row = 0; row < j->n_rows; row++)
             for (int32_t b = b0; b < b1; b++) {
-                path_block(w, &block, kv, row, tile0 + b * LANES, true);
-                for (int32_t i = kv * w->n_each + row * j->n_heads, end = i + j->n_heads; block.there && i < end; i++) {
-                    float s[LANES], *to = w->s + i * TILE + b * LANES;
-                    scores(s, w->q + i * w->pad, &block, w->pad, 1);
-                    v_store(to, v_pick(block.there, finish_scores(v_load(s), j->spec), v_load(to)));
-                    w->seen[i * TILE_BLOCKS + b] |= (uint16_t) block.there;
+                int32_t pos0 = tile0 + b * LANES, i0 = kv * w->n_each + row * j->n_heads;
+                uint32_t bits = path_bits(w, row, pos0);
+                for (uint32_t rest = bits; rest; rest &= rest - 1) {
+                    int32_t p = __builtin_ctz(rest), from = path_row(w, row, pos0 + p) + (j->layer->ring ? j->layer->ring : j->slice->base) - w->tree0;
+                    for (int32_t i = i0; i < i0 + j->n_heads; i++) w->s[i * TILE + b * LANES + p] = w->tree_s[i * TREE_SLOTS + from];
                 }
+                for (int32_t i = i0; bits && i < i0 + j->n_heads; i++) w->seen[i * TILE_BLOCKS + b] |= (uint16_t) bits;
             }
 }
 
@@ -337,7 +436,7 @@ static void tile_weights(Work *w, int32_t i, int32_t b0, int32_t b1)
     uint32_t any = 0;
     for (int32_t b = b0; b < b1; b++) {
         if (!seen[b]) continue;
-        V x = v_pick(seen[b], v_load(s + b * LANES), nothing);
+        V x = v_pick(seen[b], finish_scores(v_load(s + b * LANES), w->job->spec), nothing);
         v_store(s + b * LANES, x);
         seen[b] = (uint16_t) v_ne(x, nothing);
         any |= seen[b];
@@ -394,15 +493,116 @@ static void mix(float *o, const float *p, const Block *b, int32_t pad, uint32_t 
 #undef CALL
 }
 
+/* The weights of query i for the group's blocks [b0, b1) of a tile, by lanes: 0 where it sees nothing, those of its path at the pending rows. */
+static void weights_by_lane(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
+{
+    const float *s = w->s + i * TILE;
+    const uint16_t *seen = w->seen + i * TILE_BLOCKS;
+    float *to = w->by_lane + i * ALL_LANES;
+    memset(to, 0, (size_t) w->values->lanes * sizeof *to);
+    w->any[i] = false;
+    for (int32_t b = b0; b < b1; b++) {
+        if (!seen[b]) continue;
+        w->any[i] = true;
+        v_store(to + b * LANES % GROUP, v_load(s + b * LANES));
+    }
+    const int32_t row = row_of(w, i);
+    for (int32_t b = b0; b < b1 && w->values->lanes > GROUP; b++)
+        for (uint32_t rest = path_bits(w, row, tile0 + b * LANES); rest; rest &= rest - 1) {
+            int32_t p = b * LANES + __builtin_ctz(rest);
+            to[GROUP + w->job->slice->base % VALUE_UNIT + path_row(w, row, tile0 + p)] = to[p % GROUP];
+            to[p % GROUP] = 0;
+        }
+    order_lanes(to, w->values->lanes);
+}
+
+/* Where the values of each lane lie; those that no query sees may be anywhere. */
+static void find_lanes(Work *w, int32_t kv, int32_t pos0)
+{
+    const AttendJob *j = w->job;
+    IntValues *v = w->values;
+    const int32_t last = (j->slice->base + j->slice->n - 1) / VALUE_UNIT, tree = j->slice->base / VALUE_UNIT;
+    const uint8_t *first = unit_at(j, kv, 0, false);
+    const size_t step = VALUE_UNIT * j->v_row;
+    for (int32_t u = 0; u < v->lanes / VALUE_UNIT; u++) {
+        const int32_t unit = u < GROUP / VALUE_UNIT ? pos0 / VALUE_UNIT + u : tree + u - GROUP / VALUE_UNIT;
+        v->at[u] = first + step * (size_t) (unit < last ? unit : last);
+    }
+    v->next = !in_one_stream(j) && pos0 + 2 * GROUP <= w->shared1 ? GROUP * j->v_row : 0;
+}
+
+/* Rounds the weights of n queries from i on, for run r. */
+static void round_run(Work *w, int32_t r, int32_t i, int32_t n)
+{
+    for (int32_t k = 0; k < n; k += 4) {
+        const float *s[4];
+        for (int32_t m = 0; m < 4; m++) s[m] = w->by_lane + (k + m < n ? i + k + m : i + n - 1) * ALL_LANES;
+        round_weights(w->values, r, k, s);
+    }
+}
+
+/* The values of a head: runs of queries, block after block. While one is rounded the one before is multiplied, and the one before that added, so
+ * that processors have work beside what they wait for. */
+static void head_values(Work *w, int32_t kv)
+{
+    IntValues *v = w->values;
+    const int32_t first = kv * w->n_each, each = (w->n_each + v->together - 1) / v->together, runs = v->blocks * each;
+    for (int32_t r = 0; r < runs + 2; r++) {
+        if (r < runs) {
+            const int32_t c = r / each, i = r % each * v->together;
+            if (i == 0) get_block(v, c, c & 1);
+            round_run(w, r, first + i, w->n_each - i < v->together ? w->n_each - i : v->together);
+        }
+        if (r >= 2) finish_products(v, r - 2);
+        if (r > 0 && r <= runs) multiply(v, r - 1, (r - 1) / each & 1);
+        if (r < 2) continue;
+        const int32_t c = (r - 2) / each, i = (r - 2) % each * v->together;
+        const Products p = { w->o + (first + i) * w->pad + c * CODE_COLS, w->pad, w->any + first + i, w->n_each - i < v->together ? w->n_each - i : v->together };
+        add_products(v, r - 2, &p);
+    }
+}
+
+/* Weights times values with integer codes: blocks [b0, b1) of a tile, which lie in one group. */
+static void group_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
+{
+    const AttendJob *j = w->job;
+    const int32_t pos0 = tile0 + b0 * LANES / GROUP * GROUP;
+    IntValues *v = w->values;
+    v->lanes = GROUP;
+    if (w->tree && pos0 + GROUP > j->slice->base) v->lanes += (j->slice->base % VALUE_UNIT + j->slice->n + STEP - 1) / STEP * STEP;
+    for (int32_t i = 0; i < w->n; i++) weights_by_lane(w, i, tile0, b0, b1);
+    find_far(w, pos0, false);
+    for (int32_t kv = 0; kv < j->n_kv; kv++) {
+        find_lanes(w, kv, pos0);
+        head_values(w, kv);
+    }
+}
+
+/* One group after the other. */
+static void integer_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
+{
+    enum { EACH = GROUP / LANES };
+    values_open(w->values, w->job->spec->v_type, w->job->spec->head_dim, w->n_each);
+    w->values->far = &w->far;
+    for (int32_t b = b0; b < b1; b = b / EACH * EACH + EACH) group_values(w, tile0, b, b1 < b / EACH * EACH + EACH ? b1 : b / EACH * EACH + EACH);
+    tiles_close();
+}
+
 static void tile_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
 {
     const AttendJob *j = w->job;
     Block block;
-    for (int32_t b = b0; b < b1; b++) {
-        int32_t pos0 = tile0 + b * LANES;
-        if (pos0 >= w->shared1) break;
-        for (int32_t kv = 0; kv < j->n_kv; kv++) {
+    if (w->values) {
+        integer_values(w, tile0, b0, b1);
+        return;
+    }
+    for (int32_t kv = 0; kv < j->n_kv; kv++) {
+        for (int32_t b = b0; b < b1; b++) {
+            int32_t pos0 = tile0 + b * LANES;
+            if (pos0 >= w->shared1) break;
             shared_block(w, &block, kv, pos0, false);
+            
+            widen_block(w, &block);
             for (int32_t i = kv * w->n_each, end = i + w->n_each, nq; i < end; i += nq) {
                 uint32_t bits = w->seen[i * TILE_BLOCKS + b] & block.there;
                 nq = together(end - i);
@@ -417,7 +617,7 @@ static void tile_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
     for (int32_t kv = 0; kv < j->n_kv; kv++)
         for (int32_t row = 0; row < j->n_rows; row++)
             for (int32_t b = b0; b < b1; b++) {
-                path_block(w, &block, kv, row, tile0 + b * LANES, false);
+                path_block(w, &block, kv, row, tile0 + b * LANES);
                 for (int32_t i = kv * w->n_each + row * j->n_heads, end = i + j->n_heads; block.there && i < end; i++) {
                     uint32_t bits = w->seen[i * TILE_BLOCKS + b] & block.there;
                     mix(w->o + i * w->pad, w->s + i * TILE + b * LANES, &block, w->pad, bits, 1);
@@ -509,19 +709,24 @@ static void prepare(Work *w)
         w->lo[r] = spec->window && pos - spec->window >= 0 ? pos - spec->window + 1 : 0;
         w->hi[r] = w->tree ? s->base : s->kind == SLICE_BLOCK && !spec->causal ? s->base + s->n : pos + 1;
     }
+    if (w->ints) memset(w->iq.scale, 0, w->iq_bytes);
     for (int32_t i = 0; i < w->n; i++) {
         int32_t row = j->row0 + row_of(w, i), head = (j->kv0 + i / w->n_each) * group + j->head0 + i % j->n_heads;
+        const float *from = j->q + (size_t) (s->row0 + row) * width + (size_t) head * (size_t) spec->head_dim;
+        if (w->ints) {
+            put_queries(&w->iq, i / w->n_each, i % w->n_each, from);
+            continue;
+        }
         float *q = w->q + i * w->pad;
-        memcpy(q, j->q + (size_t) (s->row0 + row) * width + (size_t) head * (size_t) spec->head_dim, sizeof(float) * (size_t) spec->head_dim);
+        memcpy(q, from, sizeof(float) * (size_t) spec->head_dim);
         for (int32_t c = spec->head_dim; c < w->pad; c++) q[c] = 0;
         if (kv_turned(spec->k_type)) quant_rotate(q, spec->head_dim);
     }
-    if (!w->tree) return;
+    if (!w->tree || w->values) return;
     int32_t slot0 = j->layer->ring ? j->layer->ring : s->base;
     for (int32_t kv = 0; kv < j->n_kv; kv++)
         for (int32_t row = 0; row < s->n; row++) {
             size_t at = ((size_t) kv * (size_t) s->n + (size_t) row) * (size_t) w->pad;
-            widen(w->tree_k + at, spec->k_type, head_at(j, kv, slot0 + row, true), spec->head_dim, w->pad);
             widen(w->tree_v + at, spec->v_type, head_at(j, kv, slot0 + row, false), spec->head_dim, w->pad);
         }
 }
@@ -542,6 +747,7 @@ static void span_of(int32_t *lo, int32_t *end, const Work *w)
 static void one_split(Work *w, int32_t split, int32_t lo, int32_t end)
 {
     split_start(w);
+    if (w->tree && end > w->job->slice->base && end > split && w->job->slice->base < split + SPLIT) pending_scores(w);
     for (int32_t tile = split > lo ? split : lo / TILE * TILE; tile < end && tile < split + SPLIT; tile += TILE) {
         int32_t b0 = lo > tile ? (lo - tile) / LANES : 0, b1 = end - tile < TILE ? (end - tile + LANES - 1) / LANES : TILE_BLOCKS;
         tile_scores(w, tile, b0, b1);

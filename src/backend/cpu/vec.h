@@ -13,6 +13,11 @@
 #error "vec.h is for simd_*.c files, which are compiled with LEVEL"
 #endif
 
+/* What is not the product is at level amx that of avx512, and tiles besides. */
+#ifdef LEVEL_IS_amx
+#define LEVEL_IS_avx512
+#endif
+
 enum { LANES = 16 };
 
 /* v_max(a, b) is a > b ? a : b and v_min(a, b) is a < b ? a : b: a NaN in b comes through, one in a does not.

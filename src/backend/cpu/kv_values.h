@@ -1,0 +1,359 @@
+/* kv_values.h - softmax weights times stored values with integer codes, by integers.
+ * A query's weights of a group of 128 positions, counted from 0, are rounded for each block of 32 columns, together with the blocks' scales d:
+ *
+ *     u = w * d;   a = largest |u| of the group;   i = rint(u * (32639 / a));   o = fma(a * (1 / 32639), (float) sum of i * code, o)
+ *     and with a minimum besides   v = w * m;   b = largest |v|;   j = rint(v * (2^21 / b));   o = o + b * 2^-21 * (float) sum of j
+ *
+ * Each sum is exact, so positions may come in any order: those of a group are lanes 0 to 127, the slots of a tree's pending rows lanes 128 and
+ * on, wherever in its path a row has them. A lane that a query does not see has weight 0.
+ *
+ *     lane    0 ............... 127 | 128 ......... 255      four to a unit of values, in steps of 64
+ *             positions of a group  | pending rows
+ */
+#ifndef RATOON_BACKEND_CPU_KV_VALUES_H
+#define RATOON_BACKEND_CPU_KV_VALUES_H
+
+#include <math.h>
+
+#include "backend/cpu/kv_codes.h"
+
+enum { GROUP = 128, STEP = 64, ALL_LANES = GROUP + 2 * STEP, ALL_UNITS = ALL_LANES / VALUE_UNIT, SUM_MOST = 1 << 21 };
+enum { BLOCK_LINES = CODE_COLS * VALUE_UNIT / LINE, BLOCK_BYTES = BLOCK_LINES * LINE };        /* of a unit's block, unpacked */
+enum { RUNS = 4 };                                 /* in work at once: one is rounded, one multiplied, one added */
+
+typedef struct {
+    Type     t;
+    int32_t  blocks, together;                     /* together: queries that are multiplied at once */
+    int32_t  lanes;                                /* in use: GROUP, and with pending rows as many steps as they take */
+    UnitHead head;
+    _Alignas(64) const uint8_t *at[ALL_UNITS];     /* a head's part of each unit; where none is, of any that can be read */
+    uint16_t bad[ALL_LANES / LANES];               /* bits: lanes that have a scale or minimum which is no number; it counts as 0 */
+    bool     any_bad;
+    Far     *far;
+    size_t   next;                                 /* what is asked for besides: the same of each unit so much farther; 0: nothing */
+    Lines    lines[2];                             /* of a block, for the run that is multiplied and the one that is rounded */
+    const uint8_t *room_at[2][ALL_UNITS];
+    _Alignas(64) float d[ALL_LANES], m[ALL_LANES]; /* in the order of lane_place */
+    _Alignas(64) uint8_t room[2][ALL_UNITS * BLOCK_BYTES];         /* unpacked blocks */
+    _Alignas(64) uint8_t weights[2][16 * ALL_LANES * 2];           /* rounded, of `together` queries: [query][high bytes][low bytes], or words */
+#if BY_TILES
+    _Alignas(64) int32_t tiles[2][BLOCK_LINES][LANES * LANES];     /* [eight queries][line] as tiles bring them */
+#endif
+    _Alignas(64) float products[RUNS][16][CODE_COLS];
+    float    scale[RUNS][16], least[RUNS][16];     /* a / 32639, and what minima add */
+    int32_t  sum[RUNS][16];                        /* of i */
+} IntValues;
+
+static void values_open(IntValues *v, Type t, int32_t head_dim, int32_t n_queries)
+{
+    v->t = t;
+    v->blocks = head_dim / CODE_COLS;
+    v->together = together_of(n_queries);
+    v->head = unit_head(t, VALUE_UNIT, v->blocks);
+    for (int k = 0; k < 2; k++) for (int32_t i = 0; i < ALL_UNITS; i++) v->room_at[k][i] = v->room[k] + i * BLOCK_BYTES;
+#if BY_TILES
+    /* Tiles 0 and 1 are weights of eight queries each, 2 and 3 codes, 4 to 7 sums. */
+    const uint8_t n = v->together == 4 ? 8 : 16;
+    tiles_open((const uint8_t[8]) { n, n, 16, 16, n, n, n, n }, (const uint8_t[8]) { 64, 64, 64, 64, 64, 64, 64, 64 });
+#endif
+}
+
+/* Where weights and scales of a lane stand. Bytes of four lanes come out of four vectors of words most cheaply if each has one lane of every
+ * four. */
+static inline int32_t lane_place(int32_t lane)
+{
+#if defined(LEVEL_IS_avx512)
+    return lane / STEP * STEP + lane % 4 * LANES + lane % STEP / 4;
+#else
+    return lane;
+#endif
+}
+
+/* Brings weights by lane into that order. */
+static inline void order_lanes(float *w, int32_t lanes)
+{
+#if defined(LEVEL_IS_avx512)
+    const __m512i line = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29), two = _mm512_set1_epi32(2);
+    for (; lanes > 0; lanes -= STEP, w += STEP) {
+        __m512 x[4], y[4];
+        UNROLLED for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_ps(w + LANES * i);
+        UNROLLED for (int i = 0; i < 4; i++) y[i] = _mm512_permutex2var_ps(x[i & 2], _mm512_add_epi32(line, i & 1 ? two : _mm512_setzero_si512()), x[(i & 2) + 1]);
+        _mm512_storeu_ps(w, _mm512_shuffle_f32x4(y[0], y[2], 0x44));
+        _mm512_storeu_ps(w + LANES, _mm512_shuffle_f32x4(y[0], y[2], 0xee));
+        _mm512_storeu_ps(w + 2 * LANES, _mm512_shuffle_f32x4(y[1], y[3], 0x44));
+        _mm512_storeu_ps(w + 3 * LANES, _mm512_shuffle_f32x4(y[1], y[3], 0xee));
+    }
+#else
+    (void) w, (void) lanes;
+#endif
+}
+
+/* ---- blocks ---- */
+
+/* Halves of all units at `from`, as floats. */
+INLINE void get_halves(float *y, const IntValues *v, size_t from)
+{
+#if defined(LEVEL_IS_avx512)
+    const __m512i line = _mm512_setr_epi64(0x000c000800040000, 0x001c001800140010, 0x002c002800240020, 0x003c003800340030,
+                                           0x000d000900050001, 0x001d001900150011, 0x002d002900250021, 0x003d003900350031), two = _mm512_set1_epi16(2);
+    for (int32_t l = 0; l < v->lanes; l += STEP) {
+        uint64_t four[LANES];
+        UNROLLED for (int i = 0; i < LANES; i++) memcpy(&four[i], v->at[l / VALUE_UNIT + i] + from, sizeof four[i]);
+        const __m512i a = _mm512_loadu_si512((const void *) four), b = _mm512_loadu_si512((const void *) (four + 8));
+        UNROLLED for (int i = 0; i < 2; i++) {
+            const __m512i x = _mm512_permutex2var_epi16(a, i ? _mm512_add_epi16(line, two) : line, b);
+            _mm512_store_ps(y + l + 2 * i * LANES, _mm512_cvtph_ps(_mm512_castsi512_si256(x)));
+            _mm512_store_ps(y + l + (2 * i + 1) * LANES, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)));
+        }
+    }
+#else
+    for (int32_t l = 0; l < v->lanes; l += VALUE_UNIT)
+        for (int i = 0; i < VALUE_UNIT; i++) {
+            uint16_t half;
+            memcpy(&half, v->at[l / VALUE_UNIT] + from + 2 * i, sizeof half);
+            y[l + i] = half_table[half];
+        }
+#endif
+}
+
+/* Makes the lines, scales and minima of block c ready. */
+static void get_block(IntValues *v, int32_t c, int k)
+{
+    const size_t codes = v->head.codes + v->head.block * (size_t) c;
+    next_piece(v->far);
+    if (v->next)
+        for (int32_t u = 0; u < GROUP / VALUE_UNIT; u++)
+            for (size_t at = 0; at < v->head.block; at += LINE) __builtin_prefetch((const void *) ((uintptr_t) v->at[u] + v->next + codes + at));
+    if (v->t == T_Q8_0) {
+        v->lines[k] = (Lines) { .at = v->at, .offset = codes, .far = v->far };
+    } else {
+        const size_t fifth = v->head.fifth + 8 * BLOCK_LINES * (size_t) c;
+        for (int32_t u = 0; u < v->lanes / VALUE_UNIT; u++) unpack_as(v->room[k] + u * BLOCK_BYTES, v->at[u] + codes, v->at[u] + fifth, v->t, BLOCK_LINES);
+        v->lines[k] = (Lines) { .at = v->room_at[k], .far = v->far };
+    }
+    const V none = v_set(0);
+    const bool minimum = codes_have_minimum(v->t);
+    V odd = none;
+    get_halves(v->d, v, 2 * VALUE_UNIT * (size_t) c);
+    if (minimum) get_halves(v->m, v, v->head.minima + 2 * VALUE_UNIT * (size_t) c);
+    for (int32_t l = 0; l < v->lanes; l += LANES) {
+        odd = v_fma(v_load(v->d + l), none, odd);
+        if (minimum) odd = v_fma(v_load(v->m + l), none, odd);
+    }
+    v->any_bad = v_ne(odd, none) != 0;             /* infinity and NaN times 0 */
+    if (!v->any_bad) return;
+    for (int32_t l = 0; l < v->lanes; l += LANES) {
+        const V d = v_load(v->d + l), m = minimum ? v_load(v->m + l) : none;
+        const uint32_t bad = v_ne(v_sub(d, d), none) | v_ne(v_sub(m, m), none);
+        v->bad[l / LANES] = (uint16_t) bad;
+        v_store(v->d + l, v_pick(bad, none, d));
+        if (minimum) v_store(v->m + l, v_pick(bad, none, m));
+    }
+}
+
+/* ---- weights ---- */
+
+/* rint(w * d * up) of a query's lanes to `to`; returns their sum where products ask for it. */
+#if defined(LEVEL_IS_avx512)
+
+INLINE int32_t put_weights(uint8_t *to, IntValues *v, const float *w, float up)
+{
+    const __m512i words = _mm512_set1_epi32(0xffff), bytes = _mm512_set1_epi32(0x00ff00ff), half = _mm512_set1_epi8(-128);
+    const __m512 by = _mm512_set1_ps(up), magic = _mm512_set1_ps(0x1.8p23f + 128);
+    __m512i sum = _mm512_setzero_si512();
+    for (int32_t g = 0; g < v->lanes; g += STEP) {
+        static const int lane[4] = { 0, 2, 1, 3 };
+        __m512i x[4];
+        ask_far(v->far);
+        UNROLLED for (int k = 0; k < 4; k++) {
+            const int at = g + LANES * lane[k];
+            x[k] = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_mul_ps(_mm512_loadu_ps(w + at), _mm512_load_ps(v->d + at)), by, magic));
+        }
+        if (NEEDS_WHOLE) sum = _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_add_epi32(x[0], x[1]), _mm512_add_epi32(x[2], x[3])));
+        /* The select takes low from the first and high from the second. */
+        __m512i a = _mm512_ternarylogic_epi32(words, x[0], _mm512_slli_epi32(x[1], 16), 0xca), b = _mm512_ternarylogic_epi32(words, x[2], _mm512_slli_epi32(x[3], 16), 0xca);
+        __m512i high = _mm512_ternarylogic_epi32(bytes, _mm512_srli_epi16(a, 8), b, 0xca), low = _mm512_ternarylogic_epi32(bytes, a, _mm512_slli_epi16(b, 8), 0xca);
+        _mm512_store_si512((void *) (to + g), high);
+        _mm512_store_si512((void *) (to + ALL_LANES + g), _mm512_xor_si512(low, half));
+    }
+    return NEEDS_WHOLE ? _mm512_reduce_add_epi32(_mm512_sub_epi32(sum, _mm512_set1_epi32((int32_t) ((uint32_t) (v->lanes / LANES) * 0x4b400080u)))) : 0;
+}
+
+#else
+
+INLINE int32_t put_weights(uint8_t *to, IntValues *v, const float *w, float up)
+{
+    const V by = v_set(up), magic = v_set(0x1.8p23f + (BYTE_NUMBERS ? 128 : 0));
+    for (int32_t l = 0; l < v->lanes; l += LANES) {
+        const V t = v_fma(v_mul(v_load(w + l), v_load(v->d + l)), by, magic);
+#if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
+        const __m256i a = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(t.a), 16), 16), b = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(t.b), 16), 16);
+        _mm256_storeu_si256((__m256i *) (void *) (to + 2 * l), _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+#elif defined(LEVEL_IS_neon) || defined(LEVEL_IS_i8mm)
+        const uint16x8_t a = vcombine_u16(vmovn_u32(vreinterpretq_u32_f32(t.a)), vmovn_u32(vreinterpretq_u32_f32(t.b)));
+        const uint16x8_t b = vcombine_u16(vmovn_u32(vreinterpretq_u32_f32(t.c)), vmovn_u32(vreinterpretq_u32_f32(t.d)));
+        vst1q_u8(to + l, vcombine_u8(vshrn_n_u16(a, 8), vshrn_n_u16(b, 8)));
+        vst1q_u8(to + ALL_LANES + l, veorq_u8(vcombine_u8(vmovn_u16(a), vmovn_u16(b)), vdupq_n_u8(128)));
+#else
+        uint32_t x[LANES];
+        uint16_t y[LANES];
+        memcpy(x, &t, sizeof x);
+        for (int k = 0; k < LANES; k++) y[k] = (uint16_t) x[k];
+        memcpy(to + 2 * l, y, sizeof y);
+#endif
+    }
+    return 0;
+}
+
+#endif
+
+/* sum of rint(w * m * up) */
+INLINE int32_t sum_minima(const IntValues *v, const float *w, float up)
+{
+    const V magic = v_set(0x1.8p23f), by = v_set(up);
+    uint32_t sum = 0;
+    for (int32_t l = 0; l < v->lanes; l += LANES) {
+        uint32_t x[LANES];
+        V t = v_fma(v_mul(v_load(w + l), v_load(v->m + l)), by, magic);
+        memcpy(x, &t, sizeof x);
+        for (int k = 0; k < LANES; k++) sum += x[k] - 0x4b400000u;
+    }
+    return (int32_t) sum;
+}
+
+/* The largest lane of each. */
+INLINE void v_tops(float top[4], const V t[4])
+{
+#if defined(LEVEL_IS_avx512)
+    const V a = _mm512_max_ps(_mm512_shuffle_f32x4(t[0], t[1], 0x44), _mm512_shuffle_f32x4(t[0], t[1], 0xee));
+    const V b = _mm512_max_ps(_mm512_shuffle_f32x4(t[2], t[3], 0x44), _mm512_shuffle_f32x4(t[2], t[3], 0xee));
+    V c = _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    c = _mm512_max_ps(c, _mm512_permute_ps(c, 0x4e));
+    c = _mm512_max_ps(c, _mm512_permute_ps(c, 0xb1));
+    _mm_storeu_ps(top, _mm512_castps512_ps128(_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), c)));
+#else
+    for (int i = 0; i < 4; i++) top[i] = v_top(t[i]);
+#endif
+}
+
+/* Largest products of the lanes of four queries. */
+INLINE void largest(float top[4], IntValues *v, const float *const w[4], const float *d)
+{
+    V t[4];
+    UNROLLED for (int i = 0; i < 4; i++) t[i] = v_set(0);
+    for (int32_t l = 0; l < v->lanes; l += LANES) {
+        ask_far(v->far);
+        V x = v_load(d + l), s = v_max(x, v_sub(v_set(0), x));
+        UNROLLED for (int i = 0; i < 4; i++) t[i] = v_max(t[i], v_mul(v_load(w[i] + l), s));
+    }
+    v_tops(top, t);
+}
+
+/* A weight other than 0 met a scale that is no number. */
+static bool meets_bad(const IntValues *v, const float *w)
+{
+    for (int32_t l = 0; l < v->lanes; l++)
+        if (v->bad[l / LANES] >> l % LANES & 1 && w[l] != 0) return true;
+    return false;
+}
+
+/* Queries [i, i + 4) of run r, with the scales that are ready. */
+static void round_weights(IntValues *v, int32_t r, int32_t i, const float *const w[4])
+{
+    const float tiny = 0x1p-100f;
+    float a[4], b[4] = { 0 };
+    const int32_t run = r % RUNS;
+    largest(a, v, w, v->d);
+    if (codes_have_minimum(v->t)) largest(b, v, w, v->m);
+    for (int k = 0; k < 4; k++) {
+        v->sum[run][i + k] = put_weights(v->weights[r % 2] + (i + k) * 2 * ALL_LANES, v, w[k], a[k] < tiny ? 0 : (float) KV_MOST / a[k]);
+        v->scale[run][i + k] = a[k] < tiny ? 0 : a[k] < INFINITY && !(v->any_bad && meets_bad(v, w[k])) ? a[k] * (1 / (float) KV_MOST) : NAN;
+        v->least[run][i + k] = b[k] < tiny ? 0 : b[k] * (1 / (float) SUM_MOST) * (float) sum_minima(v, w[k], (float) SUM_MOST / b[k]);
+    }
+}
+
+/* ---- products ---- */
+
+/* What run r multiplies is in products once finish_products has been called; k: whose lines. */
+#if BY_TILES
+
+static void multiply(IntValues *v, int32_t r, int k)
+{
+    const Lines *l = &v->lines[k];
+    MEMORY_IS();
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int32_t g = 0; g < v->lanes; g += STEP) {
+        const uint8_t *const *at = l->at + g / VALUE_UNIT, *from = at[0] + l->offset, *w = v->weights[r % 2] + g;
+        size_t step = (size_t) (at[1] - at[0]);
+        _Alignas(64) uint8_t room[LANES * BLOCK_BYTES];
+        if (at[LANES - 1] != at[0] + step * (LANES - 1)) {        /* the last units are not side by side */
+            for (int32_t u = 0; u < LANES; u++) memcpy(room + u * BLOCK_BYTES, at[u] + l->offset, BLOCK_BYTES);
+            from = room, step = BLOCK_BYTES;
+            MEMORY_IS();
+        }
+        _tile_loadd(0, w, ALL_LANES);
+        _tile_loadd(2, from, step);
+        _tile_dpbssd(4, 0, 2);
+        for (int i = 0; i < 5; i++) ask_far(v->far);
+        _tile_loadd(3, from + LINE, step);
+        _tile_dpbssd(5, 0, 3);
+        for (int i = 0; i < 5; i++) ask_far(v->far);
+        if (v->together == 16) {
+            _tile_loadd(1, w + 16 * ALL_LANES, ALL_LANES);
+            _tile_dpbssd(6, 1, 2);
+            _tile_dpbssd(7, 1, 3);
+        }
+    }
+}
+
+static void finish_products(IntValues *v, int32_t r)
+{
+    const int32_t run = r % RUNS;
+    MEMORY_IS();
+    _tile_stored(4, v->tiles[0][0], 64);
+    _tile_stored(5, v->tiles[0][1], 64);
+    if (v->together == 16) {
+        _tile_stored(6, v->tiles[1][0], 64);
+        _tile_stored(7, v->tiles[1][1], 64);
+    }
+    MEMORY_IS();
+    for (int32_t i = 0; i < v->together; i++)
+        for (int h = 0; h < BLOCK_LINES; h++) v_store(v->products[run][i] + h * LANES, tile_sums(v->tiles[i / 8][h], i % 8));
+}
+
+#else
+
+static void multiply(IntValues *v, int32_t r, int k)
+{
+    const int32_t run = r % RUNS;
+    V y[BLOCK_LINES][4];
+    multiply_lines(y, BLOCK_LINES, LINE, &v->lines[k], v->lanes / VALUE_UNIT, v->weights[r % 2], 2 * ALL_LANES, ALL_LANES, v->sum[run]);
+    for (int n = 0; n < 4; n++)
+        for (int h = 0; h < BLOCK_LINES; h++) v_store(v->products[run][n] + h * LANES, y[h][n]);
+}
+
+static void finish_products(IntValues *v, int32_t r) { (void) v, (void) r; }
+
+#endif
+
+/* Where the products of a run belong: o [n, stride], 32 columns, of those that see `any`. */
+typedef struct { float *o; int32_t stride; const bool *any; int32_t n; } Products;
+
+static void add_products(const IntValues *v, int32_t r, const Products *p)
+{
+    const bool least = codes_have_minimum(v->t);
+    const int32_t run = r % RUNS;
+    for (int32_t i = 0; i < p->n; i++) {
+        if (!p->any[i]) continue;
+        for (int h = 0; h < BLOCK_LINES; h++) {
+            float *o = p->o + i * p->stride + h * LANES;
+            V x = v_fma(v_set(v->scale[run][i]), v_load(v->products[run][i] + h * LANES), v_load(o));
+            v_store(o, least ? v_add(x, v_set(v->least[run][i])) : x);
+        }
+    }
+}
+
+#endif
