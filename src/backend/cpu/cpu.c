@@ -29,7 +29,7 @@ static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
 static int32_t kv_slots(Backend *b, Type t)
 {
     (void) b;
-    return codes_are_integers(t) ? KEY_UNIT : 1;   /* units of values are shorter */
+    return kv_unit(t, true);                       /* units of values are shorter */
 }
 
 static size_t own_bytes(Backend *b)

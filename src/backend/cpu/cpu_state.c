@@ -13,27 +13,27 @@ static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv
 
 /* ---- keys and values ---- */
 
-/* One head's keys or values in a slot, type t, kv_heads heads of head_dim columns. */
+/* The keys or values of a layer: slots of type t in units, kv_heads heads of head_dim columns. */
 typedef struct { uint8_t *base; Type t; int32_t unit, kv_heads, head_dim; } Stored;
 
-static Stored stored_keys(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->k, s->k_type, KEY_UNIT, s->kv_heads, s->head_dim }; }
-static Stored stored_values(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->v, s->v_type, VALUE_UNIT, s->kv_heads, s->head_dim }; }
+static Stored stored_keys(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->k, s->k_type, kv_unit(s->k_type, true), s->kv_heads, s->head_dim }; }
+static Stored stored_values(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->v, s->v_type, kv_unit(s->v_type, false), s->kv_heads, s->head_dim }; }
 
 static uint8_t *head_of(const Stored *p, int32_t slot, int32_t head)
 {
-    const size_t bytes = type_row_bytes(p->t, p->head_dim), row = (size_t) p->kv_heads * bytes, unit = codes_are_integers(p->t) ? (size_t) p->unit : 1;
-    return p->base + row * unit * ((size_t) slot / unit) + bytes * unit * (size_t) head;
+    return p->base + unit_offset((size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim), p->kv_heads, p->unit, slot, head);
 }
 
 static void move_slot(const Stored *p, int32_t to, int32_t from)
 {
-    const int32_t blocks = p->head_dim / CODE_COLS;
-    for (int32_t head = 0; head < p->kv_heads; head++) {
-        uint8_t *y = head_of(p, to, head), *x = head_of(p, from, head);
-        const UnitHead h = unit_head(p->t, p->unit, blocks);
-        if (codes_are_integers(p->t)) unit_copy(y, to % p->unit, x, from % p->unit, &h, p->t, p->unit, blocks);
-        else memcpy(y, x, type_row_bytes(p->t, p->head_dim));
+    if (!codes_are_integers(p->t)) {
+        memcpy(head_of(p, to, 0), head_of(p, from, 0), (size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim));
+        return;
     }
+    const int32_t blocks = p->head_dim / CODE_COLS;
+    const UnitHead h = unit_head(p->t, p->unit, blocks);
+    for (int32_t head = 0; head < p->kv_heads; head++)
+        unit_copy(head_of(p, to, head), to % p->unit, head_of(p, from, head), from % p->unit, &h, p->t, p->unit, blocks);
 }
 
 static void kv_blank(Backend *b, void *host, const LayerSpec *s, bool values, int32_t from, int32_t n)

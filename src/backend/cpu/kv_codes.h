@@ -101,16 +101,16 @@ INLINE void unpack_as(uint8_t *to, const uint8_t *codes, const uint8_t *fifth, T
 
 /* ---- products ---- */
 
-/* Where lines of codes lie: line n at at[n] + offset, or, at NULL, at base + n * LINE. Each asks for something of far, which may be NULL. */
+/* Where lines of codes lie: line n at at[n] + offset, or, at NULL, at base + n * LINE. Each asks for something of far. */
 typedef struct { const uint8_t *const *at, *base; size_t offset; Far *far; } Lines;
 
 INLINE const uint8_t *line_of(const Lines *l, int32_t n)
 {
-    if (l->far) ask_far(l->far);
+    ask_far(l->far);
     return l->at ? l->at[n] + l->offset : l->base + (size_t) n * LINE;
 }
 
-/* Four numbers of line n of a query are at w + i * next, as put_number puts them: at 4 n their high bytes and at low + 4 n the low ones, or from
+/* Four numbers of line n of a query are at w + i * next, as put_query and put_weights leave them: at 4 n their high bytes and at low + 4 n the low ones, or from
  * 8 n on all as words.
  *
  *     y[i] lane j = sum over lines and k < 4 of (code 4 j + k of the line) * (number 4 line + k of query i)

@@ -24,10 +24,10 @@ enum { KV_COLS = 2 * LANES };
 /* Types whose block starts inside a head: rows of heads that they do not divide are refused when a model is opened. */
 static inline bool kv_turned(Type t) { return t == T_TQ3_0; }
 
-/* Bytes of 32 columns. */
+/* Bytes of 32 columns of a type that is read as floats. */
 static inline size_t kv_bytes(Type t)
 {
-    return t == T_F32 ? 128 : t == T_F16 || t == T_BF16 ? 64 : t == T_Q8_0 ? 34 : t == T_Q5_1 ? 24 : t == T_Q5_0 ? 22 : t == T_Q4_1 ? 20 : t == T_Q4_0 ? 18 : 14;
+    return t == T_F32 ? 128 : t == T_F16 || t == T_BF16 ? 64 : 14;
 }
 
 #if KV_IN_REGISTERS

@@ -90,14 +90,13 @@ static void put_queries(const IntQueries *q, int32_t kv, int32_t i, const float 
 
 /* ---- keys ---- */
 
-/* A head's keys in the unit where they begin at `head`; room: 512 bytes for each block. */
-static void get_keys(IntKeys *k, uint8_t *room, const uint8_t *head, Type t, int32_t blocks)
+/* A head's keys in the unit where they begin at `head`, in parts h; room: 512 bytes for each block. */
+static void get_keys(IntKeys *k, uint8_t *room, const uint8_t *head, const UnitHead *h, Type t, int32_t blocks)
 {
-    const UnitHead h = unit_head(t, KEY_UNIT, blocks);
-    *k = (IntKeys) { .scales = head, .minima = codes_have_minimum(t) ? head + h.minima : NULL, .lines = t == T_Q8_0 ? head + h.codes : room };
+    *k = (IntKeys) { .scales = head, .minima = codes_have_minimum(t) ? head + h->minima : NULL, .lines = t == T_Q8_0 ? head + h->codes : room };
     if (t == T_Q8_0) return;
     for (int32_t c = 0; c < blocks; c++) {
-        const uint8_t *codes = head + h.codes + h.block * (size_t) c, *fifth = head + h.fifth + 8 * KEY_LINES * (size_t) c;
+        const uint8_t *codes = head + h->codes + h->block * (size_t) c, *fifth = head + h->fifth + 8 * KEY_LINES * (size_t) c;
         unpack_as(room + c * KEY_LINES * LINE, codes, fifth, t, KEY_LINES);
     }
 }

@@ -21,6 +21,15 @@ static inline bool codes_are_integers(Type t) { return t == T_Q8_0 || t == T_Q5_
 static inline bool codes_have_minimum(Type t) { return t == T_Q5_1 || t == T_Q4_1; }
 static inline bool codes_have_fifth(Type t) { return t == T_Q5_1 || t == T_Q5_0; }
 
+/* Slots of a unit of keys, or of values; other types lie slot by slot. */
+static inline int32_t kv_unit(Type t, bool keys) { return !codes_are_integers(t) ? 1 : keys ? KEY_UNIT : VALUE_UNIT; }
+
+/* Where a head's part of the unit of a slot begins; rows of `heads` heads are `row` bytes. */
+static inline size_t unit_offset(size_t row, int32_t heads, int32_t slots, int32_t slot, int32_t head)
+{
+    return (size_t) slots * (row * (size_t) (slot / slots) + row / (size_t) heads * (size_t) head);
+}
+
 /* What is taken from codes of four or five bits, so that 0 stands for 0. */
 static inline int32_t code_offset(Type t) { return t == T_Q5_0 ? 16 : t == T_Q4_0 ? 8 : 0; }
 

@@ -28,6 +28,7 @@ typedef struct {
     float  *o, *O;                                 /* [n, pad]; o of this split, O of those before it */
     bool    ints;                                  /* the keys' codes are integers: */
     IntQueries iq;
+    UnitHead unit;                                 /* of a head's keys */
     size_t  iq_bytes;                              /* with what lies between its arrays */
     float  *q;                                     /* [n, pad], for other keys */
     float  *m, *l, *M, *L;                         /* [n]; l 0: nothing seen yet */
@@ -69,6 +70,7 @@ static size_t lay_out(Work *w, uint8_t *base, const AttendJob *j)
     if (w->ints) {
         int32_t together = together_of(w->n_each);
         w->iq.blocks = (int32_t) pad / CODE_COLS;
+        w->unit = unit_head(j->spec->k_type, KEY_UNIT, w->iq.blocks);
         w->iq.each = (w->n_each + together - 1) / together * together;
         size_t blocks = (size_t) j->n_kv * (size_t) w->iq.blocks * (size_t) w->iq.each;
         w->iq.scale = take(base, &at, blocks * f);
@@ -163,13 +165,15 @@ INLINE void load_ahead(V y[2], const Block *b, int32_t j, Type t, int32_t c)
     kv_load(y, t, b->at[j], c);
 }
 
-/* Where the values of a key/value head begin in a slot. */
+/* Where the keys or values of a key/value head begin in a slot, or in the unit of a slot. */
 static const uint8_t *head_at(const AttendJob *j, int32_t kv, int32_t slot, bool keys)
 {
-    Type t = keys ? j->spec->k_type : j->spec->v_type;
     const uint8_t *base = keys ? j->layer->k : j->layer->v;
-    return base + (keys ? j->k_row : j->v_row) * (size_t) slot + type_row_bytes(t, (int64_t) (j->kv0 + kv) * j->spec->head_dim);
+    return base + unit_offset(keys ? j->k_row : j->v_row, j->spec->kv_heads, kv_unit(keys ? j->spec->k_type : j->spec->v_type, keys), slot, j->kv0 + kv);
 }
+
+/* The slot of a tree's first pending row. */
+static int32_t pending_slot(const AttendJob *j) { return j->layer->ring ? j->layer->ring : j->slice->base; }
 
 /* Where a shared position lies; -1: nowhere. */
 static int32_t slot_of(const Work *w, int32_t pos)
@@ -305,14 +309,6 @@ static V finish_scores(V s, const LayerSpec *spec)
     return s;
 }
 
-/* Of a head in the unit of slot `slot`. */
-static const uint8_t *unit_at(const AttendJob *j, int32_t kv, int32_t slot, bool keys)
-{
-    const size_t unit = keys ? KEY_UNIT : VALUE_UNIT;
-    return (keys ? j->layer->k : j->layer->v) + unit * ((keys ? j->k_row : j->v_row) * ((size_t) slot / unit) +
-           type_row_bytes(keys ? j->spec->k_type : j->spec->v_type, (int64_t) (j->kv0 + kv) * j->spec->head_dim));
-}
-
 /* A job of all heads of a slot reads memory in one stream, keys and values of a tile in turn; in other jobs each unit asks for the next. */
 static bool in_one_stream(const AttendJob *j) { return j->n_kv == j->spec->kv_heads; }
 
@@ -324,7 +320,7 @@ static void find_far(Work *w, int32_t pos0, bool keys)
     const int32_t pos = !same && keys ? pos0 + GROUP - TILE : pos0 + GROUP;
     w->far = (Far) { 0 };
     if (!in_one_stream(j) || pos + GROUP > w->shared1 || !codes_are_integers(same == keys ? j->spec->k_type : j->spec->v_type)) return;
-    w->far.at = unit_at(j, 0, pos, same == keys);
+    w->far.at = head_at(j, 0, pos, same == keys);
     w->far.half = GROUP / 2 * (same == keys ? j->k_row : j->v_row);
     w->far.pace = w->far.half / (size_t) (j->n_kv * (w->pad / CODE_COLS) * (keys ? GROUP / KEY_UNIT : 1));
 }
@@ -335,12 +331,12 @@ static void unit_scores(Work *w, float *s, size_t stride, int32_t slot, int32_t 
     const AttendJob *j = w->job;
     IntKeys keys;
     const int32_t first = kv * w->n_each;
-    const uint8_t *head = unit_at(j, kv, slot, true);
-    get_keys(&keys, (uint8_t *) w->keys, head, j->spec->k_type, w->iq.blocks);
+    const uint8_t *head = head_at(j, kv, slot, true);
+    get_keys(&keys, (uint8_t *) w->keys, head, &w->unit, j->spec->k_type, w->iq.blocks);
     keys.far = &w->far;
     if (!in_one_stream(j)) {
         keys.next = head + KEY_UNIT * j->k_row;
-        keys.next_bytes = unit_head(j->spec->k_type, KEY_UNIT, w->iq.blocks).bytes;
+        keys.next_bytes = w->unit.bytes;
     }
     int_scores(s + (size_t) first * stride, stride, &keys, &w->iq, kv, i0 - first, i1 - first);
 }
@@ -358,7 +354,7 @@ static void block_scores(Work *w, float *s, size_t stride, Block *b, int32_t i0,
 static void pending_scores(Work *w)
 {
     const AttendJob *j = w->job;
-    const int32_t slot0 = j->layer->ring ? j->layer->ring : j->slice->base, end = slot0 + j->slice->n;
+    const int32_t slot0 = pending_slot(j), end = slot0 + j->slice->n;
     Block block;
     w->tree0 = w->ints ? slot0 / KEY_UNIT * KEY_UNIT : slot0;
     w->far = (Far) { 0 };
@@ -410,7 +406,7 @@ static void tile_scores(Work *w, int32_t tile0, int32_t b0, int32_t b1)
                 int32_t pos0 = tile0 + b * LANES, i0 = kv * w->n_each + row * j->n_heads;
                 uint32_t bits = path_bits(w, row, pos0);
                 for (uint32_t rest = bits; rest; rest &= rest - 1) {
-                    int32_t p = __builtin_ctz(rest), from = path_row(w, row, pos0 + p) + (j->layer->ring ? j->layer->ring : j->slice->base) - w->tree0;
+                    int32_t p = __builtin_ctz(rest), from = path_row(w, row, pos0 + p) + pending_slot(j) - w->tree0;
                     for (int32_t i = i0; i < i0 + j->n_heads; i++) w->s[i * TILE + b * LANES + p] = w->tree_s[i * TREE_SLOTS + from];
                 }
                 for (int32_t i = i0; bits && i < i0 + j->n_heads; i++) w->seen[i * TILE_BLOCKS + b] |= (uint16_t) bits;
@@ -522,7 +518,7 @@ static void find_lanes(Work *w, int32_t kv, int32_t pos0)
     const AttendJob *j = w->job;
     IntValues *v = w->values;
     const int32_t last = (j->slice->base + j->slice->n - 1) / VALUE_UNIT, tree = j->slice->base / VALUE_UNIT;
-    const uint8_t *first = unit_at(j, kv, 0, false);
+    const uint8_t *first = head_at(j, kv, 0, false);
     const size_t step = VALUE_UNIT * j->v_row;
     for (int32_t u = 0; u < v->lanes / VALUE_UNIT; u++) {
         const int32_t unit = u < GROUP / VALUE_UNIT ? pos0 / VALUE_UNIT + u : tree + u - GROUP / VALUE_UNIT;
@@ -601,7 +597,6 @@ static void tile_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
             int32_t pos0 = tile0 + b * LANES;
             if (pos0 >= w->shared1) break;
             shared_block(w, &block, kv, pos0, false);
-            
             widen_block(w, &block);
             for (int32_t i = kv * w->n_each, end = i + w->n_each, nq; i < end; i += nq) {
                 uint32_t bits = w->seen[i * TILE_BLOCKS + b] & block.there;
@@ -723,11 +718,10 @@ static void prepare(Work *w)
         if (kv_turned(spec->k_type)) quant_rotate(q, spec->head_dim);
     }
     if (!w->tree || w->values) return;
-    int32_t slot0 = j->layer->ring ? j->layer->ring : s->base;
     for (int32_t kv = 0; kv < j->n_kv; kv++)
         for (int32_t row = 0; row < s->n; row++) {
             size_t at = ((size_t) kv * (size_t) s->n + (size_t) row) * (size_t) w->pad;
-            widen(w->tree_v + at, spec->v_type, head_at(j, kv, slot0 + row, false), spec->head_dim, w->pad);
+            widen(w->tree_v + at, spec->v_type, head_at(j, kv, pending_slot(j) + row, false), spec->head_dim, w->pad);
         }
 }
 
