@@ -333,7 +333,7 @@ static void check_level(CpuLevel l, Type t, int n, int rows, int cols)
 static void test_levels(void **state)
 {
     (void)state;
-    const int large[] = {96, 127, 130};
+    const int large[] = {96, 127, 130}, gang[] = {4, 8, 16, 21, 70};
     for (int l = 1; l < LEVEL_COUNT; l++) {
         CpuLevel level = (CpuLevel)l;
         if (!level_here(level)) continue;
@@ -341,6 +341,8 @@ static void test_levels(void **state)
         for (int i = 0; i < N_TYPES; i++) {
             for (int n = 1 + i % PART; n <= 80; n += PART) check_level(level, all[i], n, between(1, 40), random_cols(all[i]));
             for (size_t j = 0; j < sizeof large / sizeof *large; j++) check_level(level, all[i], large[j], between(1, 40), random_cols(all[i]));
+            /* enough groups for several gangs, and for what is left over by them */
+            for (size_t j = 0; j < sizeof gang / sizeof *gang; j++) check_level(level, all[i], gang[j], between(90, 330), random_cols(all[i]));
             check_level(level, all[i], 5, 33, 4096);
             check_level(level, all[i], 1, 100, 2560);
             check_level(level, all[i], 1, 16, type_info(all[i])->block);

@@ -22,9 +22,9 @@
 
 #include "backend/cpu/matmul_fast.h"
 
-/* GANG: groups that take turns (see Walk). METAS: of the step under way, of the two before and of the next. JOBS: tiles under way, and those
+/* GANG: groups that take turns (see Step). METAS: of the step under way, of the two before and of the next. JOBS: tiles under way, and those
  * that wait to be added. */
-enum { TILE = 16, SUMS = TILE * GROUP, GANG = 2, METAS = 4, JOBS = 3 };
+enum { TILE = 16, SUMS = TILE * GROUP, GANG = 6, METAS = 4, JOBS = 3 };
 
 /* Unpacked weights of a step, as the tiles read them. */
 typedef struct { uint8_t plane[2][64 * LINE]; } Planes;
@@ -96,20 +96,21 @@ INLINE __m512i bits_to_4(__m512i x, const int from, const int n)
 /* The lower four bits of low, and high, which has only bits above them. */
 INLINE __m512i joined(__m512i low, __m512i high) { return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, high, 0xea); }
 
-/* Weights to be asked for while others are unpacked: of the step that comes next in this group, into the first-level cache, and of one
- * further on, into the second. Where there are none, it is the address of something that is there already. In assembly, or the compiler
- * would gather them at the start. */
-typedef struct { const uint8_t *near, *far; } Ask;
+/* Weights to be asked for while others are unpacked: a block that comes soon, into the first-level cache, and further on lines from two
+ * places in turn, into the second. The processor reads ahead of every sequence of lines that it sees asked for: of two at a time it has
+ * more on their way than of one. */
+typedef struct { const uint8_t *near, *far[2]; } Ask;
 
-INLINE void ask_for(Ask next, int32_t line, const int lines)
+/* Of both, `lines` from line `line` on. In assembly, or the compiler would gather them at the start. */
+INLINE void ask_for(const Ask *ask, const int line, const int lines)
 {
-    UNROLL for (int i = 0; i < lines; i++) {
-        __asm__ volatile("prefetcht0 %0\n\tprefetcht1 %1" :: "m"(next.near[(line + i) * LINE]), "m"(next.far[(line + i) * LINE]) : "memory");
+    UNROLL for (int i = line; i < line + lines; i++) {
+        __asm__ volatile("prefetcht0 %0\n\tprefetcht1 %1" :: "m"(ask->near[i * LINE]), "m"(ask->far[i % 2][i / 2 * LINE]) : "memory");
     }
 }
 
 /* Part i of `of` of the lines of a quarter. */
-INLINE void ask(Ask next, const int quarter, const int i, const int of, const int lines)
+INLINE void ask(const Ask *next, const int quarter, const int i, const int of, const int lines)
 {
     const int at = lines / 4 * i / of, to = lines / 4 * (i + 1) / of;
     ask_for(next, quarter * (lines / 4) + at, to - at);
@@ -118,7 +119,7 @@ INLINE void ask(Ask next, const int quarter, const int i, const int of, const in
 /* Each unpacks a quarter of a block, 16 lines of the planes; the first also what the others have no part in. */
 
 /* Q4_K, Q5_K */
-INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p, const Type t)
+INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, const Ask *next, const int p, const Type t)
 {
     const int lines = t == T_Q4_K ? 36 : 44;
     const uint8_t *sc = b + (lines - 4) * LINE;
@@ -160,7 +161,7 @@ INLINE void unpack_k45(Planes *to, Meta *meta, const uint8_t *b, Ask next, const
     }
 }
 
-INLINE void unpack_k2(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p)
+INLINE void unpack_k2(Planes *to, Meta *meta, const uint8_t *b, const Ask *next, const int p)
 {
     const __m512i low2 = _mm512_set1_epi8(3), low4 = _mm512_set1_epi8(15);
     if (p == 0) {
@@ -199,7 +200,7 @@ INLINE void wide(uint8_t *line, __m512i code, Wide s)
 }
 
 /* Q6_K, Q3_K */
-INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int quarter)
+INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, const Ask *next, const int quarter)
 {
     const __m512i sc = load(b + (48 + quarter) * LINE);
     if (quarter == 0) {
@@ -220,7 +221,7 @@ INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, Ask next, const 
     }
 }
 
-INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int p)
+INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, const Ask *next, const int p)
 {
     const __m512i low4 = _mm512_set1_epi8(15), sc = load(b + (32 + p / 2) * LINE);
     const __m512i book = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), _mm512_set1_epi8(-128));
@@ -238,7 +239,7 @@ INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, Ask next, const
     }
 }
 
-INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, Ask next, const int quarter, const Type t)
+INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, const Ask *next, const int quarter, const Type t)
 {
     if (t == T_Q4_K || t == T_Q5_K) unpack_k45(to, meta, b, next, quarter, t);
     else if (t == T_Q2_K) unpack_k2(to, meta, b, next, quarter);
@@ -387,25 +388,21 @@ typedef struct {
     Meta    meta[METAS];
 } Desk;
 
-/* The steps of a product: the blocks of a gang of groups, the groups taking turns, so that the activations of a block are
- * still in the first-level cache for the gang's other groups. */
-typedef struct { int32_t gang, group, block, blocks, end; } Walk;    /* gang: its first group; end: group1 */
+/* The steps of a product: the blocks of a gang of groups, the groups taking turns. So the activations of a block are still in the first-level
+ * cache for the gang's other groups, and while they have their turn, the processor reads on ahead in each group that it left. */
+typedef struct {
+    const uint8_t *weights;
+    int32_t        gang, group, block;             /* gang: its first group */
+} Step;
 
-INLINE Walk walk_start(const Task *k, int32_t blocks) { return (Walk){k->group0, k->group0, 0, blocks, k->group1}; }
-INLINE bool walk_on(const Walk *w) { return w->group < w->end; }
-
-INLINE Walk walk_next(Walk w)
+/* bytes: of a block; a group's blocks lie one after the other, and so do groups. */
+INLINE Step step_next(Step s, int32_t blocks, int32_t end, const int bytes)
 {
-    if (w.group + 1 < w.gang + GANG && w.group + 1 < w.end) {
-        w.group++;
-    } else if (w.block + 1 < w.blocks) {
-        w.block++;
-        w.group = w.gang;
-    } else {
-        w.block = 0;
-        w.group = w.gang += GANG;
-    }
-    return w;
+    const size_t group_bytes = (size_t)blocks * (size_t)bytes;
+    if (s.group >= end) return s;
+    if (s.group + 1 < s.gang + GANG && s.group + 1 < end) return (Step){s.weights + group_bytes, s.gang, s.group + 1, s.block};
+    const int32_t gang = s.block + 1 < blocks ? s.gang : s.group + 1;
+    return (Step){s.weights + bytes - (size_t)(gang == s.gang ? s.group - gang : 0) * group_bytes, gang, gang, gang == s.gang ? s.block + 1 : 0};
 }
 
 INLINE __mmask16 lanes_of(const Task *k, int32_t group)
@@ -422,11 +419,21 @@ INLINE void finish_256_quarter(const Task *k, const Pending *p, const int q, con
     if (at + 1 == of && p->y) put_rows(k, p, i);
 }
 
-/* A block of a group, or of that place in the next gang if the group ends before, or `none`. */
-INLINE const uint8_t *block_at(const Task *k, int32_t group, int32_t block, int32_t blocks, const int lines, const uint8_t *none)
+/* What is asked for while the weights of step s are unpacked: those of the step after it, and of the next block, or the next gang's first, half
+ * the lines of two groups, whose other halves are asked for by the other's step; a group that has no other is divided itself. Where nothing
+ * comes, it is the address of something that is there already. */
+INLINE Ask ask_ahead(const Step *s, const Step *after, int32_t blocks, int32_t end, const int lines)
 {
-    if (block >= blocks) block -= blocks, group += GANG;
-    return block < blocks && group < k->group1 ? k->packed + ((size_t)group * (size_t)blocks + (size_t)block) * (size_t)(lines * LINE) : none;
+    const uint8_t *near = after->group < end ? after->weights : s->weights;
+    const size_t group_bytes = (size_t)blocks * (size_t)(lines * LINE), gang_bytes = GANG * group_bytes;
+    const bool second = (s->group - s->gang) % 2, wraps = s->block + 1 == blocks;
+    const int32_t group = s->group - second + (wraps ? GANG : 0);
+    if (group >= end) return (Ask){near, {near, near}};
+    const uint8_t *a = s->weights + lines * LINE + (wraps ? gang_bytes - group_bytes : 0) - (second ? group_bytes : 0), *b = a + group_bytes;
+    if (group + 1 >= end) return (Ask){near, {a, a + (lines + 1) / 2 * LINE}};
+    if (!second) return (Ask){near, {a, b}};
+    if (lines % 2) return (Ask){near, {b + lines / 2 * LINE, a + (lines + 1) / 2 * LINE}};
+    return (Ask){near, {a + lines / 2 * LINE, b + lines / 2 * LINE}};
 }
 
 /* A tile of rows, or a pair of them, times the block of a step, and all that goes on beside it. */
@@ -434,7 +441,7 @@ typedef struct {
     const ActBlock256 *a0, *a1;
     const uint8_t     *unpack;                     /* the next step's weights; NULL: there are none, or this is not the step's last job */
     Meta              *meta;                       /* theirs */
-    Ask                next;
+    const Ask         *next;
     Sums              *before;                     /* where the sums of the job before go; NULL: there was none */
     const Pending     *due;                        /* to be added; NULL: nothing yet */
 } Job;
@@ -459,20 +466,20 @@ INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, 
     for (int32_t row0 = 0; row0 < k->n; row0 += most) {
         const Chunk c = chunk_of(k->n - row0 < most ? k->n - row0 : most);
         if (rows != c.tile_rows) tiles_open(rows = c.tile_rows, 64);
-        Walk at = walk_start(k, blocks), to = at;
-        const uint8_t *b = block_at(k, at.group, 0, blocks, lines, NULL);
+        Step at = {k->packed + (size_t)k->group0 * (size_t)blocks * (size_t)(lines * LINE), k->group0, k->group0, 0};
+        Step to = step_next(at, blocks, k->group1, lines * LINE), after;
         memset(desk->acc, 0, sizeof desk->acc);
-        UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], b, (Ask){b, b}, q, t);
+        UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], at.weights, &(Ask){to.weights, {to.weights, to.weights}}, q, t);
         Pending wait[JOBS];
         int32_t n = 0;                             /* jobs so far */
-        for (int32_t s = 0; walk_on(&at); s++, at = to) {
-            to = walk_next(at);
-            b = walk_on(&to) ? block_at(k, to.group, to.block, blocks, lines, NULL) : NULL;
+        for (int32_t s = 0; at.group < k->group1; s++, at = to, to = after) {
+            after = step_next(to, blocks, k->group1, lines * LINE);
+            const Ask next = ask_ahead(&to, &after, blocks, k->group1, lines);
+            const uint8_t *b = to.group < k->group1 ? to.weights : NULL;
             const ActBlock256 *a = (const ActBlock256 *)k->act + (size_t)at.block * (size_t)k->n + (size_t)row0;
-            const Ask next = {block_at(k, to.group, to.block + 1, blocks, lines, b), block_at(k, to.group, to.block + AHEAD, blocks, lines, b)};
             for (int32_t i = 0; i < c.tiles; i += 1 + two, n++) {
                 const Job job = {.a0 = a + c.rows[i].row - c.rows[i].skip, .a1 = two ? a + c.rows[i + 1].row - c.rows[i + 1].skip : NULL,
-                                 .unpack = i + 1 + two >= c.tiles ? b : NULL, .meta = &desk->meta[(s + 1) % METAS], .next = next,
+                                 .unpack = i + 1 + two >= c.tiles ? b : NULL, .meta = &desk->meta[(s + 1) % METAS], .next = &next,
                                  .before = n ? &desk->sums[(n - 1) % JOBS] : NULL, .due = n >= lag ? &wait[(n - lag) % JOBS] : NULL};
                 if (!two && n % 2) run_job(desk, k, &job, true, two, t);
                 else run_job(desk, k, &job, false, two, t);
@@ -541,11 +548,12 @@ INLINE void finish_32(__m512 *acc, const int32_t *sums, const ActBlock32 *a, con
     }
 }
 
-/* A group times R rows. A block's tile is stored two blocks later and added two further on; the next block's lines are
- * asked for into the first-level cache, those of 16 blocks ahead into the second, and the next group's scales, by the rows that come first. */
+/* A group times R rows. A block's tile is stored two blocks later and added two further on; the next block's lines are asked for into the
+ * first-level cache, into the second those of the TURN blocks that follow this block's TURN, from both halves of them in turn, and the next
+ * group's scales, by the rows that come first. */
 INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, const int R)
 {
-    enum { TILES = 4, STORED = 2, NEAR = 1, FAR = 16, LINES = 8 };
+    enum { TILES = 4, STORED = 2, NEAR = 1, TURN = 16, LINES = 8 };
     const int32_t blocks = k->cols / 32;
     const size_t bytes = matmul_group_bytes(T_Q8_0, k->cols);
     const uint8_t *code = k->packed + (size_t)group * bytes, *scales = code + (size_t)blocks * LINES * LINE;
@@ -561,8 +569,8 @@ INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, cons
                 tile_32(act + (size_t)b * (size_t)k->n, line, i);
                 if (row == 0) {
                     const uint8_t *near = end - line > (NEAR + 1) * LINES * LINE ? line + NEAR * LINES * LINE : line;
-                    const uint8_t *far = end - line > (FAR + 1) * LINES * LINE ? line + FAR * LINES * LINE : line;
-                    ask_for((Ask){near, far}, 0, LINES);
+                    const uint8_t *far = end - line > 2 * TURN * LINES * LINE ? line + (TURN * LINES - b % TURN * (LINES / 2)) * LINE : line;
+                    ask_for(&(Ask){near, {far, far + TURN / 2 * LINES * LINE}}, 0, LINES);
                     if (i % 2 == 0) __builtin_prefetch(then + 32 * b, 0, 2);
                 }
             }
@@ -601,8 +609,8 @@ static void run_Q8_0(Desk *desk, const Task *k)
 
 /* From how many rows tiles are faster than vectors (doc/speed.md); types that are not here are always multiplied by vectors. */
 static const struct { void (*run)(Desk *desk, const Task *k); int32_t rows; } tiles[T_COUNT] = {
-    [T_Q2_K] = {run_Q2_K, 5},  [T_Q3_K] = {run_Q6_K, 11}, [T_Q4_K] = {run_Q4_K, 7},
-    [T_Q5_K] = {run_Q5_K, 6},  [T_Q6_K] = {run_Q6_K, 11}, [T_IQ4_XS] = {run_IQ4_XS, 12},
+    [T_Q2_K] = {run_Q2_K, 2},  [T_Q3_K] = {run_Q6_K, 6}, [T_Q4_K] = {run_Q4_K, 7},
+    [T_Q5_K] = {run_Q5_K, 4},  [T_Q6_K] = {run_Q6_K, 6}, [T_IQ4_XS] = {run_IQ4_XS, 9},
     [T_Q8_0] = {run_Q8_0, 12},
 };
 
