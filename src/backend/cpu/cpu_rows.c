@@ -112,7 +112,7 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     for (int32_t part = p.rows; p.row0 < x->rows; p.row0 += part) {
         if (x->rows - p.row0 < part) p.rows = x->rows - p.row0;
         place_forms(&p, p.rows);
-        p.quantise_rows = 1 + p.rows / (c->threads * 4);
+        p.quantise_rows = (p.rows + c->threads * 4 - 1) / (c->threads * 4);
         if (p.act[ACT_Q32] || p.act[ACT_Q256])
             cpu_run(c, quantise_task, &p, (p.rows + p.quantise_rows - 1) / p.quantise_rows, (int64_t) p.rows * x->cols * 2);
         int64_t work = 0;

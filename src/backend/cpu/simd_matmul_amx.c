@@ -548,12 +548,11 @@ INLINE void finish_32(__m512 *acc, const int32_t *sums, const ActBlock32 *a, con
     }
 }
 
-/* A group times R rows. A block's tile is stored two blocks later and added two further on; the next block's lines are asked for into the
- * first-level cache, into the second those of the TURN blocks that follow this block's TURN, from both halves of them in turn, and the next
- * group's scales, by the rows that come first. */
+/* A group times R rows. A block's tile is stored two blocks later and added two further on; the next block's lines are
+ * asked for into the first-level cache, those of 16 blocks ahead into the second, and the next group's scales, by the rows that come first. */
 INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, const int R)
 {
-    enum { TILES = 4, STORED = 2, NEAR = 1, TURN = 16, LINES = 8 };
+    enum { TILES = 4, STORED = 2, NEAR = 1, FAR = 16, LINES = 8 };
     const int32_t blocks = k->cols / 32;
     const size_t bytes = matmul_group_bytes(T_Q8_0, k->cols);
     const uint8_t *code = k->packed + (size_t)group * bytes, *scales = code + (size_t)blocks * LINES * LINE;
@@ -569,8 +568,8 @@ INLINE void group_32(Desk *desk, const Task *k, int32_t group, int32_t row, cons
                 tile_32(act + (size_t)b * (size_t)k->n, line, i);
                 if (row == 0) {
                     const uint8_t *near = end - line > (NEAR + 1) * LINES * LINE ? line + NEAR * LINES * LINE : line;
-                    const uint8_t *far = end - line > 2 * TURN * LINES * LINE ? line + (TURN * LINES - b % TURN * (LINES / 2)) * LINE : line;
-                    ask_for(&(Ask){near, {far, far + TURN / 2 * LINES * LINE}}, 0, LINES);
+                    const uint8_t *far = end - line > (FAR + 1) * LINES * LINE ? line + FAR * LINES * LINE : line;
+                    ask_for(&(Ask){near, {far, far + LINES / 2 * LINE}}, 0, LINES);
                     if (i % 2 == 0) __builtin_prefetch(then + 32 * b, 0, 2);
                 }
             }
