@@ -325,6 +325,7 @@ static void delta_all(DeltaAll *a, const Rows *r, int32_t il)
         fail(&a->c->error, ST_UNSUPPORTED, "delta rule: keys of %d values are too wide", s->k_dim);
         return;
     }
+    a->job.ahead = a->c->threads;                  /* heads are taken in order */
     cpu_run(a->c, delta_task, a, r->n_slices * s->v_heads, (int64_t) (r->n + r->n_slices) * s->v_heads * s->k_dim * s->v_dim * 7);
     set_mark(r, il, MARK_MATRIX);
 }

@@ -74,7 +74,7 @@ typedef struct {
     const Slice      *slices;
     const LayerSpec  *spec;
     const int32_t    *parent;                      /* of all rows */
-    int32_t           il;
+    int32_t           il, ahead;                   /* ahead: a thread's next head is probably so many farther */
 } DeltaJob;
 typedef struct {
     size_t (*conv_scratch)(int32_t width);

@@ -96,8 +96,9 @@ static void conv(const ConvJob *job, int32_t c0, int32_t c1, void *scratch)
 
 /* ---- delta rule ---- */
 
-/* Columns of a slice: with 128 keys 16 KB, so that two of them stay in the first-level cache, as branching rows need. */
-enum { VECS = 2, COLS = VECS * LANES };
+/* Columns of a slice: with 128 keys at most 24 KB, which stay in the first-level cache. Each vector of them is a chain of sums that waits for
+ * itself, so there are as many as there are registers for. */
+enum { VECS = LANES == 16 ? 3 : 2, COLS = VECS * LANES };
 
 /* One head's rows, ROWS_DECODE at a time, and its slice of columns. */
 typedef struct {
@@ -278,6 +279,21 @@ static void head_rows(Task *t, int32_t r0, int32_t n)
     }
 }
 
+/* Asks for what comes from far away, before row i of the slice's n rows: the values of row `later` of the pass, and an even part of the matrix of
+ * the head that this thread will probably have next. */
+static inline void want(const Task *t, int32_t c0, int32_t i, int32_t n, size_t later)
+{
+    enum { LINE = 64 / sizeof(float) };
+    const LayerSpec *p = t->job->spec;
+    const size_t values = (size_t) p->v_heads * (size_t) p->v_dim, width = 2 * (size_t) p->k_heads * (size_t) p->k_dim + values;
+    const float *v = t->job->qkv + later * width + (width - values) + (size_t) t->head * (size_t) p->v_dim + (size_t) c0;
+    for (int32_t c = 0; c < COLS; c += LINE) __builtin_prefetch(v + c);
+    if (t->head + t->job->ahead >= p->v_heads) return;
+    const size_t all = (size_t) p->k_dim * (size_t) p->v_dim, parts = (size_t) ((p->v_dim + COLS - 1) / COLS) * (size_t) n, part = (size_t) (c0 / COLS * n + i);
+    const float *next = matrix_of(t, t->s->set_in) + (size_t) t->job->ahead * all;
+    for (size_t at = all * part / parts / LINE * LINE; at < all * (part + 1) / parts; at += LINE) __builtin_prefetch(next + at, 0, 2);
+}
+
 /* Columns [c0, c0 + n) through rows [r0, r0 + rows) of the slice, `vecs` vectors of them. */
 COLUMNS columns(Task *t, int32_t r0, int32_t rows, int32_t c0, int32_t n, int vecs)
 {
@@ -297,6 +313,7 @@ COLUMNS columns(Task *t, int32_t r0, int32_t rows, int32_t c0, int32_t n, int ve
     for (int32_t i = 0; i < rows; i++) {
         const float *k = t->h.k + i * t->k_pad, *q = t->h.q + i * t->k_pad;
         size_t row = (size_t) (s->row0 + r0 + i);
+        want(t, c0, r0 + i, s->n, row + (i + 1 < rows));
         if (!begun) {
             int32_t up = tree ? job->parent[row] : i - 1;
             if (tree && up < 0 && i > 0) load_slice(S, matrix_of(t, s->set_out) + c0, k_dim, v_dim, n, vecs);
@@ -322,7 +339,8 @@ static void all_columns(Task *t, int32_t r0, int32_t rows)
 {
     for (int32_t c0 = 0; c0 < t->job->spec->v_dim; c0 += COLS) {
         int32_t n = t->job->spec->v_dim - c0 < COLS ? t->job->spec->v_dim - c0 : COLS;
-        if (n > LANES) columns(t, r0, rows, c0, n, 2);
+        if (n > 2 * LANES) columns(t, r0, rows, c0, n, VECS);
+        else if (n > LANES) columns(t, r0, rows, c0, n, 2);
         else columns(t, r0, rows, c0, n, 1);
     }
 }
