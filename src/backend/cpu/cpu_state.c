@@ -187,6 +187,7 @@ static void part_task(void *arg, int32_t i, int32_t thread)
 {
     const AttendAll *a = arg;
     AttendJob job = attend_job(a, a->r->slices, &a->whole, i / a->whole.splits);
+    job.skip = a->c->threads - 1;                  /* they are taken in order */
     a->c->att->part(&job, a->whole.split0 + i % a->whole.splits, part_at(a, i), cpu_scratch(a->c, thread));
 }
 

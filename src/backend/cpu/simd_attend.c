@@ -312,15 +312,17 @@ static V finish_scores(V s, const LayerSpec *spec)
 /* A job of all heads of a slot reads memory in one stream, keys and values of a tile in turn; in other jobs each unit asks for the next. */
 static bool in_one_stream(const AttendJob *j) { return j->n_kv == j->spec->kv_heads; }
 
-/* Work on the group of positions at pos0 asks for what is read after it in one stream. */
+/* Work on the group of positions at pos0 asks for what is read after it in one stream; after a split, for the split that this thread will
+ * probably have next. */
 static void find_far(Work *w, int32_t pos0, bool keys)
 {
     const AttendJob *j = w->job;
     const bool same = (pos0 + GROUP) % TILE != 0;
-    const int32_t pos = !same && keys ? pos0 + GROUP - TILE : pos0 + GROUP;
+    int64_t pos = !same && keys ? pos0 + GROUP - TILE : pos0 + GROUP;
+    if (!keys && pos % SPLIT == 0) pos += (int64_t) j->skip * SPLIT;
     w->far = (Far) { 0 };
     if (!in_one_stream(j) || pos + GROUP > w->shared1 || !codes_are_integers(same == keys ? j->spec->k_type : j->spec->v_type)) return;
-    w->far.at = head_at(j, 0, pos, same == keys);
+    w->far.at = head_at(j, 0, (int32_t) pos, same == keys);
     w->far.half = GROUP / 2 * (same == keys ? j->k_row : j->v_row);
     w->far.pace = w->far.half / (size_t) (j->n_kv * (w->pad / CODE_COLS) * (keys ? GROUP / KEY_UNIT : 1));
 }
