@@ -468,7 +468,7 @@ INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, 
         if (rows != c.tile_rows) tiles_open(rows = c.tile_rows, 64);
         Step at = {k->packed + (size_t)k->group0 * (size_t)blocks * (size_t)(lines * LINE), k->group0, k->group0, 0};
         Step to = step_next(at, blocks, k->group1, lines * LINE), after;
-        memset(desk->acc, 0, sizeof desk->acc);
+        for (int g = 0; g < GANG; g++) memset(desk->acc[g], 0, (size_t)(c.tiles * c.tile_rows) * GROUP * sizeof desk->acc[0][0]);
         UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], at.weights, &(Ask){to.weights, {to.weights, to.weights}}, q, t);
         Pending wait[JOBS];
         int32_t n = 0;                             /* jobs so far */
