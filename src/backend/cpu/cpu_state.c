@@ -151,7 +151,7 @@ static AttendJob attend_job(const AttendAll *a, const Slice *s, const AttendShap
     return (AttendJob) {
         .y = a->y->data, .q = a->q->data, .slice = s, .layer = &s->layer[a->il], .spec = a->spec, .parent = a->r->parent + s->row0,
         .k_row = k_row(a->spec), .v_row = v_row(a->spec), .kv0 = kv, .n_kv = p->kv, .head0 = head, .n_heads = group - head < p->heads ? group - head : p->heads,
-        .row0 = row, .n_rows = s->n - row < p->rows ? s->n - row : p->rows };
+        .row0 = row, .n_rows = s->n - row < p->rows ? s->n - row : p->rows, .ahead = 1 };
 }
 
 static void attend_task(void *arg, int32_t i, int32_t thread)
@@ -187,7 +187,7 @@ static void part_task(void *arg, int32_t i, int32_t thread)
 {
     const AttendAll *a = arg;
     AttendJob job = attend_job(a, a->r->slices, &a->whole, i / a->whole.splits);
-    job.skip = a->c->threads - 1;                  /* they are taken in order */
+    job.ahead = a->c->threads;                     /* they are taken in order */
     a->c->att->part(&job, a->whole.split0 + i % a->whole.splits, part_at(a, i), cpu_scratch(a->c, thread));
 }
 

@@ -46,7 +46,7 @@ typedef struct {
     size_t            k_row, v_row;                /* bytes per slot */
     int32_t           kv0, n_kv, head0, n_heads;   /* query heads kv * group + [head0, head0 + n_heads), kv in [kv0, kv0 + n_kv) */
     int32_t           row0, n_rows;                /* within the slice */
-    int32_t           skip;                        /* in parts: splits between one of a thread and its next one, probably */
+    int32_t           ahead;                       /* a thread's next split is so many farther, in parts probably */
 } AttendJob;
 typedef struct {
     size_t (*scratch)(const AttendJob *job);       /* bytes, for any of these: */

@@ -319,7 +319,7 @@ static void find_far(Work *w, int32_t pos0, bool keys)
     const AttendJob *j = w->job;
     const bool same = (pos0 + GROUP) % TILE != 0;
     int64_t pos = !same && keys ? pos0 + GROUP - TILE : pos0 + GROUP;
-    if (!keys && pos % SPLIT == 0) pos += (int64_t) j->skip * SPLIT;
+    if (!keys && pos % SPLIT == 0) pos += (int64_t) (j->ahead - 1) * SPLIT;
     w->far = (Far) { 0 };
     if (!in_one_stream(j) || pos + GROUP > w->shared1 || !codes_are_integers(same == keys ? j->spec->k_type : j->spec->v_type)) return;
     w->far.at = head_at(j, 0, (int32_t) pos, same == keys);

@@ -279,14 +279,21 @@ static void head_rows(Task *t, int32_t r0, int32_t n)
     }
 }
 
+/* A row's values of this head, from column c0 on. */
+static const float *values_of(const Task *t, size_t row, int32_t c0)
+{
+    const LayerSpec *p = t->job->spec;
+    size_t keys = 2 * (size_t) p->k_heads * (size_t) p->k_dim, width = keys + (size_t) p->v_heads * (size_t) p->v_dim;
+    return t->job->qkv + row * width + keys + (size_t) t->head * (size_t) p->v_dim + (size_t) c0;
+}
+
 /* Asks for what comes from far away, before row i of the slice's n rows: the values of row `later` of the pass, and an even part of the matrix of
  * the head that this thread will probably have next. */
 static inline void want(const Task *t, int32_t c0, int32_t i, int32_t n, size_t later)
 {
     enum { LINE = 64 / sizeof(float) };
     const LayerSpec *p = t->job->spec;
-    const size_t values = (size_t) p->v_heads * (size_t) p->v_dim, width = 2 * (size_t) p->k_heads * (size_t) p->k_dim + values;
-    const float *v = t->job->qkv + later * width + (width - values) + (size_t) t->head * (size_t) p->v_dim + (size_t) c0;
+    const float *v = values_of(t, later, c0);
     for (int32_t c = 0; c < COLS; c += LINE) __builtin_prefetch(v + c);
     if (t->head + t->job->ahead >= p->v_heads) return;
     const size_t all = (size_t) p->k_dim * (size_t) p->v_dim, parts = (size_t) ((p->v_dim + COLS - 1) / COLS) * (size_t) n, part = (size_t) (c0 / COLS * n + i);
@@ -302,7 +309,7 @@ COLUMNS columns(Task *t, int32_t r0, int32_t rows, int32_t c0, int32_t n, int ve
     const Slice *s = t->s;
     bool tree = s->kind == SLICE_TREE;
     int32_t k_dim = p->k_dim, v_dim = p->v_dim;
-    size_t values = (size_t) p->v_heads * (size_t) v_dim, width = 2 * (size_t) p->k_heads * (size_t) k_dim + values, slice = (size_t) k_dim * COLS;
+    size_t values = (size_t) p->v_heads * (size_t) v_dim, slice = (size_t) k_dim * COLS;
     float *S = t->h.S;
     load_slice(S, matrix_of(t, r0 ? s->set_out : s->set_in) + c0, k_dim, v_dim, n, vecs);
     for (int32_t j = 0; r0 == 0 && j < t->n_path; j++)
@@ -319,7 +326,7 @@ COLUMNS columns(Task *t, int32_t r0, int32_t rows, int32_t c0, int32_t n, int ve
             if (tree && up < 0 && i > 0) load_slice(S, matrix_of(t, s->set_out) + c0, k_dim, v_dim, n, vecs);
             begin(kv, S, tree && up >= 0 ? t->h.aside + (size_t) up * slice : S, k, t->h.a[i], k_dim, vecs);
         }
-        const float *v = job->qkv + row * width + (width - values) + (size_t) t->head * (size_t) v_dim + (size_t) c0;
+        const float *v = values_of(t, row, c0);
         V d[VECS], o[VECS];
         for (int j = 0; j < vecs; j++) {
             d[j] = v_mul(v_set(t->h.b[i]), v_sub(v_load_to(v + j * LANES, n - j * LANES), kv[j]));
@@ -339,9 +346,9 @@ static void all_columns(Task *t, int32_t r0, int32_t rows)
 {
     for (int32_t c0 = 0; c0 < t->job->spec->v_dim; c0 += COLS) {
         int32_t n = t->job->spec->v_dim - c0 < COLS ? t->job->spec->v_dim - c0 : COLS;
-        if (n > 2 * LANES) columns(t, r0, rows, c0, n, VECS);
-        else if (n > LANES) columns(t, r0, rows, c0, n, 2);
-        else columns(t, r0, rows, c0, n, 1);
+        if (n <= LANES) columns(t, r0, rows, c0, n, 1);
+        else if (VECS == 2 || n <= 2 * LANES) columns(t, r0, rows, c0, n, 2);
+        else columns(t, r0, rows, c0, n, VECS);
     }
 }
 

@@ -401,8 +401,8 @@ INLINE Step step_next(Step s, int32_t blocks, int32_t end, const int bytes)
     const size_t group_bytes = (size_t)blocks * (size_t)bytes;
     if (s.group >= end) return s;
     if (s.group + 1 < s.gang + GANG && s.group + 1 < end) return (Step){s.weights + group_bytes, s.gang, s.group + 1, s.block};
-    const int32_t gang = s.block + 1 < blocks ? s.gang : s.group + 1;
-    return (Step){s.weights + bytes - (size_t)(gang == s.gang ? s.group - gang : 0) * group_bytes, gang, gang, gang == s.gang ? s.block + 1 : 0};
+    if (s.block + 1 < blocks) return (Step){s.weights + bytes - (size_t)(s.group - s.gang) * group_bytes, s.gang, s.gang, s.block + 1};
+    return (Step){s.weights + bytes, s.group + 1, s.group + 1, 0};
 }
 
 INLINE __mmask16 lanes_of(const Task *k, int32_t group)
@@ -469,7 +469,8 @@ INLINE void run_256(Desk *desk, const Task *k, const int lines, const bool two, 
         Step at = {k->packed + (size_t)k->group0 * (size_t)blocks * (size_t)(lines * LINE), k->group0, k->group0, 0};
         Step to = step_next(at, blocks, k->group1, lines * LINE), after;
         for (int g = 0; g < GANG; g++) memset(desk->acc[g], 0, (size_t)(c.tiles * c.tile_rows) * GROUP * sizeof desk->acc[0][0]);
-        UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], at.weights, &(Ask){to.weights, {to.weights, to.weights}}, q, t);
+        const Ask first = ask_ahead(&at, &to, blocks, k->group1, lines);
+        UNROLL for (int q = 0; q < 4; q++) unpack_256(&desk->planes, &desk->meta[0], at.weights, &first, q, t);
         Pending wait[JOBS];
         int32_t n = 0;                             /* jobs so far */
         for (int32_t s = 0; at.group < k->group1; s++, at = to, to = after) {
