@@ -78,7 +78,8 @@ static void pass_of(Pass *p, SliceKind kind, int32_t n, int32_t base, int32_t ge
 static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *rows, int n_rows, size_t mib, int rounds, Limits *limits)
 {
     int32_t kc = spec.kv_heads * spec.head_dim, qc = spec.heads * spec.head_dim, mark[3] = { 0 };
-    size_t kr = b->kv_row_bytes(b, spec.k_type, kc), vr = b->kv_row_bytes(b, spec.v_type, kc), slots = (size_t) ctx + ROWS_DECODE, one = (kr + vr) * slots;
+    size_t kr = b->kv_row_bytes(b, spec.k_type, kc), vr = b->kv_row_bytes(b, spec.v_type, kc), unit = (size_t) b->kv_slots(b, spec.v_type, true);
+    size_t slots = ((size_t) ctx + ROWS_DECODE + unit - 1) / unit * unit, one = (kr + vr) * slots;
     int32_t layers = (int32_t) ((mib << 20) / one);
     if (layers < 1) layers = 1;
     if (!kr || !vr) {

@@ -485,7 +485,7 @@ static void device_pass_end(Backend *b, bool complete)
 
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols) { Backend *u = device_of(b)->cpu; return u->weight_bytes(u, t, rows, cols); }
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols) { Backend *u = device_of(b)->cpu; return u->kv_row_bytes(u, t, cols); }
-static int32_t kv_slots(Backend *b, Type t) { Backend *u = device_of(b)->cpu; return u->kv_slots(u, t); }
+static int32_t kv_slots(Backend *b, Type t, bool values) { Backend *u = device_of(b)->cpu; return u->kv_slots(u, t, values); }
 static void kv_blank(Backend *b, void *h, const LayerSpec *s, bool v, int32_t from, int32_t n) { Backend *u = device_of(b)->cpu; u->kv_blank(u, h, s, v, from, n); }
 static size_t own_bytes(Backend *b) { Backend *u = device_of(b)->cpu; return u->own_bytes(u); }
 

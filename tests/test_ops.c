@@ -656,7 +656,7 @@ static void odd_scales_stay_where_they_are(void **state)
         random_tokens(token, 12, &seed);
         uint8_t *stored = s->l[0].v;
         const UnitHead unit = unit_head(spec.v_type, VALUE_UNIT, 2);
-        memset(stored + 20 * row_bytes, 0, 2);     /* a scale of 0 in the text: that of the first of four slots */
+        memset(stored + 2 * 20, 0, 2);             /* a scale of 0 in the text */
         float *first = NULL;
         for (int b = 0; b < N_BACKENDS; b++) {
             Pass *p = malloc(sizeof *p);
@@ -1173,8 +1173,9 @@ static void failures_stick(void **state)
     assert_int_equal(b->kv_row_bytes(b, T_Q4_K, 256), 0);
     assert_int_equal(b->kv_row_bytes(b, T_TQ3_0, 256), 112);
     assert_int_equal(b->kv_row_bytes(b, T_F16, 64), 128);
-    assert_int_equal(b->kv_slots(b, T_F16), 1);
-    assert_int_equal(b->kv_slots(b, T_Q4_0), KEY_UNIT);
+    assert_int_equal(b->kv_slots(b, T_F16, true), 1);
+    assert_int_equal(b->kv_slots(b, T_Q4_0, false), KEY_UNIT);
+    assert_int_equal(b->kv_slots(b, T_Q4_0, true), VALUE_UNIT);
     Backend *none;
     assert_int_equal(backend_cpu_open(&none, &(CpuOptions) { .threads = 1, .level = "mmx" }, &err), ST_ARG);
     assert_null(none);

@@ -136,13 +136,14 @@ static size_t kv_part(const PublicRig *p, const char *k, const char *v, int32_t 
     return planned(&plan, "keys/values");
 }
 
-/* Bytes per position of every pair, and of 262,144 positions; types with integer codes take whole units of 16. Types that do not divide the heads
- * are refused by name. */
+/* Bytes per position of every pair, and of 262,144 positions; types with integer codes take whole units, 16 of keys and 128 of values. Types
+ * that do not divide the heads are refused by name. */
 static void keys_and_values_as_told(void **state)
 {
     (void) state;
-    static const struct { const char *name; int32_t per_128, unit; } kinds[] = {
-        { "f16", 256, 1 }, { "bf16", 256, 1 }, { "q8_0", 136, 16 }, { "q5_1", 96, 16 }, { "q5_0", 88, 16 }, { "q4_1", 80, 16 }, { "q4_0", 72, 16 }, { "tq3_0", 56, 1 } };
+    static const struct { const char *name; int32_t per_128, keys, values; } kinds[] = {
+        { "f16", 256, 1, 1 }, { "bf16", 256, 1, 1 }, { "q8_0", 136, 16, 128 }, { "q5_1", 96, 16, 128 }, { "q5_0", 88, 16, 128 }, { "q4_1", 80, 16, 128 },
+        { "q4_0", 72, 16, 128 }, { "tq3_0", 56, 1, 1 } };
     PublicRig p;
     RigOptions o = rig_options(TINY_QWEN3, 1, false);
     o.tm.head_dim = 128;
@@ -152,7 +153,7 @@ static void keys_and_values_as_told(void **state)
     for (int32_t k = 0; k < 8; k++)
         for (int32_t v = 0; v < 8; v++)
             for (int32_t ctx = 200; ctx <= 262144; ctx += 262144 - 200) {
-                const int32_t slots = ctx + ROWS_DECODE, ku = kinds[k].unit, vu = kinds[v].unit;
+                const int32_t slots = ctx + ROWS_DECODE, ku = kinds[k].keys, vu = kinds[v].values;
                 const size_t want = (size_t) (kinds[k].per_128 * ((slots + ku - 1) / ku * ku)) + (size_t) (kinds[v].per_128 * ((slots + vu - 1) / vu * vu));
                 assert_int_equal(kv_part(&p, kinds[k].name, kinds[v].name, ctx), heads * want);
             }

@@ -12,7 +12,7 @@ typedef struct { Backend be; Backend *like; Part part[PARTS]; int32_t n_parts; u
 
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols) { Backend *l = ((Null *) b)->like; return l->weight_bytes(l, t, rows, cols); }
 static size_t kv_row_bytes(Backend *b, Type t, int32_t cols) { Backend *l = ((Null *) b)->like; return l->kv_row_bytes(l, t, cols); }
-static int32_t kv_slots(Backend *b, Type t) { Backend *l = ((Null *) b)->like; return l->kv_slots(l, t); }
+static int32_t kv_slots(Backend *b, Type t, bool values) { Backend *l = ((Null *) b)->like; return l->kv_slots(l, t, values); }
 static void nothing_blank(Backend *b, void *h, const LayerSpec *s, bool v, int32_t from, int32_t n) { (void) b, (void) h, (void) s, (void) v, (void) from, (void) n; }
 static size_t own_bytes(Backend *b) { Backend *l = ((Null *) b)->like; return l->own_bytes(l); }
 

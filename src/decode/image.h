@@ -9,7 +9,7 @@
 
 #include "decode/spec.h"
 
-enum { IMAGE_VERSION = 2, IMAGE_IDENTITY = 512 };
+enum { IMAGE_VERSION = 3, IMAGE_IDENTITY = 512 };
 
 /* The parts of an image in the bytes that were read, which need no alignment and have to outlive it. */
 typedef struct {

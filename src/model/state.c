@@ -9,9 +9,9 @@ static int32_t channels(const LayerSpec *p) { return 2 * p->k_heads * p->k_dim +
 static size_t matrix_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) p->v_heads * (size_t) p->k_dim * (size_t) p->v_dim; }
 static size_t window_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) (p->conv_width - 1) * (size_t) channels(p); }
 /* n slots, and those that lie together with the last. */
-static size_t whole(const State *s, Type t, size_t n)
+static size_t whole(const State *s, Type t, bool values, size_t n)
 {
-    size_t unit = (size_t) s->be->kv_slots(s->be, t);
+    size_t unit = (size_t) s->be->kv_slots(s->be, t, values);
     return (n + unit - 1) / unit * unit;
 }
 
@@ -31,8 +31,8 @@ static int32_t layer_pieces(const State *s, const LayerSpec *p, StateLayer *l, P
     out[n++] = (Piece) { (void **) &l->mark, 3 * sizeof(int32_t), "session tables" };
     if (p->kind == LAYER_ATTENTION) {
         const char *part = s->ring ? "drafter keys/values" : "keys/values";
-        out[n++] = (Piece) { &l->k, k_row(s, p) * whole(s, p->k_type, slots(s)), part };
-        out[n++] = (Piece) { &l->v, v_row(s, p) * whole(s, p->v_type, slots(s)), part };
+        out[n++] = (Piece) { &l->k, k_row(s, p) * whole(s, p->k_type, false, slots(s)), part };
+        out[n++] = (Piece) { &l->v, v_row(s, p) * whole(s, p->v_type, true, slots(s)), part };
         if (s->ring) out[n++] = (Piece) { (void **) &l->slot_pos, sizeof(int32_t) * (size_t) s->ring, "session tables" };
     } else {
         size_t heads = (size_t) p->v_heads, rows = ROWS_DECODE;
@@ -254,8 +254,8 @@ static size_t image_walk(const State *s, int32_t at, int32_t set, MovePiece move
         struct { void *place; size_t bytes; } piece[3] = { 0 };
         if (p->kind == LAYER_ATTENTION) {
             if (s->ring) piece[0].place = l->slot_pos, piece[0].bytes = sizeof(int32_t) * rows;
-            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * whole(s, p->k_type, rows);
-            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * whole(s, p->v_type, rows);
+            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * whole(s, p->k_type, false, rows);
+            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * whole(s, p->v_type, true, rows);
         } else if (p->kind == LAYER_DELTA) {
             piece[0].place = (uint8_t *) l->matrix + matrix_bytes(p) * (size_t) set, piece[0].bytes = matrix_bytes(p);
             piece[1].place = (uint8_t *) l->window + window_bytes(p) * (size_t) set, piece[1].bytes = window_bytes(p);
@@ -278,7 +278,7 @@ static void clear_rest(const State *s, int32_t at, uint8_t *image)
         const LayerSpec *p = &s->spec[il];
         if (p->kind == LAYER_DELTA) image += matrix_bytes(p) + window_bytes(p);
         if (p->kind != LAYER_ATTENTION) continue;
-        const size_t k = whole(s, p->k_type, (size_t) at), v = whole(s, p->v_type, (size_t) at);
+        const size_t k = whole(s, p->k_type, false, (size_t) at), v = whole(s, p->v_type, true, (size_t) at);
         s->be->kv_blank(s->be, image, p, false, at, (int32_t) k);
         image += k_row(s, p) * k;
         s->be->kv_blank(s->be, image, p, true, at, (int32_t) v);

@@ -26,10 +26,10 @@ static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
     return t >= 0 && t < T_COUNT && keeps[t] && cols % type_info(t)->block == 0 ? type_row_bytes(t, cols) : 0;
 }
 
-static int32_t kv_slots(Backend *b, Type t)
+static int32_t kv_slots(Backend *b, Type t, bool values)
 {
     (void) b;
-    return kv_unit(t, true);                       /* units of values are shorter */
+    return kv_unit(t, !values);
 }
 
 static size_t own_bytes(Backend *b)

@@ -21,11 +21,16 @@ static inline int32_t together_of(int32_t n) { return !BY_TILES || n <= 4 ? 4 : 
 /* ---- what will be read ---- */
 
 /* What will be read after some pieces of work, which ask for it line by line, so that memory is busy all the time: a burst would take all of the few
- * places for lines on their way. Two streams, one for each half: processors read ahead of each. half 0: nothing; done, due: bytes of each half
- * that are asked for, and that are to be now; pace: how many more a piece of work asks for. */
+ * places for lines on their way, and asking delays work that itself waits for lines of the second-level cache. Two streams, one for each half.
+ * half 0: nothing; done, due: bytes of each half that are asked for, and that are to be now; pace: how many more a piece of work asks for. */
 typedef struct { const uint8_t *at; size_t half, done, due, pace; } Far;
 
-static inline void next_piece(Far *f) { f->due = f->due + f->pace < f->half ? f->due + f->pace : f->half; }
+/* n pieces begin. */
+static inline void next_pieces(Far *f, int32_t n)
+{
+    const size_t due = f->due + (size_t) n * f->pace;
+    f->due = due < f->half ? due : f->half;
+}
 
 /* Asks for a line of each half, into the second-level cache. */
 static inline void ask_far(Far *f)
@@ -52,12 +57,13 @@ static inline __m128i fifth_bits(const uint8_t *at)
 
 #endif
 
-/* Lines of a block of type t, four or five bits, n of them, as signed bytes. */
-INLINE void unpack_lines(uint8_t *to, const uint8_t *codes, const uint8_t *fifth, Type t, const int32_t n)
+/* Lines of a block of type t, four or five bits, as signed bytes: n from the lower halves of codes, and as many from the upper ones to `half` lines
+ * behind, where their fifth bits are too. */
+INLINE void unpack_lines(uint8_t *to, const uint8_t *codes, const uint8_t *fifth, Type t, const int32_t n, const int32_t half)
 {
-    const int32_t half = n / 2, less = code_offset(t);
+    const int32_t less = code_offset(t);
     const bool has_fifth = codes_have_fifth(t);
-    for (int32_t i = 0; i < half; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const uint8_t *x = codes + i * LINE, *bits = fifth + 8 * i;
         uint8_t *low = to + i * LINE, *high = to + (i + half) * LINE;
 #if defined(LEVEL_IS_avx512)
@@ -89,25 +95,26 @@ INLINE void unpack_lines(uint8_t *to, const uint8_t *codes, const uint8_t *fifth
 }
 
 /* Likewise with the type as a constant. */
-INLINE void unpack_as(uint8_t *to, const uint8_t *codes, const uint8_t *fifth, Type t, const int32_t n)
+INLINE void unpack_as(uint8_t *to, const uint8_t *codes, const uint8_t *fifth, Type t, const int32_t n, const int32_t half)
 {
     switch (t) {
-    case T_Q5_1: unpack_lines(to, codes, fifth, T_Q5_1, n); break;
-    case T_Q5_0: unpack_lines(to, codes, fifth, T_Q5_0, n); break;
-    case T_Q4_1: unpack_lines(to, codes, fifth, T_Q4_1, n); break;
-    default:     unpack_lines(to, codes, fifth, T_Q4_0, n); break;
+    case T_Q5_1: unpack_lines(to, codes, fifth, T_Q5_1, n, half); break;
+    case T_Q5_0: unpack_lines(to, codes, fifth, T_Q5_0, n, half); break;
+    case T_Q4_1: unpack_lines(to, codes, fifth, T_Q4_1, n, half); break;
+    default:     unpack_lines(to, codes, fifth, T_Q4_0, n, half); break;
     }
 }
 
 /* ---- products ---- */
 
-/* Where lines of codes lie: line n at at[n] + offset, or, at NULL, at base + n * LINE. Each asks for something of far. */
-typedef struct { const uint8_t *const *at, *base; size_t offset; Far *far; } Lines;
+/* Where lines of codes lie: PART_LINES of them, and more, if there are, elsewhere. Each asks for something of far. */
+enum { PART_LINES = VALUE_UNIT / FOUR };
+typedef struct { const uint8_t *part[2]; Far *far; } Lines;
 
 INLINE const uint8_t *line_of(const Lines *l, int32_t n)
 {
     ask_far(l->far);
-    return l->at ? l->at[n] + l->offset : l->base + (size_t) n * LINE;
+    return l->part[n / PART_LINES] + n % PART_LINES * LINE;
 }
 
 /* Four numbers of line n of a query are at w + i * next, as put_query and put_weights leave them: at 4 n their high bytes and at low + 4 n the low ones, or from

@@ -97,7 +97,7 @@ static void get_keys(IntKeys *k, uint8_t *room, const uint8_t *head, const UnitH
     if (t == T_Q8_0) return;
     for (int32_t c = 0; c < blocks; c++) {
         const uint8_t *codes = head + h->codes + h->block * (size_t) c, *fifth = head + h->fifth + 8 * KEY_LINES * (size_t) c;
-        unpack_as(room + c * KEY_LINES * LINE, codes, fifth, t, KEY_LINES);
+        unpack_as(room + c * KEY_LINES * LINE, codes, fifth, t, KEY_LINES / 2, KEY_LINES / 2);
     }
 }
 
@@ -162,8 +162,8 @@ static void four_scores(V acc[4], const IntKeys *k, const IntQueries *q, int32_t
         MEMORY_IS();
         if (ask && n < pairs) {
             ask_next(k, n, pairs);
-            next_piece(k->far), next_piece(k->far);
-            for (int i = 0; i < (n < 2 ? 9 : 1); i++) ask_far(k->far);
+            if (n == 0) next_pieces(k->far, q->blocks);
+            ask_far(k->far);
         }
         if (n < 2) continue;
         add_tile(acc, sums[n % 2], 0, k, q, at, 2 * n - 4, 4);
@@ -195,7 +195,7 @@ INLINE void many_scores(V *acc, const IntKeys *k, const IntQueries *q, int32_t k
             if (together == 16) _tile_stored(7, sums[1][1], 64);
         }
         MEMORY_IS();
-        if (ask && n < q->blocks) ask_next(k, n, q->blocks), next_piece(k->far);
+        if (ask && n < q->blocks) ask_next(k, n, q->blocks), next_pieces(k->far, 1);
         if (n < 2) continue;
         for (int h = 0; h < together / 8; h++) add_tile(acc + 8 * h, sums[n % 2][h], 0, k, q, at + (size_t) (8 * h), n - 2, 8);
     }
@@ -218,11 +218,11 @@ static void some_scores(V acc[LANES], const IntKeys *k, const IntQueries *q, int
     size_t at = (size_t) kv * (size_t) q->blocks * (size_t) q->each + (size_t) g;
     (void) together;
     for (int32_t c = 0; c < q->blocks; c++, at += (size_t) q->each) {
-        const Lines lines = { .base = k->lines + (size_t) (c * KEY_LINES * LINE), .far = k->far };
+        const Lines lines = { .part = { k->lines + c * KEY_LINES * LINE }, .far = k->far };
         V sum[1][4];
         int32_t whole[4];
         for (int i = 0; i < 4; i++) whole[i] = (int32_t) q->sum[at + (size_t) i];
-        if (ask) ask_next(k, c, q->blocks), next_piece(k->far);
+        if (ask) ask_next(k, c, q->blocks), next_pieces(k->far, 1);
         multiply_lines(sum, 1, 0, &lines, KEY_LINES, queries_at(q, kv, c) + g * 64, 64, 32, whole);
         add_scores(acc, sum[0], k, c, q->scale + at, q->sum + at, 4);
     }

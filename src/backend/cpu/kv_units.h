@@ -1,12 +1,12 @@
 /* kv_units.h - how keys and values with integer codes (blocks of 32 columns: scale times code, perhaps plus a minimum) lie in memory. Slots go
- * in units, 16 for keys and 4 for values, so that a line of 64 bytes is what a processor multiplies at once: four columns of 16 keys, or 16
- * columns of four values. A unit takes the bytes of its slots' rows, head after head, and of each head
+ * in units, 16 for keys and 128 for values, in the order in which attention reads them, and a line of 64 bytes is what a processor multiplies at
+ * once: four columns of 16 keys, or 16 columns of four values. A unit takes the bytes of its slots' rows, head after head, and of each head
  *
  *     scales [blocks][slots]  half       minima [blocks][slots]  half       fifth bits [blocks][lines]  64 bits, one for each byte of a line
  *     codes  [blocks][lines][64]         of four bits: [blocks][lines / 2][64], the lower halves of line i, above them line i + lines / 2
  *
- * with codes as the format has them. Lines of keys are columns 4 i to 4 i + 3, slot after slot; of values columns 16 i to 16 i + 15, column
- * after column. */
+ * with codes as the format has them. Line i of keys is columns 4 i to 4 i + 3, slot after slot; of values columns 0 to 15 of slots 4 i to 4 i + 3,
+ * column after column, and line 32 + i columns 16 to 31 of them. */
 #ifndef RATOON_BACKEND_CPU_KV_UNITS_H
 #define RATOON_BACKEND_CPU_KV_UNITS_H
 
@@ -15,7 +15,7 @@
 
 #include "format/quant.h"
 
-enum { KEY_UNIT = 16, VALUE_UNIT = 4, CODE_COLS = 32, LINE = 64 };
+enum { KEY_UNIT = 16, VALUE_UNIT = 128, FOUR = 4, CODE_COLS = 32, LINE = 64 };
 
 static inline bool codes_are_integers(Type t) { return t == T_Q8_0 || t == T_Q5_1 || t == T_Q5_0 || t == T_Q4_1 || t == T_Q4_0; }
 static inline bool codes_have_minimum(Type t) { return t == T_Q5_1 || t == T_Q4_1; }
@@ -53,8 +53,8 @@ static inline UnitHead unit_head(Type t, int32_t slots, int32_t blocks)
 /* Byte k of a block's codes in a row is byte *byte of line *line in slot s of a unit. */
 static inline void unit_place(int32_t *line, int32_t *byte, int32_t slots, int32_t s, int32_t k)
 {
-    *line = slots == KEY_UNIT ? k / 4 : k / 16;
-    *byte = slots == KEY_UNIT ? 4 * s + k % 4 : 4 * (k % 16) + s;
+    *line = slots == KEY_UNIT ? k / 4 : k / 16 * (VALUE_UNIT / FOUR) + s / FOUR;
+    *byte = slots == KEY_UNIT ? 4 * s + k % 4 : FOUR * (k % 16) + s % FOUR;
 }
 
 /* Block c of a head as the format has it, b, into slot s of its part of a unit. */

@@ -7,8 +7,8 @@
  * Each sum is exact, so positions may come in any order: those of a group are lanes 0 to 127, the slots of a tree's pending rows lanes 128 and
  * on, wherever in its path a row has them. A lane that a query does not see has weight 0.
  *
- *     lane    0 ............... 127 | 128 ......... 255      four to a unit of values, in steps of 64
- *             positions of a group  | pending rows
+ *     lane    0 ............... 127 | 128 ......... 255      in steps of 64
+ *             positions of a group  | pending rows           a group is a unit; pending rows lie in one or two others
  */
 #ifndef RATOON_BACKEND_CPU_KV_VALUES_H
 #define RATOON_BACKEND_CPU_KV_VALUES_H
@@ -17,8 +17,8 @@
 
 #include "backend/cpu/kv_codes.h"
 
-enum { GROUP = 128, STEP = 64, ALL_LANES = GROUP + 2 * STEP, ALL_UNITS = ALL_LANES / VALUE_UNIT, SUM_MOST = 1 << 21 };
-enum { BLOCK_LINES = CODE_COLS * VALUE_UNIT / LINE, BLOCK_BYTES = BLOCK_LINES * LINE };        /* of a unit's block, unpacked */
+enum { GROUP = VALUE_UNIT, STEP = 64, ALL_LANES = 2 * GROUP, SUM_MOST = 1 << 21 };
+enum { BLOCK_LINES = CODE_COLS * FOUR / LINE, APART = PART_LINES * LINE, BLOCK_BYTES = BLOCK_LINES * APART };     /* of a unit's block, unpacked */
 enum { RUNS = 4 };                                 /* in work at once: one is rounded, one multiplied, one added */
 
 typedef struct {
@@ -26,20 +26,22 @@ typedef struct {
     int32_t  blocks, together;                     /* together: queries that are multiplied at once */
     int32_t  lanes;                                /* in use: GROUP, and with pending rows as many steps as they take */
     UnitHead head;
-    _Alignas(64) const uint8_t *at[ALL_UNITS];     /* a head's part of each unit; where none is, of any that can be read */
+    const uint8_t *group;                          /* a head's part of the group */
+    const uint8_t *pending[PART_LINES];            /* and of where four pending rows lie; where none are, of any that can be read */
+    int32_t  four0;                                /* the first four of them in their unit */
     uint16_t bad[ALL_LANES / LANES];               /* bits: lanes that have a scale or minimum which is no number; it counts as 0 */
     bool     any_bad;
     Far     *far;
-    size_t   next;                                 /* what is asked for besides: the same of each unit so much farther; 0: nothing */
+    size_t   next;                                 /* what is asked for besides: the same so much farther; 0: nothing */
     Lines    lines[2];                             /* of a block, for the run that is multiplied and the one that is rounded */
-    const uint8_t *room_at[2][ALL_UNITS];
     _Alignas(64) float d[ALL_LANES], m[ALL_LANES]; /* in the order of lane_place */
-    _Alignas(64) uint8_t room[2][ALL_UNITS * BLOCK_BYTES];         /* unpacked blocks */
+    _Alignas(64) uint8_t room[2][2][BLOCK_BYTES];                  /* unpacked blocks: of the group, and pending rows */
     _Alignas(64) uint8_t weights[2][16 * ALL_LANES * 2];           /* rounded, of `together` queries: [query][high bytes][low bytes], or words */
 #if BY_TILES
     _Alignas(64) int32_t tiles[2][BLOCK_LINES][LANES * LANES];     /* [eight queries][line] as tiles bring them */
+#else
+    _Alignas(64) float products[RUNS][4][CODE_COLS];
 #endif
-    _Alignas(64) float products[RUNS][16][CODE_COLS];
     float    scale[RUNS][16], least[RUNS][16];     /* a / 32639, and what minima add */
     int32_t  sum[RUNS][16];                        /* of i */
 } IntValues;
@@ -50,7 +52,6 @@ static void values_open(IntValues *v, Type t, int32_t head_dim, int32_t n_querie
     v->blocks = head_dim / CODE_COLS;
     v->together = together_of(n_queries);
     v->head = unit_head(t, VALUE_UNIT, v->blocks);
-    for (int k = 0; k < 2; k++) for (int32_t i = 0; i < ALL_UNITS; i++) v->room_at[k][i] = v->room[k] + i * BLOCK_BYTES;
 #if BY_TILES
     /* Tiles 0 and 1 are weights of eight queries each, 2 and 3 codes, 4 to 7 sums. */
     const uint8_t n = v->together == 4 ? 8 : 16;
@@ -69,37 +70,40 @@ static inline int32_t lane_place(int32_t lane)
 #endif
 }
 
-/* Brings weights by lane into that order. */
-static inline void order_lanes(float *w, int32_t lanes)
+/* Brings the weights of a step into that order. */
+INLINE void order_step(V w[STEP / LANES])
 {
 #if defined(LEVEL_IS_avx512)
     const __m512i line = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29), two = _mm512_set1_epi32(2);
-    for (; lanes > 0; lanes -= STEP, w += STEP) {
-        __m512 x[4], y[4];
-        UNROLLED for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_ps(w + LANES * i);
-        UNROLLED for (int i = 0; i < 4; i++) y[i] = _mm512_permutex2var_ps(x[i & 2], _mm512_add_epi32(line, i & 1 ? two : _mm512_setzero_si512()), x[(i & 2) + 1]);
-        _mm512_storeu_ps(w, _mm512_shuffle_f32x4(y[0], y[2], 0x44));
-        _mm512_storeu_ps(w + LANES, _mm512_shuffle_f32x4(y[0], y[2], 0xee));
-        _mm512_storeu_ps(w + 2 * LANES, _mm512_shuffle_f32x4(y[1], y[3], 0x44));
-        _mm512_storeu_ps(w + 3 * LANES, _mm512_shuffle_f32x4(y[1], y[3], 0xee));
-    }
+    V y[4];
+    UNROLLED for (int i = 0; i < 4; i++) y[i] = _mm512_permutex2var_ps(w[i & 2], _mm512_add_epi32(line, i & 1 ? two : _mm512_setzero_si512()), w[(i & 2) + 1]);
+    for (int i = 0; i < 2; i++) w[2 * i] = _mm512_shuffle_f32x4(y[i], y[2 + i], 0x44), w[2 * i + 1] = _mm512_shuffle_f32x4(y[i], y[2 + i], 0xee);
 #else
-    (void) w, (void) lanes;
+    (void) w;
 #endif
+}
+
+/* Likewise those of n lanes. */
+static void order_lanes(float *w, int32_t n)
+{
+    for (int32_t l = 0; l < n; l += STEP) {
+        V x[STEP / LANES];
+        UNROLLED for (int i = 0; i < STEP / LANES; i++) x[i] = v_load(w + l + i * LANES);
+        order_step(x);
+        UNROLLED for (int i = 0; i < STEP / LANES; i++) v_store(w + l + i * LANES, x[i]);
+    }
 }
 
 /* ---- blocks ---- */
 
-/* Halves of all units at `from`, as floats. */
-INLINE void get_halves(float *y, const IntValues *v, size_t from)
+/* n halves as floats in the order of lanes; n: a multiple of STEP. */
+INLINE void order_halves(float *y, const uint16_t *half, int32_t n)
 {
 #if defined(LEVEL_IS_avx512)
     const __m512i line = _mm512_setr_epi64(0x000c000800040000, 0x001c001800140010, 0x002c002800240020, 0x003c003800340030,
                                            0x000d000900050001, 0x001d001900150011, 0x002d002900250021, 0x003d003900350031), two = _mm512_set1_epi16(2);
-    for (int32_t l = 0; l < v->lanes; l += STEP) {
-        uint64_t four[LANES];
-        UNROLLED for (int i = 0; i < LANES; i++) memcpy(&four[i], v->at[l / VALUE_UNIT + i] + from, sizeof four[i]);
-        const __m512i a = _mm512_loadu_si512((const void *) four), b = _mm512_loadu_si512((const void *) (four + 8));
+    for (int32_t l = 0; l < n; l += STEP) {
+        const __m512i a = _mm512_loadu_si512((const void *) (half + l)), b = _mm512_loadu_si512((const void *) (half + l + STEP / 2));
         UNROLLED for (int i = 0; i < 2; i++) {
             const __m512i x = _mm512_permutex2var_epi16(a, i ? _mm512_add_epi16(line, two) : line, b);
             _mm512_store_ps(y + l + 2 * i * LANES, _mm512_cvtph_ps(_mm512_castsi512_si256(x)));
@@ -107,30 +111,43 @@ INLINE void get_halves(float *y, const IntValues *v, size_t from)
         }
     }
 #else
-    for (int32_t l = 0; l < v->lanes; l += VALUE_UNIT)
-        for (int i = 0; i < VALUE_UNIT; i++) {
-            uint16_t half;
-            memcpy(&half, v->at[l / VALUE_UNIT] + from + 2 * i, sizeof half);
-            y[l + i] = half_table[half];
-        }
+    for (int32_t l = 0; l < n; l += LANES) v_store(y + l, v_load_half(half + l));
 #endif
+}
+
+/* The place of pending four p in its unit. */
+static inline int32_t pending_four(const IntValues *v, int32_t p) { return (v->four0 + p) % PART_LINES; }
+
+/* Scales or minima of all lanes of a block, at `from` of heads, as floats. */
+INLINE void get_halves(float *y, const IntValues *v, size_t from)
+{
+    order_halves(y, (const uint16_t *) (const void *) (v->group + from), GROUP);
+    if (v->lanes == GROUP) return;
+    uint16_t half[GROUP];
+    for (int32_t p = 0; p < (v->lanes - GROUP) / FOUR; p++) memcpy(half + FOUR * p, v->pending[p] + from + sizeof *half * FOUR * (size_t) pending_four(v, p), sizeof *half * FOUR);
+    order_halves(y + GROUP, half, v->lanes - GROUP);
+}
+
+/* The lines of a block's pending rows to room. */
+static void get_pending(const IntValues *v, uint8_t *room, size_t codes, size_t fifth)
+{
+    for (int32_t p = 0; p < (v->lanes - GROUP) / FOUR; p++) {
+        const int32_t four = pending_four(v, p);
+        const uint8_t *from = v->pending[p] + codes + four * LINE;
+        if (v->t != T_Q8_0) unpack_as(room + p * LINE, from, v->pending[p] + fifth + 8 * four, v->t, 1, PART_LINES);
+        else for (int h = 0; h < BLOCK_LINES; h++) memcpy(room + p * LINE + h * APART, from + h * APART, LINE);
+    }
 }
 
 /* Makes the lines, scales and minima of block c ready. */
 static void get_block(IntValues *v, int32_t c, int k)
 {
-    const size_t codes = v->head.codes + v->head.block * (size_t) c;
-    next_piece(v->far);
-    if (v->next)
-        for (int32_t u = 0; u < GROUP / VALUE_UNIT; u++)
-            for (size_t at = 0; at < v->head.block; at += LINE) __builtin_prefetch((const void *) ((uintptr_t) v->at[u] + v->next + codes + at));
-    if (v->t == T_Q8_0) {
-        v->lines[k] = (Lines) { .at = v->at, .offset = codes, .far = v->far };
-    } else {
-        const size_t fifth = v->head.fifth + 8 * BLOCK_LINES * (size_t) c;
-        for (int32_t u = 0; u < v->lanes / VALUE_UNIT; u++) unpack_as(v->room[k] + u * BLOCK_BYTES, v->at[u] + codes, v->at[u] + fifth, v->t, BLOCK_LINES);
-        v->lines[k] = (Lines) { .at = v->room_at[k], .far = v->far };
-    }
+    const size_t codes = v->head.codes + v->head.block * (size_t) c, fifth = v->head.fifth + 8 * BLOCK_LINES * PART_LINES * (size_t) c;
+    next_pieces(v->far, 1);
+    for (size_t at = 0; v->next && at < v->head.block; at += LINE) __builtin_prefetch((const void *) ((uintptr_t) v->group + v->next + codes + at));
+    v->lines[k] = (Lines) { .part = { v->t == T_Q8_0 ? v->group + codes : v->room[k][0], v->room[k][1] }, .far = v->far };
+    if (v->t != T_Q8_0) unpack_as(v->room[k][0], v->group + codes, v->group + fifth, v->t, PART_LINES, PART_LINES);
+    get_pending(v, v->room[k][1], codes, fifth);
     const V none = v_set(0);
     const bool minimum = codes_have_minimum(v->t);
     V odd = none;
@@ -274,7 +291,7 @@ static void round_weights(IntValues *v, int32_t r, int32_t i, const float *const
 
 /* ---- products ---- */
 
-/* What run r multiplies is in products once finish_products has been called; k: whose lines. */
+/* What run r multiplies can be added once bring_products has been called; k: whose lines. */
 #if BY_TILES
 
 static void multiply(IntValues *v, int32_t r, int k)
@@ -286,21 +303,14 @@ static void multiply(IntValues *v, int32_t r, int k)
     _tile_zero(6);
     _tile_zero(7);
     for (int32_t g = 0; g < v->lanes; g += STEP) {
-        const uint8_t *const *at = l->at + g / VALUE_UNIT, *from = at[0] + l->offset, *w = v->weights[r % 2] + g;
-        size_t step = (size_t) (at[1] - at[0]);
-        _Alignas(64) uint8_t room[LANES * BLOCK_BYTES];
-        if (at[LANES - 1] != at[0] + step * (LANES - 1)) {        /* the last units are not side by side */
-            for (int32_t u = 0; u < LANES; u++) memcpy(room + u * BLOCK_BYTES, at[u] + l->offset, BLOCK_BYTES);
-            from = room, step = BLOCK_BYTES;
-            MEMORY_IS();
-        }
+        const uint8_t *from = l->part[g / GROUP] + g % GROUP / FOUR * LINE, *w = v->weights[r % 2] + g;
         _tile_loadd(0, w, ALL_LANES);
-        _tile_loadd(2, from, step);
+        _tile_loadd(2, from, LINE);
         _tile_dpbssd(4, 0, 2);
-        for (int i = 0; i < 5; i++) ask_far(v->far);
-        _tile_loadd(3, from + LINE, step);
+        for (int i = 0; i < 3; i++) ask_far(v->far);
+        _tile_loadd(3, from + APART, LINE);
         _tile_dpbssd(5, 0, 3);
-        for (int i = 0; i < 5; i++) ask_far(v->far);
+        for (int i = 0; i < 3; i++) ask_far(v->far);
         if (v->together == 16) {
             _tile_loadd(1, w + 16 * ALL_LANES, ALL_LANES);
             _tile_dpbssd(6, 1, 2);
@@ -309,9 +319,8 @@ static void multiply(IntValues *v, int32_t r, int k)
     }
 }
 
-static void finish_products(IntValues *v, int32_t r)
+static void bring_products(IntValues *v)
 {
-    const int32_t run = r % RUNS;
     MEMORY_IS();
     _tile_stored(4, v->tiles[0][0], 64);
     _tile_stored(5, v->tiles[0][1], 64);
@@ -320,9 +329,9 @@ static void finish_products(IntValues *v, int32_t r)
         _tile_stored(7, v->tiles[1][1], 64);
     }
     MEMORY_IS();
-    for (int32_t i = 0; i < v->together; i++)
-        for (int h = 0; h < BLOCK_LINES; h++) v_store(v->products[run][i] + h * LANES, tile_sums(v->tiles[i / 8][h], i % 8));
 }
+
+INLINE V product(const IntValues *v, int32_t run, int32_t i, int h) { (void) run; return tile_sums(v->tiles[i / 8][h], i % 8); }
 
 #else
 
@@ -330,12 +339,14 @@ static void multiply(IntValues *v, int32_t r, int k)
 {
     const int32_t run = r % RUNS;
     V y[BLOCK_LINES][4];
-    multiply_lines(y, BLOCK_LINES, LINE, &v->lines[k], v->lanes / VALUE_UNIT, v->weights[r % 2], 2 * ALL_LANES, ALL_LANES, v->sum[run]);
+    multiply_lines(y, BLOCK_LINES, APART, &v->lines[k], v->lanes / FOUR, v->weights[r % 2], 2 * ALL_LANES, ALL_LANES, v->sum[run]);
     for (int n = 0; n < 4; n++)
         for (int h = 0; h < BLOCK_LINES; h++) v_store(v->products[run][n] + h * LANES, y[h][n]);
 }
 
-static void finish_products(IntValues *v, int32_t r) { (void) v, (void) r; }
+static void bring_products(IntValues *v) { (void) v; }
+
+INLINE V product(const IntValues *v, int32_t run, int32_t i, int h) { return v_load(v->products[run][i] + h * LANES); }
 
 #endif
 
@@ -346,14 +357,16 @@ static void add_products(const IntValues *v, int32_t r, const Products *p)
 {
     const bool least = codes_have_minimum(v->t);
     const int32_t run = r % RUNS;
-    for (int32_t i = 0; i < p->n; i++) {
-        if (!p->any[i]) continue;
-        for (int h = 0; h < BLOCK_LINES; h++) {
-            float *o = p->o + i * p->stride + h * LANES;
-            V x = v_fma(v_set(v->scale[run][i]), v_load(v->products[run][i] + h * LANES), v_load(o));
-            v_store(o, least ? v_add(x, v_set(v->least[run][i])) : x);
+    for (int32_t k = 0; k < p->n; k += 4)
+        UNROLLED for (int32_t i = k; i < k + 4; i++) {
+            ask_far(v->far), ask_far(v->far);
+            if (i >= p->n || !p->any[i]) continue;
+            UNROLLED for (int h = 0; h < BLOCK_LINES; h++) {
+                float *o = p->o + i * p->stride + h * LANES;
+                V x = v_fma(v_set(v->scale[run][i]), product(v, run, i, h), v_load(o));
+                v_store(o, least ? v_add(x, v_set(v->least[run][i])) : x);
+            }
         }
-    }
 }
 
 #endif

@@ -40,7 +40,9 @@ typedef struct {
     int32_t tree0;
     IntValues *values;                             /* NULL: the values' codes are no integers */
     Far     far;
-    float  *by_lane;                               /* [n, ALL_LANES] weights of a group of positions, with pending rows (kv_values.h) */
+    float  *by_lane;                               /* [n, ALL_LANES] weights of a group of positions with pending rows (kv_values.h) */
+    const float *weights;                          /* where those of the group are, query by query `step` apart */
+    int32_t step;
     bool   *any;                                   /* [n] sees something of the group */
     float  *tree_v;                                /* [kv heads of the job, rows of the slice, pad], for other values */
     int32_t *anc;                                  /* [rows of the job, ROWS_DECODE] rows of the path by depth */
@@ -96,12 +98,12 @@ static size_t lay_out(Work *w, uint8_t *base, const AttendJob *j)
     w->values = NULL;
     if (integers) {
         w->values = take(base, &at, sizeof(IntValues));
-        w->by_lane = take(base, &at, n * ALL_LANES * f);
         w->any = take(base, &at, n * sizeof(bool));
     }
     if (!w->tree) return at;
     w->tree_s = take(base, &at, n * TREE_SLOTS * f);
-    if (!integers) w->tree_v = take(base, &at, (size_t) j->n_kv * (size_t) j->slice->n * pad * f);
+    if (integers) w->by_lane = take(base, &at, n * ALL_LANES * f);
+    else w->tree_v = take(base, &at, (size_t) j->n_kv * (size_t) j->slice->n * pad * f);
     w->anc = take(base, &at, rows * ROWS_DECODE * f);
     return at;
 }
@@ -324,7 +326,8 @@ static void find_far(Work *w, int32_t pos0, bool keys)
     if (!in_one_stream(j) || pos + GROUP > w->shared1 || !codes_are_integers(same == keys ? j->spec->k_type : j->spec->v_type)) return;
     w->far.at = head_at(j, 0, (int32_t) pos, same == keys);
     w->far.half = GROUP / 2 * (same == keys ? j->k_row : j->v_row);
-    w->far.pace = w->far.half / (size_t) (j->n_kv * (w->pad / CODE_COLS) * (keys ? GROUP / KEY_UNIT : 1));
+    const int32_t by_head = j->n_kv * (w->pad / CODE_COLS);
+    w->far.pace = w->far.half / (size_t) (keys ? by_head * (GROUP / KEY_UNIT) + (same ? 0 : w->n * TILE_BLOCKS) : by_head);
 }
 
 /* s [query, stride] = scores of queries [i0, i1) of a key/value head with the unit of slot `slot`, not yet scaled. */
@@ -336,10 +339,8 @@ static void unit_scores(Work *w, float *s, size_t stride, int32_t slot, int32_t 
     const uint8_t *head = head_at(j, kv, slot, true);
     get_keys(&keys, (uint8_t *) w->keys, head, &w->unit, j->spec->k_type, w->iq.blocks);
     keys.far = &w->far;
-    if (!in_one_stream(j)) {
-        keys.next = head + KEY_UNIT * j->k_row;
-        keys.next_bytes = w->unit.bytes;
-    }
+    keys.next = head + (in_one_stream(j) ? w->unit.bytes : KEY_UNIT * j->k_row);
+    keys.next_bytes = w->unit.bytes;
     int_scores(s + (size_t) first * stride, stride, &keys, &w->iq, kv, i0 - first, i1 - first);
 }
 
@@ -424,9 +425,14 @@ static float exp1(float x)
     return y;
 }
 
-/* Scores become weights; o and l are brought to the new maximum. */
-static void tile_weights(Work *w, int32_t i, int32_t b0, int32_t b1)
+/* Whether values with integer codes meet pending rows in the group at a position. */
+static bool group_pends(const Work *w, int32_t pos0) { return w->tree && pos0 + GROUP > w->job->slice->base; }
+
+/* Scores of blocks [b0, b1) become weights, 0 in what their groups have besides. For values with integer codes they are brought into the order of
+ * lanes, but where rows are pending. o and l are brought to the new maximum. */
+static void tile_weights(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
 {
+    enum { EACH = STEP / LANES, GROUP_BLOCKS = GROUP / LANES };
     float *s = w->s + i * TILE;
     uint16_t *seen = w->seen + i * TILE_BLOCKS;
     const V nothing = v_set(-INFINITY);
@@ -440,19 +446,28 @@ static void tile_weights(Work *w, int32_t i, int32_t b0, int32_t b1)
         any |= seen[b];
         top = v_max(top, x);
     }
-    if (!any) return;
-    float tile = v_top(top), m = w->m[i] > tile ? w->m[i] : tile, c = exp1(w->m[i] - m);
+    float tile = v_top(top), m = !any || w->m[i] > tile ? w->m[i] : tile, c = 1;
+    if (m != w->m[i]) {
+        float *o = w->o + i * w->pad;
+        c = exp1(w->m[i] - m);
+        for (int32_t k = 0; k < w->pad; k += LANES) v_store(o + k, v_mul(v_load(o + k), v_set(c)));
+    }
     V mv = v_set(m), sum = v_set(0);
-    for (int32_t b = b0; b < b1; b++) {
-        if (!seen[b]) continue;
-        V p = v_pick(seen[b], v_exp(v_sub(v_load(s + b * LANES), mv)), v_set(0));
-        v_store(s + b * LANES, p);
-        sum = v_add(sum, p);
+    for (int32_t b = b0 / GROUP_BLOCKS * GROUP_BLOCKS, end = (b1 + GROUP_BLOCKS - 1) / GROUP_BLOCKS * GROUP_BLOCKS; b < end; b += EACH) {
+        V p[EACH];
+        UNROLLED for (int k = 0; k < EACH; k++) {
+            p[k] = v_set(0);
+            if (b + k < b0 || b + k >= b1 || !seen[b + k]) continue;
+            p[k] = v_pick(seen[b + k], v_exp(v_sub(v_load(s + (b + k) * LANES), mv)), p[k]);
+            sum = v_add(sum, p[k]);
+            next_pieces(&w->far, 1);
+            ask_far(&w->far), ask_far(&w->far), ask_far(&w->far);
+        }
+        if (w->values && !group_pends(w, tile0 + b * LANES / GROUP * GROUP)) order_step(p);
+        UNROLLED for (int k = 0; k < EACH; k++) v_store(s + (b + k) * LANES, p[k]);
     }
     w->m[i] = m;
     w->l[i] = fmaf(w->l[i], c, v_sum(sum));
-    float *o = w->o + i * w->pad;
-    for (int32_t k = 0; k < w->pad; k += LANES) v_store(o + k, v_mul(v_load(o + k), v_set(c)));
 }
 
 /* ---- values ---- */
@@ -491,41 +506,31 @@ static void mix(float *o, const float *p, const Block *b, int32_t pad, uint32_t 
 #undef CALL
 }
 
-/* The weights of query i for the group's blocks [b0, b1) of a tile, by lanes: 0 where it sees nothing, those of its path at the pending rows. */
-static void weights_by_lane(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
+/* The weights of query i for the group's blocks [b0, b1) of a tile, by lanes, those of its path at the pending rows. */
+static void path_by_lane(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
 {
-    const float *s = w->s + i * TILE;
-    const uint16_t *seen = w->seen + i * TILE_BLOCKS;
     float *to = w->by_lane + i * ALL_LANES;
-    memset(to, 0, (size_t) w->values->lanes * sizeof *to);
-    w->any[i] = false;
-    for (int32_t b = b0; b < b1; b++) {
-        if (!seen[b]) continue;
-        w->any[i] = true;
-        v_store(to + b * LANES % GROUP, v_load(s + b * LANES));
-    }
+    memcpy(to, w->s + i * TILE + b0 * LANES / GROUP * GROUP, GROUP * sizeof *to);
+    memset(to + GROUP, 0, (size_t) (w->values->lanes - GROUP) * sizeof *to);
     const int32_t row = row_of(w, i);
-    for (int32_t b = b0; b < b1 && w->values->lanes > GROUP; b++)
+    for (int32_t b = b0; b < b1; b++)
         for (uint32_t rest = path_bits(w, row, tile0 + b * LANES); rest; rest &= rest - 1) {
             int32_t p = b * LANES + __builtin_ctz(rest);
-            to[GROUP + w->job->slice->base % VALUE_UNIT + path_row(w, row, tile0 + p)] = to[p % GROUP];
+            to[GROUP + w->job->slice->base % FOUR + path_row(w, row, tile0 + p)] = to[p % GROUP];
             to[p % GROUP] = 0;
         }
     order_lanes(to, w->values->lanes);
 }
 
-/* Where the values of each lane lie; those that no query sees may be anywhere. */
+/* Where the values of each lane lie; those that no query sees may be anything. */
 static void find_lanes(Work *w, int32_t kv, int32_t pos0)
 {
     const AttendJob *j = w->job;
     IntValues *v = w->values;
-    const int32_t last = (j->slice->base + j->slice->n - 1) / VALUE_UNIT, tree = j->slice->base / VALUE_UNIT;
-    const uint8_t *first = head_at(j, kv, 0, false);
-    const size_t step = VALUE_UNIT * j->v_row;
-    for (int32_t u = 0; u < v->lanes / VALUE_UNIT; u++) {
-        const int32_t unit = u < GROUP / VALUE_UNIT ? pos0 / VALUE_UNIT + u : tree + u - GROUP / VALUE_UNIT;
-        v->at[u] = first + step * (size_t) (unit < last ? unit : last);
-    }
+    const int32_t first = j->slice->base / FOUR * FOUR, last = j->slice->base + j->slice->n - 1;
+    v->group = head_at(j, kv, pos0, false);
+    v->four0 = first % VALUE_UNIT / FOUR;
+    for (int32_t p = 0; p < (v->lanes - GROUP) / FOUR; p++) v->pending[p] = head_at(j, kv, first + FOUR * p < last ? first + FOUR * p : last, false);
     v->next = !in_one_stream(j) && pos0 + 2 * GROUP <= w->shared1 ? GROUP * j->v_row : 0;
 }
 
@@ -534,7 +539,7 @@ static void round_run(Work *w, int32_t r, int32_t i, int32_t n)
 {
     for (int32_t k = 0; k < n; k += 4) {
         const float *s[4];
-        for (int32_t m = 0; m < 4; m++) s[m] = w->by_lane + (k + m < n ? i + k + m : i + n - 1) * ALL_LANES;
+        for (int32_t m = 0; m < 4; m++) s[m] = w->weights + (k + m < n ? i + k + m : i + n - 1) * w->step;
         round_weights(w->values, r, k, s);
     }
 }
@@ -546,12 +551,12 @@ static void head_values(Work *w, int32_t kv)
     IntValues *v = w->values;
     const int32_t first = kv * w->n_each, each = (w->n_each + v->together - 1) / v->together, runs = v->blocks * each;
     for (int32_t r = 0; r < runs + 2; r++) {
+        if (r >= 2) bring_products(v);
         if (r < runs) {
             const int32_t c = r / each, i = r % each * v->together;
             if (i == 0) get_block(v, c, c & 1);
             round_run(w, r, first + i, w->n_each - i < v->together ? w->n_each - i : v->together);
         }
-        if (r >= 2) finish_products(v, r - 2);
         if (r > 0 && r <= runs) multiply(v, r - 1, (r - 1) / each & 1);
         if (r < 2) continue;
         const int32_t c = (r - 2) / each, i = (r - 2) % each * v->together;
@@ -566,9 +571,15 @@ static void group_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
     const AttendJob *j = w->job;
     const int32_t pos0 = tile0 + b0 * LANES / GROUP * GROUP;
     IntValues *v = w->values;
-    v->lanes = GROUP;
-    if (w->tree && pos0 + GROUP > j->slice->base) v->lanes += (j->slice->base % VALUE_UNIT + j->slice->n + STEP - 1) / STEP * STEP;
-    for (int32_t i = 0; i < w->n; i++) weights_by_lane(w, i, tile0, b0, b1);
+    const bool pends = group_pends(w, pos0);
+    v->lanes = GROUP + (pends ? (j->slice->base % FOUR + j->slice->n + STEP - 1) / STEP * STEP : 0);
+    w->weights = pends ? w->by_lane : w->s + (pos0 - tile0);
+    w->step = pends ? ALL_LANES : TILE;
+    for (int32_t i = 0; i < w->n; i++) {
+        w->any[i] = false;
+        for (int32_t b = b0; b < b1; b++) w->any[i] |= w->seen[i * TILE_BLOCKS + b] != 0;
+        if (pends) path_by_lane(w, i, tile0, b0, b1);
+    }
     find_far(w, pos0, false);
     for (int32_t kv = 0; kv < j->n_kv; kv++) {
         find_lanes(w, kv, pos0);
@@ -747,7 +758,7 @@ static void one_split(Work *w, int32_t split, int32_t lo, int32_t end)
     for (int32_t tile = split > lo ? split : lo / TILE * TILE; tile < end && tile < split + SPLIT; tile += TILE) {
         int32_t b0 = lo > tile ? (lo - tile) / LANES : 0, b1 = end - tile < TILE ? (end - tile + LANES - 1) / LANES : TILE_BLOCKS;
         tile_scores(w, tile, b0, b1);
-        for (int32_t i = 0; i < w->n; i++) tile_weights(w, i, b0, b1);
+        for (int32_t i = 0; i < w->n; i++) tile_weights(w, i, tile, b0, b1);
         tile_values(w, tile, b0, b1);
     }
 }
