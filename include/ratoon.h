@@ -96,7 +96,7 @@ rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_st
  * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
  * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "bos_token", "eos_token", "pad_token", "unk_token": texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": what every pass reads and multiplies, which is all but an embedding that is not the
- * head as well. */
+ * head as well; "model.kv.bytes": keys and values of one token. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
 /* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */
@@ -186,8 +186,9 @@ rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_pr
                   rt_row row, void *ud);
 /* The drafter's logits for the block that starts with `anchor` after prefix; row is called draft.block times. */
 rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row, void *ud);
-/* Milliseconds of a pass of n rows after what the session has committed; repeats >= 1 values to ms. Nothing is kept. */
-rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t n, int32_t repeats, double *ms);
+/* Milliseconds of a pass of n rows as if `after` tokens were committed, at least those that are (whose number -1 stands for); repeats >= 1 values
+ * to ms. Nothing is kept. */
+rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t after, int32_t n, int32_t repeats, double *ms);
 
 /* What this machine can do at most: bytes read from memory, int8 and f32 operations (a multiply-add is two). Measured in rounds of about
  * a twentieth of a second, so that they can lie between passes: a round on n <= threads threads raises what it finds faster in `fastest`. */

@@ -569,6 +569,23 @@ class Measure(Cli):
         self.assertEqual([p["rows"] for p in j["passes"]], [1, 8])
         self.assertTrue(all(p["ms"] > 0 and p["share_of_limit"] > 0 for p in j["passes"]))
 
+    def test_passes_behind_texts(self):
+        bench = ["bench", "-q", "-m", path("qwen3.gguf"), "--passes", "1,8", "--repeats", "2"]
+        j = json.loads(self.ratoon(*bench, "--after", "16,100", "--json", "--csv", path("after.csv"), "--svg", path("after.svg")).stdout)
+        self.assertEqual([(p["after"], p["rows"]) for p in j["passes"]], [(16, 1), (16, 8), (100, 1), (100, 8)])
+        self.assertLess(j["passes"][0]["limit_ms"], j["passes"][2]["limit_ms"])                     # keys and values are read too
+        rows = [line.split(",")[:2] for line in open(path("after.csv")) if not line.startswith("#")]
+        self.assertEqual(rows, [["rows", "after"], ["1", "16"], ["8", "16"], ["1", "100"], ["8", "100"]])
+        self.assertIn("behind 100 tokens", open(path("after.svg")).read())
+        text = self.ratoon(*bench, "--after", "16,100").stdout.decode()
+        self.assertIn("behind 16 tokens", text)
+        self.assertIn("of the speed behind 16", text)
+        self.says("bench", "-m", path("qwen3.gguf"), "--prompt-tokens", "8", "--after", "1", expect=2, names=["--after", "--passes"])
+        self.says(*bench, "--after", "1", "--compare", "true", expect=2, names=["--after"])
+        self.says(*bench, "--after", "1,2,3,4,5,6", expect=2, names=["--after", "6"])
+        self.says(*bench, "--after", "", expect=2, names=["--after"])
+        self.says(*bench, "--after", "100", "--ctx", "128", expect=2, names=["--ctx 128", "164"])
+
     def test_bench(self):
         prompts = ["--prompts", path("prompts.jsonl"), "-n", "8", "--pairs", "2", "--ignore-eos"]
         j = json.loads(self.ratoon("bench", *self.D, *prompts, "--json", "--write-profile", path("profile.json")).stdout)

@@ -200,9 +200,46 @@ static void rows_of_trees_and_chains(void **state)
         }
 }
 
+/* A text of a session whose passes are timed meanwhile, there and farther on, is the text. */
+static void times_leave_no_trace(void **state)
+{
+    (void) state;
+    for (int32_t kind = 0; kind < RIG_KINDS; kind++) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, kind % 3 == 0), kind % 2);
+        public_open(&p, &o, NULL);
+        int32_t text[2][TEXT], prompt[PROMPT];
+        prompt_of(kind, 0, prompt);
+        for (int32_t timed = 0; timed < 2; timed++) {
+            rt_step *st;
+            rt_session *s;
+            rt_error e;
+            rt_block b = { 0 };
+            double ms[2];
+            assert_int_equal(rt_step_new(&st, p.g, &(rt_step_options) { .budget = 9 }, &e), RT_OK);
+            assert_int_equal(rt_session_new(&s, p.g, &(rt_session_options) { .ctx = 200 }, &e), RT_OK);
+            assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
+            for (int32_t n = 0; n < TEXT; n += b.n) {
+                assert_int_equal(rt_next(st, s, &b), RT_OK);
+                for (int32_t i = 0; i < b.n && n + i < TEXT; i++) text[timed][n + i] = b.token[i];
+                if (timed && rt_time_pass(st, s, n % 2 ? -1 : 150 + n % 7, 1 + n % 20, 2, ms) != RT_OK) fail_msg("%s", rt_step_error(st));
+                if (timed) assert_true(ms[0] > 0 && ms[1] > 0);
+            }
+            assert_int_equal(rt_time_pass(st, s, PROMPT, 1, 1, ms), RT_EARG);
+            assert_int_equal(rt_time_pass(st, s, 190, 11, 1, ms), RT_EFULL);
+            assert_int_equal(rt_time_pass(st, s, INT32_MAX, 1, 1, ms), RT_EFULL);
+            assert_int_equal(rt_time_pass(st, s, -2, 1, 1, ms), RT_EARG);
+            rt_session_free(s);
+            rt_step_free(st);
+        }
+        assert_same(text[1], text[0], sizeof text[0], "kind %d", kind);
+        public_close(&p);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(clients_together), cmocka_unit_test(rows_of_trees_and_chains) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(clients_together), cmocka_unit_test(rows_of_trees_and_chains), cmocka_unit_test(times_leave_no_trace) };
     return cmocka_run_group_tests_name("public", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ Status spec_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, 
                  LookRow row, void *ud, Error *err);
 /* The drafter's logits for [anchor, MASK, ...] after prefix, row 0 being the anchor's. */
 Status spec_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, int32_t anchor, LookRow row, void *ud, Error *err);
-/* ms [repeats]: time of a decoding pass of n rows that are not kept. */
-Status spec_time(Spec *sp, Session *s, int32_t n, int32_t repeats, double *ms, Error *err);
+/* ms [repeats]: time of a decoding pass of n rows that are not kept, as if `after` tokens were committed; -1: those that are. */
+Status spec_time(Spec *sp, Session *s, int32_t after, int32_t n, int32_t repeats, double *ms, Error *err);
 
 #endif

@@ -88,6 +88,7 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
     if (strcmp(key, "identity") == 0) return (size_t) snprintf(out, cap, "%s", g->identity);
     if (strcmp(key, "kv") == 0) return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name, type_info(g->model->v_type)->name);
     if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", g->be->name);
+    if (strcmp(key, "model.kv.bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(g));
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
     if (strncmp(key, "draft", 5) == 0 && g->draft) return property_of(g->draft, key + 5, out, cap);
     return 0;
@@ -341,11 +342,11 @@ rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_
     return (rt_status) spec_draft_rows(&st->spec, &s->s, prefix, (int32_t) n_prefix, anchor, row, ud, &st->error);
 }
 
-rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t n, int32_t repeats, double *ms)
+rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t after, int32_t n, int32_t repeats, double *ms)
 {
     st->error = (Error) { 0 };
     if (n < 1 || n > ROWS_DECODE) return (rt_status) fail(&st->error, ST_ARG, "passes: %d rows, expected 1 to %d", n, ROWS_DECODE);
-    return (rt_status) spec_time(&st->spec, &s->s, n, repeats, ms, &st->error);
+    return (rt_status) spec_time(&st->spec, &s->s, after, n, repeats, ms, &st->error);
 }
 
 struct rt_roofline { Roofline *r; };

@@ -172,8 +172,7 @@ static uint64_t free_memory(void)
     return kb * 1024;
 }
 
-/* Keys and values of one token of the target. */
-static uint64_t kv_bytes(const rt_engine *g)
+uint64_t engine_kv_bytes(const rt_engine *g)
 {
     uint64_t row = 0;
     for (int32_t il = 0; il < g->model->n_layers; il++) {
@@ -189,7 +188,7 @@ static int32_t default_ctx(const rt_engine *g)
 {
     const Model *m = g->model;
     int32_t ctx = m->ctx_train < CTX_DEFAULT ? m->ctx_train : CTX_DEFAULT;
-    uint64_t row = kv_bytes(g), there = free_memory();
+    uint64_t row = engine_kv_bytes(g), there = free_memory();
     if (g->real && !g->be->in_place) there -= there < m->weight_bytes ? there : m->weight_bytes;      /* a plan: the weights are still to come */
     if (there == 0 || row == 0) return ctx;
     uint64_t fits = there / 5 * 4 / row;
@@ -205,7 +204,7 @@ Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *
     if (o->draft_ctx < 0 || o->draft_ctx > 1 << 20) return fail(err, ST_ARG, "draft_ctx: %d, expected 1 to %d tokens (0: default)", o->draft_ctx, 1 << 20);
     if (o->checkpoints < -1 || o->checkpoints > CHECKPOINTS_MAX)
         return fail(err, ST_ARG, "checkpoints: %d, expected 1 to %d (0: default, -1: none)", o->checkpoints, CHECKPOINTS_MAX);
-    uint64_t need = kv_bytes(g) * (uint64_t) o->ctx, there = free_memory();
+    uint64_t need = engine_kv_bytes(g) * (uint64_t) o->ctx, there = free_memory();
     if (!g->be->counts && there > 0 && need > there)               /* the system would grant it, and end a process when it is used */
         return fail(err, ST_MEMORY, "ctx: keys and values of %d tokens take %.1f GB, and %.1f GB of memory are free", o->ctx, (double) need / 1e9, (double) there / 1e9);
     if (o->ngram < -1 || o->ngram > 1) return fail(err, ST_ARG, "ngram: %d, expected -1 to 1", o->ngram);

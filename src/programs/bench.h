@@ -16,6 +16,7 @@ typedef struct {
     rt_peaks    peaks;                             /* of all rounds */
     int32_t     threads, rounds;                   /* rounds: with a peer, else 1 */
     double      bytes, values, head;               /* of the weights that a pass reads and multiplies; of its head */
+    double      kv;                                /* bytes of a token's keys and values */
     /* What belongs beside figures. Folders are left out of the command lines, since pictures and tables travel. */
     char        command[1024], compare[1024], peer_name[48], machine[256], model[512];
     char        small[4][1100];                    /* the same as small print */
@@ -25,8 +26,9 @@ typedef struct {
  * or Ctrl-C. */
 bool bench_rounds(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud);
 void bench_peaks(Bench *b);                        /* a round of the roofline, between other measurements */
-/* The least milliseconds that a pass of n rows can take here: weights are read once, and every weight is multiplied for every row. */
-double bench_limit_ms(const Bench *b, int32_t rows);
+/* The least milliseconds that a pass of n rows can take here, behind `after` tokens: weights, keys and values are read once, and every weight is
+ * multiplied for every row. */
+double bench_limit_ms(const Bench *b, int32_t rows, int32_t after);
 
 /* The beginning of every JSON result: command, version, machine, model, peaks and peer. */
 json_t *bench_json(const Bench *b);

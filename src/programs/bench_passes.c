@@ -1,20 +1,23 @@
-/* bench_passes.c - what a pass of n rows costs. Passes of all widths and the machine's peaks take turns; the fastest of each counts,
+/* bench_passes.c - what a pass of n rows costs, behind long texts too. Passes of all kinds and the machine's peaks take turns; the fastest of each counts,
  * since whatever else runs on the machine only adds. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "programs/bench.h"
 
-enum { WIDTHS_MAX = PLOT_POINTS_MAX };
+enum { PASSES_MAX = PLOT_POINTS_MAX, PLACES_MAX = PLOT_LINES_MAX - 1 };
 
-typedef struct { int32_t rows[WIDTHS_MAX], n; double ms[WIDTHS_MAX]; } Passes;
+/* widths of them behind each place, in the order of the places. */
+typedef struct { int32_t rows[PASSES_MAX], after[PASSES_MAX], n, widths; double ms[PASSES_MAX]; } Passes;
+
+static double limit_of(const Bench *b, const Passes *x, int32_t i) { return bench_limit_ms(b, x->rows[i], x->after[i]); }
 
 /* Reading memory for the peaks emptied the caches: passes of a few milliseconds are run several times in a row, as decoding does. */
 static bool time_one(Bench *b, Passes *x, int32_t i, bool counts)
 {
     double t[4];
     int32_t n = x->ms[i] > 0 && x->ms[i] < 20 ? 4 : 1;
-    rt_status st = rt_time_pass(b->p.step, b->p.session, x->rows[i], n, t);
+    rt_status st = rt_time_pass(b->p.step, b->p.session, x->after[i], x->rows[i], n, t);
     if (st != RT_OK) return st == RT_ECANCEL ? false : complain(&b->o, "%s", rt_step_error(b->p.step)) == 0;
     for (int32_t k = 0; counts && k < n; k++)
         if (x->ms[i] == 0 || t[k] < x->ms[i]) x->ms[i] = t[k];
@@ -52,12 +55,15 @@ static void print(Bench *b, void *ud)
     printf("%s\n%s: memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s\n", b->model, b->machine, b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12);
     if (b->o.compare) printf("in turn, %d rounds: %s\n", b->rounds, b->o.compare);
     for (int32_t i = 0; i < x->n; i++) {
-        printf("%3d rows %10.3f ms   %5.2fx of %d   %3.0f %% of the limit", x->rows[i], x->ms[i], x->ms[i] / x->ms[0], x->rows[0], 100 * bench_limit_ms(b, x->rows[i]) / x->ms[i]);
+        const int32_t first = i / x->widths * x->widths;
+        if (b->o.after && i == first) printf("behind %d tokens\n", x->after[i]);
+        printf("%3d rows %10.3f ms   %5.2fx of %d   %3.0f %% of the limit", x->rows[i], x->ms[i], x->ms[i] / x->ms[first], x->rows[first], 100 * limit_of(b, x, i) / x->ms[i]);
+        if (first) printf("   %3.0f %% of the speed behind %d", 100 * x->ms[i - first] / x->ms[i], x->after[0]);
         double other = peer_ms(b, x->rows[i], &what);
         if (other > 0) printf("   %s: %10.3f ms (%s), %.2f times ours", b->peer_name, other, what, other / x->ms[i]);
         putchar('\n');
     }
-    if (bench_limit_ms(b, x->rows[0]) > x->ms[0]) printf("more than 100 %%: the weights of so small a model stay in the cache\n");
+    if (limit_of(b, x, 0) > x->ms[0]) printf("more than 100 %%: the weights of so small a model stay in the cache\n");
 }
 
 static json_t *as_json(Bench *b, void *ud)
@@ -66,8 +72,8 @@ static json_t *as_json(Bench *b, void *ud)
     json_t *list = json_array(), *j = bench_json(b);
     const char *what;
     for (int32_t i = 0; i < x->n; i++) {
-        double limit = bench_limit_ms(b, x->rows[i]), other = peer_ms(b, x->rows[i], &what);
-        json_t *p = json_pack("{s:i s:f s:f s:f}", "rows", x->rows[i], "ms", x->ms[i], "limit_ms", limit, "share_of_limit", limit / x->ms[i]);
+        double limit = limit_of(b, x, i), other = peer_ms(b, x->rows[i], &what);
+        json_t *p = json_pack("{s:i s:i s:f s:f s:f}", "rows", x->rows[i], "after", x->after[i], "ms", x->ms[i], "limit_ms", limit, "share_of_limit", limit / x->ms[i]);
         if (other > 0) json_object_update_new(p, json_pack("{s:f s:f s:s}", "compare_ms", other, "ratio", other / x->ms[i], "compare_kind", what));
         json_array_append_new(list, p);
     }
@@ -79,66 +85,80 @@ static void write_csv(Bench *b, void *ud, FILE *f)
 {
     const Passes *x = ud;
     const char *what;
-    fprintf(f, "rows,ms,times_first,limit_ms,share_of_limit,compare_ms,ratio\n");
+    fprintf(f, "rows,after,ms,times_first,limit_ms,share_of_limit,compare_ms,ratio\n");
     for (int32_t i = 0; i < x->n; i++) {
-        double limit = bench_limit_ms(b, x->rows[i]), other = peer_ms(b, x->rows[i], &what);
-        fprintf(f, "%d,%.4f,%.4f,%.4f,%.4f,", x->rows[i], x->ms[i], x->ms[i] / x->ms[0], limit, limit / x->ms[i]);
+        double limit = limit_of(b, x, i), other = peer_ms(b, x->rows[i], &what);
+        fprintf(f, "%d,%d,%.4f,%.4f,%.4f,%.4f,", x->rows[i], x->after[i], x->ms[i], x->ms[i] / x->ms[i / x->widths * x->widths], limit, limit / x->ms[i]);
         if (other > 0) fprintf(f, "%.4f,%.4f\n", other, other / x->ms[i]);
         else fputs(",\n", f);
     }
 }
 
-/* The limit is drawn from nothing to the widest pass, with its corner. */
-static void add_limit(const Bench *b, PlotLine *l, double most)
+/* The limit of passes behind the first place is drawn from nothing to the widest, with its corner. */
+static void add_limit(const Bench *b, PlotLine *l, double most, int32_t after)
 {
-    double corner = b->bytes / b->peaks.bytes_per_s / (2 * b->values / b->peaks.int8_ops_per_s);
+    double corner = (b->bytes + b->kv * after) / b->peaks.bytes_per_s / (2 * b->values / b->peaks.int8_ops_per_s);
     l->x[l->n] = 0;
-    l->y[l->n++] = bench_limit_ms(b, 0);
+    l->y[l->n++] = bench_limit_ms(b, 0, after);
     if (corner < most) {
         l->x[l->n] = corner;
-        l->y[l->n++] = bench_limit_ms(b, 0);
+        l->y[l->n++] = bench_limit_ms(b, 0, after);
     }
     l->x[l->n] = most;
-    l->y[l->n++] = bench_limit_ms(b, (int32_t) most);
+    l->y[l->n++] = bench_limit_ms(b, (int32_t) most, after);
+}
+
+/* Lines are drawn ascending. */
+static void in_order(int32_t *order, const int32_t *rows, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        int32_t k = i;
+        for (; k > 0 && rows[order[k - 1]] > rows[i]; k--) order[k] = order[k - 1];
+        order[k] = i;
+    }
 }
 
 static void draw(Bench *b, void *ud, FILE *f)
 {
     const Passes *x = ud;
-    static PlotLine line[3];
+    static PlotLine line[PLOT_LINES_MAX];
     PlotText t;
-    char name[200], other_name[80], subtitle[200];
+    char name[PLOT_LINES_MAX][200], subtitle[200];
     const char *what = NULL;
-    int32_t n = 2;
+    int32_t n = 0, order[PASSES_MAX];
     memset(line, 0, sizeof line);
-    bool cached = bench_limit_ms(b, x->rows[0]) > x->ms[0];            /* then a share of the memory's limit says nothing */
-    line[0] = (PlotLine) { .name = cached ? "ratoon, times the first" : "ratoon, share of the limit", .kind = LINE_MEASURED, .colour = 0 };
-    snprintf(name, sizeof name, "limit: %.1f GB/s, int8 %.2f Tops/s", b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12);
-    snprintf(other_name, sizeof other_name, "%.24s, times ratoon", b->peer_name);
-    line[1] = (PlotLine) { .name = name, .kind = LINE_FLOOR };
-    line[2] = (PlotLine) { .name = other_name, .kind = LINE_MEASURED, .colour = 1 };
-    int32_t order[WIDTHS_MAX];
-    for (int32_t i = 0; i < x->n; i++) {           /* ascending, as lines are drawn */
-        int32_t k = i;
-        for (; k > 0 && x->rows[order[k - 1]] > x->rows[i]; k--) order[k] = order[k - 1];
-        order[k] = i;
+    in_order(order, x->rows, x->widths);
+    bool cached = limit_of(b, x, 0) > x->ms[0];    /* then a share of the memory's limit says nothing */
+    for (int32_t first = 0; first < x->n; first += x->widths, n++) {
+        PlotLine *l = &line[n];
+        if (b->o.after) snprintf(name[n], sizeof name[n], "behind %d tokens, %s", x->after[first], cached ? "times the first" : "share of the limit there");
+        else snprintf(name[n], sizeof name[n], "ratoon, %s", cached ? "times the first" : "share of the limit");
+        *l = (PlotLine) { .name = name[n], .kind = LINE_MEASURED, .colour = n };
+        for (int32_t k = 0; k < x->widths; k++) {
+            const int32_t i = first + order[k];
+            l->x[l->n] = x->rows[i];
+            if (cached) snprintf(l->label[l->n], sizeof l->label[0], "%.2gx", x->ms[i] / x->ms[first]);
+            else snprintf(l->label[l->n], sizeof l->label[0], "%.0f %%", 100 * limit_of(b, x, i) / x->ms[i]);
+            l->y[l->n++] = x->ms[i];
+        }
     }
-    for (int32_t k = 0; k < x->n; k++) {
-        int32_t i = order[k];
-        PlotLine *l = &line[0];
-        l->x[l->n] = x->rows[i];
-        if (cached) snprintf(l->label[l->n], sizeof l->label[0], "%.2gx", x->ms[i] / x->ms[0]);
-        else snprintf(l->label[l->n], sizeof l->label[0], "%.0f %%", 100 * bench_limit_ms(b, x->rows[i]) / x->ms[i]);
-        l->y[l->n++] = x->ms[i];
-        double other = peer_ms(b, x->rows[i], &what);
-        l = &line[2];
-        if (!(other > 0)) continue;
-        n = 3;
-        l->x[l->n] = x->rows[i];
-        snprintf(l->label[l->n], sizeof l->label[0], "%.1fx", other / x->ms[i]);
-        l->y[l->n++] = other;
+    PlotLine *limit = &line[n], *other = &line[n + 1];
+    snprintf(name[n], sizeof name[n], "limit%s: %.1f GB/s, int8 %.2f Tops/s", x->after[0] ? " of the first" : "", b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12);
+    *limit = (PlotLine) { .name = name[n], .kind = LINE_FLOOR };
+    add_limit(b, limit, line[0].x[line[0].n - 1], x->after[0]);
+    n++;
+    if (b->o.compare) {                            /* with one place only */
+        snprintf(name[n], sizeof name[n], "%.24s, times ratoon", b->peer_name);
+        *other = (PlotLine) { .name = name[n], .kind = LINE_MEASURED, .colour = 1 };
+        for (int32_t k = 0; k < x->widths; k++) {
+            double ms = peer_ms(b, x->rows[order[k]], &what);
+            if (!(ms > 0)) continue;
+            other->x[other->n] = x->rows[order[k]];
+            snprintf(other->label[other->n], sizeof other->label[0], "%.1fx", ms / x->ms[order[k]]);
+            other->y[other->n++] = ms;
+        }
+        n += other->n > 0;
     }
-    add_limit(b, &line[1], line[0].x[line[0].n - 1]);
     snprintf(subtitle, sizeof subtitle, "%.70s, fastest of interleaved passes", base_name(b->p.files.model));
     bench_plot_text(b, &t, "What a pass of n rows costs", subtitle);
     plot_lines(f, &t, "rows of the pass", "milliseconds", line, n);
@@ -146,18 +166,30 @@ static void draw(Bench *b, void *ud, FILE *f)
 
 static const BenchReport REPORT = { write_csv, draw, as_json, print };
 
+/* Every width of rows behind every place, for which the context is made large enough where it is not told. */
+static bool read_passes(Bench *b, Passes *x)
+{
+    Options *o = &b->o;
+    int32_t *rows = NULL, *after = NULL, places = 0, ctx = 0;
+    bool good = ids_read(o, &rows, &x->widths, o->passes, "--passes", 1, 64) && ids_read(o, &after, &places, o->after ? o->after : "0", "--after", 0, (1 << 24) - 64);
+    if (good && (places == 0 || places > PLACES_MAX)) good = complain(o, "--after: %d numbers were given, expected 1 to %d", places, PLACES_MAX) == 0;
+    if (good && (x->widths == 0 || x->widths > PASSES_MAX / places))
+        good = complain(o, "--passes: %d numbers were given, expected 1 to %d", x->widths, PASSES_MAX / places) == 0;
+    for (int32_t i = 0; good && i < x->widths * places; i++) {
+        x->rows[x->n] = rows[i % x->widths];
+        x->after[x->n++] = after[i / x->widths];
+        if (after[i / x->widths] + 64 > ctx) ctx = after[i / x->widths] + 64;
+    }
+    if (good && o->after && o->ctx && o->ctx < ctx) good = complain(o, "--ctx %d is too small for --after, expected at least %d", o->ctx, ctx) == 0;
+    if (o->after && !o->ctx) o->ctx = ctx;
+    free(rows);
+    free(after);
+    return good;
+}
+
 int bench_passes(Bench *b)
 {
     Passes x = { 0 };
-    int32_t *rows = NULL, n = 0;
-    if (!ids_read(&b->o, &rows, &n, b->o.passes, "--passes", 1, 64)) return EXIT_USAGE;
-    if (n == 0 || n > WIDTHS_MAX) {
-        free(rows);
-        complain(&b->o, "--passes: %d numbers were given, expected 1 to %d", n, WIDTHS_MAX);
-        return EXIT_USAGE;
-    }
-    memcpy(x.rows, rows, sizeof *rows * (size_t) n);
-    x.n = n;
-    free(rows);
+    if (!read_passes(b, &x)) return EXIT_USAGE;
     return bench_rounds(b, b->o.draft ? WITH_DRAFTER | WITH_SESSION : WITH_SESSION, measure, &x) && bench_report(b, &REPORT, &x) ? EXIT_FINE : EXIT_FAILED;
 }

@@ -78,7 +78,7 @@ static bool measure(Bench *b, void *ud)
 /* A prompt's tokens all need the layers, and only the last needs the head; they share passes, so arithmetic is the limit. */
 static double share(const Bench *b, const Rates *x, int32_t i)
 {
-    if (is_decoding(x, i)) return bench_limit_ms(b, 1) * x->tok_s[i] / 1e3;
+    if (is_decoding(x, i)) return bench_limit_ms(b, 1, 0) * x->tok_s[i] / 1e3;
     return 2 * (b->values - b->head) * x->tok_s[i] / b->peaks.int8_ops_per_s;
 }
 

@@ -244,7 +244,7 @@ static bool time_passes(Serve *v)
     double t[2];
     for (int32_t c = -1; c < v->n_counts; c++) {
         double *best = c < 0 ? &v->one_ms : &v->pass_ms[c];
-        rt_status st = rt_time_pass(v->step, v->stream[0].s, c < 0 ? 1 : v->count[c], 2, t);
+        rt_status st = rt_time_pass(v->step, v->stream[0].s, -1, c < 0 ? 1 : v->count[c], 2, t);
         if (st != RT_OK) return st == RT_ECANCEL ? false : complain(v->o, "%s", rt_step_error(v->step)) == 0;
         for (int32_t i = 0; i < 2; i++)
             if (*best == 0 || t[i] < *best) *best = t[i];

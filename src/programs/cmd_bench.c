@@ -64,6 +64,7 @@ static void describe_model(Bench *b)
     rt_property(b->p.engine, "backend", backend, sizeof backend);
     rt_property(b->p.engine, "kv", kv, sizeof kv);
     b->bytes = (double) property(b->p.engine, "model.pass.bytes");
+    b->kv = (double) property(b->p.engine, "model.kv.bytes");
     b->values = (double) property(b->p.engine, "model.pass.parameters");
     b->head = (double) property(b->p.engine, "model.vocab") * (double) property(b->p.engine, "model.dim");
     snprintf(b->model, sizeof b->model, "%.120s%s%.120s; a pass reads %s weights, %sB; keys/values %s, backend %s", base_name(f->model), f->draft[0] ? " with " : "",
@@ -74,9 +75,9 @@ static void describe_model(Bench *b)
 
 void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, &b->peaks); }
 
-double bench_limit_ms(const Bench *b, int32_t rows)
+double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {
-    double read = b->bytes / b->peaks.bytes_per_s, work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
+    double read = (b->bytes + b->kv * after) / b->peaks.bytes_per_s, work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
 }
 
@@ -249,6 +250,10 @@ int cmd_bench(int argc, char **argv)
     }
     if ((b.o.roofline || b.o.serve) && b.o.compare) {
         complain(&b.o, "--compare goes with --passes, --prompt-tokens or --prompts alone");
+        return EXIT_USAGE;
+    }
+    if (b.o.after && (!b.o.passes || b.o.compare)) {
+        complain(&b.o, "--after goes with --passes alone");
         return EXIT_USAGE;
     }
     if (!peer_ready(&b.o)) return EXIT_USAGE;

@@ -144,6 +144,7 @@ static const OptionSpec table[] = {
     { "--no-repack", NULL, KIND_FLAG, NULL, AT(no_repack), 0, 0, C_LOADS, "weights are read from the mapped file and not copied, for machines short of memory: slower, the same text" },
     { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY, "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all" },
     { "--passes", NULL, KIND_TEXT, "LIST", AT(passes), 0, 0, C_BENCH, "time passes of these many rows: 1,8,16" },
+    { "--after", NULL, KIND_TEXT, "LIST", AT(after), 0, 0, C_BENCH, "with --passes: time them behind these many tokens, in turn (default 0): 1024,32768" },
     { "--prompt-tokens", NULL, KIND_TEXT, "LIST", AT(prompt_tokens), 0, 0, C_BENCH, "time prompts of these many tokens, and -n tokens of plain decoding: 128,512" },
     { "--serve", NULL, KIND_TEXT, "LIST", AT(serve), 0, 0, C_BENCH,
       "time these many streams at once, as the server runs them, plain and with speculation: 1,4; their prompts from --prompts, or 64 made-up tokens each" },

@@ -41,7 +41,7 @@ typedef struct {
     bool        json, stats, quiet, check_tensors, roofline, no_history, man;
     const char *csv, *svg, *completion, *config;
     /* verify, bench, eval, doctor */
-    const char *budgets, *thread_list, *modes, *passes, *simulate, *write_profile, *text, *prompt_tokens, *serve, *compare, *compare_rate;
+    const char *budgets, *thread_list, *modes, *passes, *after, *simulate, *write_profile, *text, *prompt_tokens, *serve, *compare, *compare_rate;
     int32_t     pairs, repeats, window, compare_limit;
     /* serve; 0: the default */
     const char *host, *cors, *api_key_file, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning, *preserve_thinking, *reasoning_message, *tool_format;
