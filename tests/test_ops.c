@@ -1183,6 +1183,35 @@ static void failures_stick(void **state)
     assert_null(none);
 }
 
+/* Units of slots and rings do not go together: the operation says so and names both types. */
+static void rings_take_no_units(void **state)
+{
+    (void) state;
+    for (int i = 0; i < 4; i++) {
+        const bool keys = i & 1, values = i & 2;
+        LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = 2, .kv_heads = 1, .head_dim = 32, .scale = 0.1f, .k_type = keys ? T_Q8_0 : T_F16, .v_type = values ? T_Q4_0 : T_BF16 };
+        Sess *s = sess_open(&spec, 0, 64);
+        float q[64] = { 0 }, y[64];
+        int32_t token = 1;
+        Pass *p = malloc(sizeof *p);
+        Error err = { 0 };
+        pass_open(p);
+        pass_add(p, s, SLICE_BLOCK, 1, &token, NULL);
+        Tensor ty = h_tensor(T_F32, 1, 64, y), tq = h_tensor(T_F32, 1, 64, q);
+        backend[0]->attend(backend[0], &ty, &tq, &p->r, 0, &spec);
+        const Status st = backend[0]->sync(backend[0], &err);
+        if (keys || values) {
+            assert_int_equal(st, ST_UNSUPPORTED);
+            assert_non_null(strstr(err.text, type_info(spec.k_type)->name));
+            assert_non_null(strstr(err.text, type_info(spec.v_type)->name));
+        } else {
+            assert_int_equal(st, ST_OK);
+        }
+        free(p);
+        sess_close(s);
+    }
+}
+
 static void memory_is_zero(void **state)
 {
     (void) state;
@@ -1223,7 +1252,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(blocks_on_text), cmocka_unit_test(tree_rows_are_chains), cmocka_unit_test(chain_is_single_rows),
         cmocka_unit_test(keep_is_fresh), cmocka_unit_test(marks_are_separate), cmocka_unit_test(neighbours_do_not_matter),
         cmocka_unit_test(delta_is_right), cmocka_unit_test(block_conv_is_right), cmocka_unit_test(pair_scores_are_right),
-        cmocka_unit_test(top_k_is_draw), cmocka_unit_test(failures_stick), cmocka_unit_test(memory_is_zero),
+        cmocka_unit_test(top_k_is_draw), cmocka_unit_test(failures_stick), cmocka_unit_test(rings_take_no_units), cmocka_unit_test(memory_is_zero),
     };
     return cmocka_run_group_tests_name("ops", tests, setup, teardown);
 }
