@@ -71,6 +71,7 @@ test: check
 	$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	$(MAKE) --no-print-directory $(SANITIZE) run-all
 	python3 tests/deps.py
+	python3 tests/fuzz/make_cache_corpus.py --check
 	python3 tests/test_cli.py
 	python3 tests/test_demo.py
 	python3 tests/test_chat.py

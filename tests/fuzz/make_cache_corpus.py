@@ -3,13 +3,24 @@
 as the targets put them right.
 
     python3 tests/fuzz/make_cache_corpus.py            # rewrites tests/fuzz/corpus/image and record; the same bytes every time
+    python3 tests/fuzz/make_cache_corpus.py --check    # are they what it would write? (after a change of a version they are not)
 """
+import re
 import struct
+import sys
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
+SOURCE = Path(__file__).parent.parent.parent / "src"
 IDENTITY = b"ratoon recipe 1, backend cpu, model 0, keys/values F16/F16, window 0, drafter none"
 ODD = {"zero": 0, "one": 1, "big": 0x7fffffff, "minus": 0xffffffff, "edge": 0x80000000}
+
+
+def number(header, name):
+    return int(re.search(rf"\b{name} = (\d+)", (SOURCE / header).read_text()).group(1))
+
+
+VERSIONS = {"image": number("decode/image.h", "IMAGE_VERSION"), "record": number("programs/serve/cache_record.h", "RECORD_VERSION")}
 
 
 def pad(b, to=64):
@@ -17,7 +28,7 @@ def pad(b, to=64):
 
 
 def image(count=5, draft=40, taps=16, target=100, magic=b"ratoonS\0", **lie):
-    f = dict(version=1, n_identity=len(IDENTITY), n=0, n_tokens=count, draft_P=5, draft_ring=32, n_wait=1, n_target=target, n_draft=draft, n_taps=taps)
+    f = dict(version=VERSIONS["image"], n_identity=len(IDENTITY), n=0, n_tokens=count, draft_P=5, draft_ring=32, n_wait=1, n_target=target, n_draft=draft, n_taps=taps)
     body = pad(pad(pad(pad(IDENTITY) + struct.pack(f"<{count}i", *range(count))) + bytes(range(target))) + bytes(draft)) + bytes(taps)
     f["n"] = 128 + len(body)
     f.update(lie)
@@ -26,7 +37,7 @@ def image(count=5, draft=40, taps=16, target=100, magic=b"ratoonS\0", **lie):
 
 
 def record(count=5, image_bytes=200, note=b"note", magic=b"ratoonR\0", **lie):
-    f = dict(version=1, kind=2, n_file=0, n_image=image_bytes, image_sum=0, n_tokens=count, n_identity=len(IDENTITY), n_note=len(note), zero=0)
+    f = dict(version=VERSIONS["record"], kind=2, n_file=0, n_image=image_bytes, image_sum=0, n_tokens=count, n_identity=len(IDENTITY), n_note=len(note), zero=0)
     front = pad(bytes(128) + struct.pack(f"<{count}i", *range(count)) + IDENTITY + note)[128:]
     f["n_file"] = 128 + len(front) + image_bytes
     f.update(lie)
@@ -36,6 +47,10 @@ def record(count=5, image_bytes=200, note=b"note", magic=b"ratoonR\0", **lie):
 
 def write(folder, files):
     folder = CORPUS / folder
+    if sys.argv[1:] == ["--check"]:
+        if {f.name: f.read_bytes() for f in folder.iterdir()} != files:
+            sys.exit(f"{folder}: not what tests/fuzz/make_cache_corpus.py writes now: run it")
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
