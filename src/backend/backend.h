@@ -88,7 +88,7 @@ struct Backend {
     /* sizes: pure; null asks them of the backend it stands for. weight_bytes 0: this type cannot be the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
     size_t (*kv_row_bytes)(Backend *b, Type t, int32_t cols);                     /* 0: not a key/value type here, or cols are no whole blocks */
-    int32_t (*kv_slots)(Backend *b, Type t, bool values);                              /* slots that lie together, 1: each by itself */
+    int32_t (*kv_slots)(Backend *b, Type t, bool values);                         /* slots that lie together, 1: each by itself */
     void   (*kv_blank)(Backend *b, void *host, const LayerSpec *s, bool values, int32_t from, int32_t n); /* zeros in slots [from, n) of a host's copy of a layer's first n keys or values */
     size_t (*own_bytes)(Backend *b);                                              /* threads' workspace, staging, logs */
     /* memory and order. alloc gives zeroed memory aligned to 64 bytes, or NULL and the failure sticks */

@@ -52,6 +52,7 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     uint64_t embed = apart ? (uint64_t) m->embed.rows * (uint64_t) m->embed.cols : 0, embed_bytes = apart ? m->be->weight_bytes(m->be, m->embed.type, m->embed.rows, m->embed.cols) : 0;
     if (strcmp(key, ".pass.parameters") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) (m->n_weights - embed));
     if (strcmp(key, ".pass.bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) (m->weight_bytes - embed_bytes));
+    if (strcmp(key, ".kv.bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(m));
     if (strcmp(key, ".block") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->block);
     if (strcmp(key, ".mask") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->mask_id);
     if (strcmp(key, ".fc") == 0 && m->target) return (size_t) snprintf(out, cap, "%d x %d", m->dim, m->tap_width);
@@ -88,7 +89,6 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
     if (strcmp(key, "identity") == 0) return (size_t) snprintf(out, cap, "%s", g->identity);
     if (strcmp(key, "kv") == 0) return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name, type_info(g->model->v_type)->name);
     if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", g->be->name);
-    if (strcmp(key, "model.kv.bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(g));
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
     if (strncmp(key, "draft", 5) == 0 && g->draft) return property_of(g->draft, key + 5, out, cap);
     return 0;

@@ -172,13 +172,13 @@ static uint64_t free_memory(void)
     return kb * 1024;
 }
 
-uint64_t engine_kv_bytes(const rt_engine *g)
+uint64_t engine_kv_bytes(const Model *m)
 {
     uint64_t row = 0;
-    for (int32_t il = 0; il < g->model->n_layers; il++) {
-        const LayerSpec *p = &g->model->spec[il];
+    for (int32_t il = 0; il < m->n_layers; il++) {
+        const LayerSpec *p = &m->spec[il];
         if (p->kind != LAYER_ATTENTION) continue;
-        row += g->be->kv_row_bytes(g->be, p->k_type, p->kv_heads * p->head_dim) + g->be->kv_row_bytes(g->be, p->v_type, p->kv_heads * p->head_dim);
+        row += m->be->kv_row_bytes(m->be, p->k_type, p->kv_heads * p->head_dim) + m->be->kv_row_bytes(m->be, p->v_type, p->kv_heads * p->head_dim);
     }
     return row;
 }
@@ -188,7 +188,7 @@ static int32_t default_ctx(const rt_engine *g)
 {
     const Model *m = g->model;
     int32_t ctx = m->ctx_train < CTX_DEFAULT ? m->ctx_train : CTX_DEFAULT;
-    uint64_t row = engine_kv_bytes(g), there = free_memory();
+    uint64_t row = engine_kv_bytes(m), there = free_memory();
     if (g->real && !g->be->in_place) there -= there < m->weight_bytes ? there : m->weight_bytes;      /* a plan: the weights are still to come */
     if (there == 0 || row == 0) return ctx;
     uint64_t fits = there / 5 * 4 / row;
@@ -204,7 +204,7 @@ Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *
     if (o->draft_ctx < 0 || o->draft_ctx > 1 << 20) return fail(err, ST_ARG, "draft_ctx: %d, expected 1 to %d tokens (0: default)", o->draft_ctx, 1 << 20);
     if (o->checkpoints < -1 || o->checkpoints > CHECKPOINTS_MAX)
         return fail(err, ST_ARG, "checkpoints: %d, expected 1 to %d (0: default, -1: none)", o->checkpoints, CHECKPOINTS_MAX);
-    uint64_t need = engine_kv_bytes(g) * (uint64_t) o->ctx, there = free_memory();
+    uint64_t need = engine_kv_bytes(g->model) * (uint64_t) o->ctx, there = free_memory();
     if (!g->be->counts && there > 0 && need > there)               /* the system would grant it, and end a process when it is used */
         return fail(err, ST_MEMORY, "ctx: keys and values of %d tokens take %.1f GB, and %.1f GB of memory are free", o->ctx, (double) need / 1e9, (double) there / 1e9);
     if (o->ngram < -1 || o->ngram > 1) return fail(err, ST_ARG, "ngram: %d, expected -1 to 1", o->ngram);

@@ -39,8 +39,8 @@ Status engine_backend(Backend **out, const rt_options *o, Error *err);
 /* Fills in identity, when all files are open. */
 Status engine_identity(rt_engine *g, int32_t window, Error *err);
 Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *o, Error *err);
-/* Keys and values of one token of the target. */
-uint64_t engine_kv_bytes(const rt_engine *g);
+/* Keys and values of one token. */
+uint64_t engine_kv_bytes(const Model *m);
 /* scratch 0: a step that only measures. */
 Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t scratch, Error *err);
 /* Scratch that the largest passes of such a step need, found on a counting copy of the engine. */

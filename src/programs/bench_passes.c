@@ -1,11 +1,11 @@
-/* bench_passes.c - what a pass of n rows costs, behind long texts too. Passes of all kinds and the machine's peaks take turns; the fastest of each counts,
- * since whatever else runs on the machine only adds. */
+/* bench_passes.c - what a pass of n rows costs, behind long texts too. Passes of all kinds and the machine's peaks take turns; the fastest of
+ * each counts, since whatever else runs on the machine only adds. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "programs/bench.h"
 
-enum { PASSES_MAX = PLOT_POINTS_MAX, PLACES_MAX = PLOT_LINES_MAX - 1 };
+enum { ROWS_MAX = 64, PASSES_MAX = PLOT_POINTS_MAX, PLACES_MAX = PLOT_LINES_MAX - 1 };
 
 /* widths of them behind each place, in the order of the places. */
 typedef struct { int32_t rows[PASSES_MAX], after[PASSES_MAX], n, widths; double ms[PASSES_MAX]; } Passes;
@@ -97,12 +97,12 @@ static void write_csv(Bench *b, void *ud, FILE *f)
 /* The limit of passes behind the first place is drawn from nothing to the widest, with its corner. */
 static void add_limit(const Bench *b, PlotLine *l, double most, int32_t after)
 {
-    double corner = (b->bytes + b->kv * after) / b->peaks.bytes_per_s / (2 * b->values / b->peaks.int8_ops_per_s);
+    double flat = bench_limit_ms(b, 0, after), corner = flat / 1e3 / (2 * b->values / b->peaks.int8_ops_per_s);
     l->x[l->n] = 0;
-    l->y[l->n++] = bench_limit_ms(b, 0, after);
+    l->y[l->n++] = flat;
     if (corner < most) {
         l->x[l->n] = corner;
-        l->y[l->n++] = bench_limit_ms(b, 0, after);
+        l->y[l->n++] = flat;
     }
     l->x[l->n] = most;
     l->y[l->n++] = bench_limit_ms(b, (int32_t) most, after);
@@ -171,17 +171,18 @@ static bool read_passes(Bench *b, Passes *x)
 {
     Options *o = &b->o;
     int32_t *rows = NULL, *after = NULL, places = 0, ctx = 0;
-    bool good = ids_read(o, &rows, &x->widths, o->passes, "--passes", 1, 64) && ids_read(o, &after, &places, o->after ? o->after : "0", "--after", 0, (1 << 24) - 64);
+    bool good = ids_read(o, &rows, &x->widths, o->passes, "--passes", 1, ROWS_MAX) && ids_read(o, &after, &places, o->after ? o->after : "0", "--after", 0, (1 << 24) - ROWS_MAX);
     if (good && (places == 0 || places > PLACES_MAX)) good = complain(o, "--after: %d numbers were given, expected 1 to %d", places, PLACES_MAX) == 0;
     if (good && (x->widths == 0 || x->widths > PASSES_MAX / places))
         good = complain(o, "--passes: %d numbers were given, expected 1 to %d", x->widths, PASSES_MAX / places) == 0;
     for (int32_t i = 0; good && i < x->widths * places; i++) {
-        x->rows[x->n] = rows[i % x->widths];
-        x->after[x->n++] = after[i / x->widths];
-        if (after[i / x->widths] + 64 > ctx) ctx = after[i / x->widths] + 64;
+        x->rows[i] = rows[i % x->widths];
+        x->after[i] = after[i / x->widths];
+        if (x->after[i] + ROWS_MAX > ctx) ctx = x->after[i] + ROWS_MAX;
     }
     if (good && o->after && o->ctx && o->ctx < ctx) good = complain(o, "--ctx %d is too small for --after, expected at least %d", o->ctx, ctx) == 0;
     if (o->after && !o->ctx) o->ctx = ctx;
+    x->n = x->widths * places;
     free(rows);
     free(after);
     return good;

@@ -17,7 +17,7 @@
 #include "backend/cpu/vmath.h"
 
 /* MANY: queries of a key/value head from which on widening into memory is worth it. */
-enum { TILE_BLOCKS = TILE / LANES, MANY = 12, TREE_SLOTS = ROWS_DECODE + KEY_UNIT };
+enum { TILE_BLOCKS = TILE / LANES, GROUP_BLOCKS = GROUP / LANES, MANY = 12, TREE_SLOTS = ROWS_DECODE + KEY_UNIT };
 
 /* What a job keeps in its scratch; pad is head_dim rounded up to 32, the rest zeros. Queries are ordered by key/value head, row, head. */
 typedef struct {
@@ -432,7 +432,7 @@ static bool group_pends(const Work *w, int32_t pos0) { return w->tree && pos0 + 
  * lanes, but where rows are pending. o and l are brought to the new maximum. */
 static void tile_weights(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
 {
-    enum { EACH = STEP / LANES, GROUP_BLOCKS = GROUP / LANES };
+    enum { EACH = STEP / LANES };
     float *s = w->s + i * TILE;
     uint16_t *seen = w->seen + i * TILE_BLOCKS;
     const V nothing = v_set(-INFINITY);
@@ -463,7 +463,7 @@ static void tile_weights(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t 
             next_pieces(&w->far, 1);
             ask_far(&w->far), ask_far(&w->far), ask_far(&w->far);
         }
-        if (w->values && !group_pends(w, tile0 + b * LANES / GROUP * GROUP)) order_step(p);
+        if (w->values && !group_pends(w, tile0 + b / GROUP_BLOCKS * GROUP)) order_step(p);
         UNROLLED for (int k = 0; k < EACH; k++) v_store(s + (b + k) * LANES, p[k]);
     }
     w->m[i] = m;
@@ -510,7 +510,7 @@ static void mix(float *o, const float *p, const Block *b, int32_t pad, uint32_t 
 static void path_by_lane(Work *w, int32_t i, int32_t tile0, int32_t b0, int32_t b1)
 {
     float *to = w->by_lane + i * ALL_LANES;
-    memcpy(to, w->s + i * TILE + b0 * LANES / GROUP * GROUP, GROUP * sizeof *to);
+    memcpy(to, w->s + i * TILE + b0 / GROUP_BLOCKS * GROUP, GROUP * sizeof *to);
     memset(to + GROUP, 0, (size_t) (w->values->lanes - GROUP) * sizeof *to);
     const int32_t row = row_of(w, i);
     for (int32_t b = b0; b < b1; b++)
@@ -569,7 +569,7 @@ static void head_values(Work *w, int32_t kv)
 static void group_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
 {
     const AttendJob *j = w->job;
-    const int32_t pos0 = tile0 + b0 * LANES / GROUP * GROUP;
+    const int32_t pos0 = tile0 + b0 / GROUP_BLOCKS * GROUP;
     IntValues *v = w->values;
     const bool pends = group_pends(w, pos0);
     v->lanes = GROUP + (pends ? (j->slice->base % FOUR + j->slice->n + STEP - 1) / STEP * STEP : 0);
@@ -590,10 +590,12 @@ static void group_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
 /* One group after the other. */
 static void integer_values(Work *w, int32_t tile0, int32_t b0, int32_t b1)
 {
-    enum { EACH = GROUP / LANES };
     values_open(w->values, w->job->spec->v_type, w->job->spec->head_dim, w->n_each);
     w->values->far = &w->far;
-    for (int32_t b = b0; b < b1; b = b / EACH * EACH + EACH) group_values(w, tile0, b, b1 < b / EACH * EACH + EACH ? b1 : b / EACH * EACH + EACH);
+    for (int32_t b = b0, end; b < b1; b = end) {
+        end = b / GROUP_BLOCKS * GROUP_BLOCKS + GROUP_BLOCKS;
+        group_values(w, tile0, b, b1 < end ? b1 : end);
+    }
     tiles_close();
 }
 
