@@ -12,15 +12,17 @@ COPY . .
 RUN make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
 
 FROM debian:12-slim
-RUN apt-get update && apt-get install -y --no-install-recommends libjansson4 libpcre2-8-0 libutf8proc2 libxxhash0 libedit2 libmicrohttpd12 \
+RUN apt-get update && apt-get install -y --no-install-recommends libjansson4 libpcre2-8-0 libutf8proc2 libxxhash0 libedit2 libmicrohttpd12 libcurl4 libssl3 ca-certificates \
     && rm -rf /var/lib/apt/lists/* && useradd --uid 10001 --user-group --create-home --home-dir /var/lib/ratoon --shell /usr/sbin/nologin ratoon \
-    && install -d -o ratoon -g ratoon -m 700 /var/lib/ratoon/cache
+    && install -d -o ratoon -g ratoon -m 700 /var/lib/ratoon/cache /var/lib/ratoon/models
 COPY --from=build /out/usr/local/bin/ /usr/local/bin/
 COPY --from=build /out/usr/local/share/ /usr/local/share/
 USER ratoon
 WORKDIR /var/lib/ratoon
+ENV HF_HOME=/var/lib/ratoon/models RATOON_HOST=0.0.0.0 RATOON_CACHE_DIR=/var/lib/ratoon/cache
 VOLUME /var/lib/ratoon/cache
+VOLUME /var/lib/ratoon/models
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["ratoon"]
-CMD ["serve", "--host", "0.0.0.0", "--cache-dir", "/var/lib/ratoon/cache"]
+CMD ["serve"]

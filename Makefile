@@ -3,16 +3,19 @@
 # make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
 # make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
-# make install  PREFIX=/usr/local DESTDIR=; make uninstall; make clean; make setup installs packages only
+# make install  PREFIX=/usr/local DESTDIR= STRIP=true (keeps symbols); make uninstall; make clean; make setup: packages
 
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
 DESTDIR ?=
+OBJCOPY ?= objcopy
+STRIP   ?= strip
+LDCONFIG ?= ldconfig
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -21,6 +24,8 @@ SAN     ?=
 COMMON   = -std=gnu11 -D_GNU_SOURCE -DRATOON_VERSION='"$(VERSION)"' $(CFLAGS) $(SAN) $(WARN) -ffp-contract=off -fPIC -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 # The server's own library: the program links it, libratoon does not.
 HTTP     = $(shell pkg-config --libs libmicrohttpd 2>/dev/null || echo -lmicrohttpd)
+# What fetches models, likewise: libcurl, and the SHA-256 of the OpenSSL below it.
+HUB      = $(shell pkg-config --libs libcurl libcrypto 2>/dev/null || echo -lcurl -lcrypto)
 LIBS     = $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lxxhash) -lm -lpthread
 
 # One short line per file; make V=1 shows the commands.
@@ -49,8 +54,8 @@ FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 SIMD_TILES := src/backend/cpu/simd_matmul_amx.c src/backend/cpu/simd_attend.c src/backend/cpu/simd_roofline.c
-LIB_SRC  := $(filter-out $(SIMD),$(wildcard src/base/*.c src/format/*.c src/text/*.c src/backend/*.c src/backend/cpu/*.c src/model/*.c src/decode/*.c src/engine/*.c))
-PROG_SRC := $(wildcard src/programs/*.c src/programs/serve/*.c)
+LIB_SRC  := $(filter-out $(SIMD),$(sort $(shell find src/base src/format src/text src/backend src/model src/decode src/engine -name '*.c' 2>/dev/null)))
+PROG_SRC := $(sort $(shell find src/programs -name '*.c' 2>/dev/null))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
@@ -61,14 +66,23 @@ ratoon $(BUILD)/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libed
 
 ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	$(call SAY,LINK)
-	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(LIBS)
+	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(HUB) $(LIBS)
 
 $(BUILD)/libratoon.a: $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR)
 	$(Q)ar rcs $@ $^
 
-# Only what ratoon.h declares is visible.
+# For others: one object, in which only what the headers declare is visible, so that their names cannot meet ours.
+$(BUILD)/install/libratoon.a: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(call SAY,AR)
+	$(Q)$(CC) -r -nostdlib -o $(@D)/ratoon.o $^
+	$(Q)$(OBJCOPY) -w --keep-global-symbol='rt_*' $(@D)/ratoon.o
+	$(Q)ar rcs $@ $(@D)/ratoon.o
+
+# Only what the headers declare is visible.
 $(BUILD)/libratoon.so: $(LIB_OBJ) src/engine/exports.map
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -shared -Wl,-soname,libratoon.so.0 -Wl,--version-script=src/engine/exports.map -o $@ $(LIB_OBJ) $(LIBS)
@@ -80,7 +94,7 @@ $(BUILD)/%.o: %.c
 	$(call SAY,CC)
 	$(Q)$(CC) $(COMMON) -MMD -MP -c -o $@ $<
 
-$(BUILD)/src/programs/serve/page.o: src/programs/serve/page.html
+$(BUILD)/src/programs/serve/http/page.o: src/programs/serve/http/page.html
 
 define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
@@ -107,12 +121,23 @@ bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 # ---- setting up, running, installing ----
 
 # Installs what is missing, as root or with sudo. Nothing is asked of a machine that has it all.
+# Only Debian's packages are installed from here; elsewhere setup names what is missing.
+FEDORA := gcc make pkgconf-pkg-config python3 jansson-devel pcre2-devel utf8proc-devel xxhash-devel libcmocka-devel libmicrohttpd-devel libedit-devel libcurl-devel openssl-devel
+ARCHLINUX := gcc make pkgconf python jansson pcre2 libutf8proc xxhash cmocka libmicrohttpd libedit curl openssl
+ALPINE := gcc musl-dev make pkgconf python3 jansson-dev pcre2-dev utf8proc-dev xxhash-dev cmocka-dev libmicrohttpd-dev libedit-dev curl-dev openssl-dev
 setup:
-	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
-	if [ -n "$$missing" ]; then \
+	@if command -v dpkg-query >/dev/null; then \
+	    missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	    [ -n "$$missing" ] || exit 0; \
 	    echo "installing:" $$missing; \
 	    if [ $$(id -u) = 0 ]; then sudo=; else sudo=sudo; fi; \
 	    $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	elif ! { command -v $(CC) && pkg-config --exists $(PKGS) cmocka libmicrohttpd libedit libcurl; } >/dev/null 2>&1; then \
+	    echo "This is not Debian: install what it takes to build, and run make again."; \
+	    echo "  Fedora  sudo dnf install $(FEDORA)"; \
+	    echo "  Arch    sudo pacman -S --needed $(ARCHLINUX)"; \
+	    echo "  Alpine  sudo apk add $(ALPINE)   (with musl: not tested)"; \
+	    exit 1; \
 	fi
 
 demo: setup
@@ -125,24 +150,35 @@ ZSHED   := $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ratoon
 FISHED  := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ratoon.fish
 SERVICE := $(DESTDIR)$(PREFIX)/lib/systemd/system/ratoon.service
 
-install: all
+install: all $(BUILD)/install/libratoon.a
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/ratoon/models/demo
-	install -m 755 ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
-	install -m 644 include/ratoon.h $(DESTDIR)$(PREFIX)/include/ratoon.h
-	install -m 644 $(BUILD)/libratoon.a $(DESTDIR)$(PREFIX)/lib/libratoon.a
-	install -m 755 $(BUILD)/libratoon.so $(DESTDIR)$(PREFIX)/lib/libratoon.so.0
+	install -m 755 -s --strip-program=$(STRIP) ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
+	install -m 644 include/ratoon.h include/ratoon_chat.h include/ratoon_lab.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(BUILD)/install/libratoon.a $(DESTDIR)$(PREFIX)/lib/libratoon.a
+	$(STRIP) --strip-debug $(DESTDIR)$(PREFIX)/lib/libratoon.a
+	install -m 755 -s --strip-program=$(STRIP) $(BUILD)/libratoon.so $(DESTDIR)$(PREFIX)/lib/libratoon.so.0
 	ln -sf libratoon.so.0 $(DESTDIR)$(PREFIX)/lib/libratoon.so
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' src/engine/ratoon.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(strip $(LIBS))|' src/engine/ratoon.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
 	install -m 644 models/demo/*.gguf models/demo/README.md $(DESTDIR)$(PREFIX)/share/ratoon/models/demo/
+	install -m 644 share/drafters.json $(DESTDIR)$(PREFIX)/share/ratoon/drafters.json
 	install -d $(dir $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE))
 	./ratoon help --man > $(MANUAL)
 	./ratoon help --completion bash > $(BASHED)
 	./ratoon help --completion zsh > $(ZSHED)
 	./ratoon help --completion fish > $(FISHED)
 	sed -e 's|@PREFIX@|$(PREFIX)|' share/systemd/ratoon.service > $(SERVICE)
+	@$(MAKE) --no-print-directory ldconfig
+
+# Programs find a new shared library in a system's folder when the linker's cache knows of it, elsewhere when they are
+# told where it lies.
+ldconfig:
+	@if [ -n "$(DESTDIR)" ]; then :; \
+	elif [ $$(id -u) = 0 ] && { [ "$(PREFIX)" = /usr ] || [ "$(PREFIX)" = /usr/local ]; }; then $(LDCONFIG); \
+	else echo "programs find $(PREFIX)/lib/libratoon.so after ldconfig, with LD_LIBRARY_PATH or an rpath"; fi
 
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
+	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon*.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
 
 clean:
 	rm -rf $(BUILD) build-* ratoon bench/make_synthetic $(LABS)
@@ -157,5 +193,5 @@ deps:
 include tests/tests.mk
 include bench/bench.mk
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all setup demo install uninstall clean help deps
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
+.PHONY: all setup demo install ldconfig uninstall clean help deps

@@ -1,12 +1,15 @@
-/* lab_matmul.c - laboratory of the matrix product: check against portable, time, share of the machine's limit, per type and row count.
+/* lab_matmul.c - benchmark of the matrix product: check against the portable level, time, and share of the machine's
+ * limit, per type and row count.
  *
- *   lab_matmul [--types Q4_K,Q6_K] [--rows 1,8,16] [--shape 9216x2560] [--mib 1500] [--threads 2] [--level avx512] [--rounds 5]
+ *   lab_matmul [--types Q4_K,Q6_K] [--rows 1,8,16] [--shape 9216x2560] [--mib 1500] [--threads 2] [--level avx512]
+ *   [--rounds 5]
  *
- * One round is a pass over different matrices of the shape, `mib` megabytes in all, so that weights come from memory (take more than the
- * machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Row counts, reading and the peak take turns matrix by
- * matrix; of each the fastest quarter's slowest product counts: one lucky matrix may still lie in the cache, and a loud neighbour is never
- * away for a whole round. The limit of a pass is max(bytes / bandwidth, operations / int8 peak), both measured here in the same run: the
- * bandwidth by reading the same matrices, the peak by the roofline's loops (float types: multiply-adds). */
+ * One round is a pass over different matrices of the shape, `mib` megabytes in all, so that weights come from memory
+ * (use more than the machine's last-level cache); shapes of a small model with --mib 1 stay in the cache. Row counts,
+ * reading and the peak alternate matrix by matrix; for each, the slowest product of the fastest quarter counts: a
+ * single lucky matrix may still be in the cache, and a busy neighbour is never quiet for a whole round. The limit of a
+ * pass is max(bytes / bandwidth, operations / int8 peak), both measured in the same run: the bandwidth by reading the
+ * same matrices, the peak by the roofline's loops (float types: multiply-adds). */
 #include <inttypes.h>
 #include <immintrin.h>
 #include <math.h>
@@ -14,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/roofline.h"
+#include "base/clock.h"
 #include "base/pool.h"
 
 enum { MAX_LIST = 32, SLICES_PER_THREAD = 16 };
@@ -32,13 +35,6 @@ typedef struct {
     const MatmulKernels *kernels;
     uint64_t sink[64];
 } Lab;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *need(void *p)
 {
@@ -56,80 +52,80 @@ static void *get(size_t n)
     return p;
 }
 
-static int32_t groups_of(const Lab *lab) { return (lab->rows + GROUP - 1) / GROUP; }
+static int32_t groups_of(const Lab *lab) { return (lab->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP; }
 static int32_t tasks_of(const Lab *lab) { return (groups_of(lab) + lab->groups_per_task - 1) / lab->groups_per_task; }
 
 typedef struct { Lab *lab; int32_t matrix; } Job;
 
 static void product_task(void *arg, int32_t i, int32_t thread)
 {
-    (void)thread;
+    (void) thread;
     Job *job = arg;
     Lab *lab = job->lab;
     int32_t g0 = i * lab->groups_per_task, g1 = g0 + lab->groups_per_task;
     if (g1 > groups_of(lab)) g1 = groups_of(lab);
     const void *act = lab->act ? lab->act : lab->x;
-    lab->kernels->product(lab->y, (size_t)lab->rows, lab->t, lab->packed + (size_t)job->matrix * lab->matrix_bytes, act, lab->n, lab->rows,
-                          lab->cols, g0, g1);
+    lab->kernels->product(lab->y, (size_t) lab->rows, lab->t, lab->packed + (size_t) job->matrix * lab->matrix_bytes,
+                          act, lab->n, lab->rows, lab->cols, g0, g1);
 }
 
 static void read_task(void *arg, int32_t i, int32_t thread)
 {
     Job *job = arg;
     Lab *lab = job->lab;
-    size_t bytes = lab->matrix_bytes / (size_t)tasks_of(lab) / 256 * 256;
-    const uint8_t *p = lab->packed + (size_t)job->matrix * lab->matrix_bytes + (size_t)i * bytes;
+    size_t bytes = lab->matrix_bytes / (size_t) tasks_of(lab) / 256 * 256;
+    const uint8_t *p = lab->packed + (size_t) job->matrix * lab->matrix_bytes + (size_t) i * bytes;
     __m128i a = _mm_setzero_si128(), b = a, c = a, d = a;
-    /* one load per line and four chains: the loads are few enough that memory is what limits */
+    /* one load per cache line and four chains: few enough loads that memory is the limit */
     for (size_t at = 0; at < bytes; at += 256) {
-        a = _mm_xor_si128(a, _mm_load_si128((const __m128i *)(const void *)(p + at)));
-        b = _mm_xor_si128(b, _mm_load_si128((const __m128i *)(const void *)(p + at + 64)));
-        c = _mm_xor_si128(c, _mm_load_si128((const __m128i *)(const void *)(p + at + 128)));
-        d = _mm_xor_si128(d, _mm_load_si128((const __m128i *)(const void *)(p + at + 192)));
-        _mm_prefetch((const char *)p + at + 4096, _MM_HINT_T0);
-        _mm_prefetch((const char *)p + at + 4096 + 64, _MM_HINT_T0);
-        _mm_prefetch((const char *)p + at + 4096 + 128, _MM_HINT_T0);
-        _mm_prefetch((const char *)p + at + 4096 + 192, _MM_HINT_T0);
+        a = _mm_xor_si128(a, _mm_load_si128((const __m128i *) (const void *) (p + at)));
+        b = _mm_xor_si128(b, _mm_load_si128((const __m128i *) (const void *) (p + at + 64)));
+        c = _mm_xor_si128(c, _mm_load_si128((const __m128i *) (const void *) (p + at + 128)));
+        d = _mm_xor_si128(d, _mm_load_si128((const __m128i *) (const void *) (p + at + 192)));
+        _mm_prefetch((const char *) p + at + 4096, _MM_HINT_T0);
+        _mm_prefetch((const char *) p + at + 4096 + 64, _MM_HINT_T0);
+        _mm_prefetch((const char *) p + at + 4096 + 128, _MM_HINT_T0);
+        _mm_prefetch((const char *) p + at + 4096 + 192, _MM_HINT_T0);
     }
     a = _mm_xor_si128(_mm_xor_si128(a, b), _mm_xor_si128(c, d));
-    lab->sink[thread & 63] += (uint64_t)_mm_cvtsi128_si64(a);
+    lab->sink[thread & 63] += (uint64_t) _mm_cvtsi128_si64(a);
 }
 
 static double seconds(Lab *lab, Pool *pool, PoolTask task, int32_t matrix)
 {
     Job job = {lab, matrix};
-    double start = now();
+    double start = seconds_now();
     pool_run(pool, task, &job, tasks_of(lab));
-    return now() - start;
+    return seconds_now() - start;
 }
 
 static int ascending(const void *a, const void *b)
 {
-    float x = *(const float *)a, y = *(const float *)b;
+    float x = *(const float *) a, y = *(const float *) b;
     return x < y ? -1 : x > y;
 }
 
 static double quartile(float *s, int32_t n)
 {
-    qsort(s, (size_t)n, sizeof *s, ascending);
-    return (double)s[n / 4];
+    qsort(s, (size_t) n, sizeof *s, ascending);
+    return (double) s[n / 4];
 }
 
-/* Peaks, by the loops of the roofline: multiply-adds per second of all threads. */
+/* Peaks, from the roofline's loops: multiply-adds per second of all threads. */
 enum { PEAK_STEPS = 20000 };
 typedef struct { const RooflineKernels *kernels; bool floats; double ops[64]; } Peak;
 static void peak_task(void *arg, int32_t i, int32_t thread)
 {
-    (void)thread;
+    (void) thread;
     Peak *peak = arg;
     peak->ops[i & 63] = (peak->floats ? peak->kernels->flops : peak->kernels->dots)(PEAK_STEPS);
 }
 
 static double peak_seconds(Pool *pool, Peak *peak)
 {
-    double start = now();
+    double start = seconds_now();
     pool_run(pool, peak_task, peak, pool_threads(pool));
-    return now() - start;
+    return seconds_now() - start;
 }
 
 /* Random blocks; halves stay finite because their exponents are masked. */
@@ -141,9 +137,9 @@ static void random_weights(uint8_t *w, Type t, size_t bytes)
         s ^= s << 13, s ^= s >> 7, s ^= s << 17;
         memcpy(w + i, &s, 8);
     }
-    for (size_t b = 0; b + (size_t)info->bytes <= bytes; b += (size_t)info->bytes) {
+    for (size_t b = 0; b + (size_t) info->bytes <= bytes; b += (size_t) info->bytes) {
         uint8_t *p = w + b;
-        float f = ((float)p[0] - 127.5f) / 64;
+        float f = ((float) p[0] - 127.5f) / 64;
         uint16_t half = half_from_float(f / 64);
         if (t == T_F32) memcpy(p, &f, 4);
         else if (t == T_F16) memcpy(p, &half, 2);
@@ -156,15 +152,17 @@ static void random_weights(uint8_t *w, Type t, size_t bytes)
     }
 }
 
-/* The first groups of the first matrix: the plain product takes its time. */
+/* Checks the first groups of the first matrix only, as the plain product is slow. */
 static bool check(const Lab *lab)
 {
-    int32_t groups = groups_of(lab) < 8 ? groups_of(lab) : 8, rows = groups * GROUP < lab->rows ? groups * GROUP : lab->rows;
+    int32_t groups = groups_of(lab) < 8 ? groups_of(lab) : 8,
+            rows = groups * WEIGHT_GROUP < lab->rows ? groups * WEIGHT_GROUP : lab->rows;
     const void *act = lab->act ? lab->act : lab->x;
-    float *want = get((size_t)lab->n * (size_t)rows * sizeof *want), *got = get((size_t)lab->n * (size_t)rows * sizeof *got);
-    matmul_portable.product(want, (size_t)rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
-    lab->kernels->product(got, (size_t)rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
-    bool same = memcmp(want, got, (size_t)lab->n * (size_t)rows * sizeof *want) == 0;
+    float *want = get((size_t) lab->n * (size_t) rows * sizeof *want),
+          *got = get((size_t) lab->n * (size_t) rows * sizeof *got);
+    matmul_portable.product(want, (size_t) rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
+    lab->kernels->product(got, (size_t) rows, lab->t, lab->packed, act, lab->n, rows, lab->cols, 0, groups);
+    bool same = memcmp(want, got, (size_t) lab->n * (size_t) rows * sizeof *want) == 0;
     free(want);
     free(got);
     return same;
@@ -174,13 +172,14 @@ static int list(int32_t *out, const char *text)
 {
     int n = 0;
     for (char *end; n < MAX_LIST; text = end + 1) {
-        out[n++] = (int32_t)strtol(text, &end, 10);
+        out[n++] = (int32_t) strtol(text, &end, 10);
         if (*end != ',') break;
     }
     return n;
 }
 
-static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols, const int32_t *ns, int n_ns, size_t mib, int rounds)
+static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols, const int32_t *ns, int n_ns,
+                  size_t mib, int rounds)
 {
     Lab lab = {.t = t, .rows = rows, .cols = cols, .kernels = matmul_kernels(level)};
     lab.matrix_bytes = matmul_packed_bytes(t, rows, cols);
@@ -188,33 +187,35 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
         printf("%-7s does not fit %d columns\n", type_info(t)->name, cols);
         return;
     }
-    lab.matrices = (int32_t)((mib << 20) / lab.matrix_bytes);
+    lab.matrices = (int32_t) ((mib << 20) / lab.matrix_bytes);
     if (lab.matrices < 1) lab.matrices = 1;
     lab.groups_per_task = groups_of(&lab) / (pool_threads(pool) * SLICES_PER_THREAD);
     if (lab.groups_per_task < 1) lab.groups_per_task = 1;
     int32_t n_max = 1;
     for (int i = 0; i < n_ns; i++) n_max = ns[i] > n_max ? ns[i] : n_max;
-    size_t src_bytes = (size_t)rows * type_row_bytes(t, cols);
+    size_t src_bytes = (size_t) rows * type_row_bytes(t, cols);
     uint8_t *src = get(src_bytes);
     random_weights(src, t, src_bytes);
-    lab.packed = get(lab.matrix_bytes * (size_t)lab.matrices);
-    double pack_start = now();
+    lab.packed = get(lab.matrix_bytes * (size_t) lab.matrices);
+    double pack_start = seconds_now();
     matmul_pack(lab.packed, t, src, rows, cols, 0, groups_of(&lab));
-    double pack_s = now() - pack_start;
-    for (int32_t m = 1; m < lab.matrices; m++) memcpy(lab.packed + (size_t)m * lab.matrix_bytes, lab.packed, lab.matrix_bytes);
+    double pack_s = seconds_now() - pack_start;
+    for (int32_t m = 1; m < lab.matrices; m++)
+        memcpy(lab.packed + (size_t) m * lab.matrix_bytes, lab.packed, lab.matrix_bytes);
     ActForm form = matmul_act_form(t);
-    lab.x = get((size_t)n_max * (size_t)cols * sizeof *lab.x);
-    for (size_t i = 0; i < (size_t)n_max * (size_t)cols; i++) lab.x[i] = sinf((float)i);
-    lab.y = get((size_t)n_max * (size_t)rows * sizeof *lab.y);
+    lab.x = get((size_t) n_max * (size_t) cols * sizeof *lab.x);
+    for (size_t i = 0; i < (size_t) n_max * (size_t) cols; i++) lab.x[i] = sinf((float) i);
+    lab.y = get((size_t) n_max * (size_t) rows * sizeof *lab.y);
 
     static const RooflineKernels *const rooflines[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(roofline);
     Peak peaks = {.kernels = rooflines[level], .floats = form == ACT_F32};
     enum { READ = MAX_LIST, PEAK, WAYS };
     int32_t turns = rounds * lab.matrices;
-    float *took = get((size_t)WAYS * (size_t)turns * sizeof *took);
+    float *took = get((size_t) WAYS * (size_t) turns * sizeof *took);
     bool same[MAX_LIST];
     void *act[MAX_LIST] = {0};
-    int32_t parts[MAX_LIST], part[MAX_LIST];       /* many rows are multiplied in parts, as the backend does; the last may be short there */
+    int32_t parts[MAX_LIST], part[MAX_LIST];       /* many rows are multiplied in parts, as in the backend, where the
+                                                    * last part may be shorter */
     for (int i = 0; i < n_ns; i++) {
         int32_t most = matmul_part_rows(form, cols, matmul_part_bytes());
         parts[i] = (ns[i] + most - 1) / most;
@@ -226,27 +227,31 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
         same[i] = check(&lab);
     }
     for (int32_t turn = 0; turn < turns; turn++) {
-        int32_t m = turn * (n_ns + 1);             /* every product reads another matrix than the one before it */
-        took[READ * turns + turn] = (float)seconds(&lab, pool, read_task, m % lab.matrices);
-        took[PEAK * turns + turn] = (float)peak_seconds(pool, &peaks);
+        int32_t m = turn * (n_ns + 1);             /* every product reads a different matrix from the one before it */
+        took[READ * turns + turn] = (float) seconds(&lab, pool, read_task, m % lab.matrices);
+        took[PEAK * turns + turn] = (float) peak_seconds(pool, &peaks);
         for (int i = 0; i < n_ns; i++) {
             lab.n = part[i];
             lab.act = act[i];
             double s = 0;
             for (int32_t j = 0; j < parts[i]; j++) s += seconds(&lab, pool, product_task, (m + 1 + i) % lab.matrices);
-            took[i * turns + turn] = (float)s;
+            took[i * turns + turn] = (float) s;
         }
     }
-    double best[MAX_LIST], read_best = quartile(took + READ * turns, turns), peak_best = quartile(took + PEAK * turns, turns);
+    double best[MAX_LIST], read_best = quartile(took + READ * turns, turns),
+           peak_best = quartile(took + PEAK * turns, turns);
     for (int i = 0; i < n_ns; i++) best[i] = quartile(took + i * turns, turns);
-    double bytes = (double)lab.matrix_bytes, macs1 = (double)rows * cols, peak = peaks.ops[0] / 2 * pool_threads(pool) / peak_best;
-    printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, peak %.0f GMAC/s, packed at %.0f MB/s by one thread\n", type_info(t)->name, rows, cols,
-           lab.matrices, bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9, peak * 1e-9, (double)src_bytes / pack_s * 1e-6);
+    double bytes = (double) lab.matrix_bytes, macs1 = (double) rows * cols,
+           peak = peaks.ops[0] / 2 * pool_threads(pool) / peak_best;
+    printf("%-7s %dx%d  %d matrices, %.0f MB, read %.1f GB/s, peak %.0f GMAC/s, packed at %.0f MB/s by one thread\n",
+           type_info(t)->name, rows, cols, lab.matrices, bytes * lab.matrices * 1e-6, bytes / read_best * 1e-9,
+           peak * 1e-9, (double) src_bytes / pack_s * 1e-6);
     printf("  rows      us            GB/s   GMAC/s   T(n)/T(1)  share of limit\n");
     for (int i = 0; i < n_ns; i++) {
         double limit = fmax(read_best, macs1 * ns[i] / peak);
         printf("  %4d  %12.2f  %7.1f  %7.1f  %9.2f  %12.0f%%%s\n", ns[i], best[i] * 1e6, bytes / best[i] * 1e-9,
-               macs1 * ns[i] / best[i] * 1e-9, best[i] / best[0], 100 * limit / best[i], same[i] ? "" : "  DIFFERS FROM PORTABLE");
+               macs1 * ns[i] / best[i] * 1e-9, best[i] / best[0], 100 * limit / best[i],
+               same[i] ? "" : "  DIFFERS FROM PORTABLE");
     }
     fflush(stdout);
     free(src);

@@ -1,9 +1,12 @@
-/* lab_trace.c - records what a drafter says at every place of a text and what the target makes of it, for tests/test_replay.c.
- *    bench/lab_trace MODEL DRAFT PROMPTS.jsonl FIRST COUNT TOKENS > tests/traces/NAME.txt
- * The text is the target's own, plainly and greedily decoded; the drafter is asked before each of its tokens. Lines of the result:
+/* lab_trace.c - records what a drafter proposes at every position of a text and what the target chooses, for
+ * tests/unit/decode/test_replay.c.
+ *    bench/lab_trace MODEL DRAFT PROMPTS.jsonl FIRST COUNT TOKENS > tests/data/traces/NAME.txt
+ * The text is the target's own, decoded greedily without drafting; the drafter proposes before each of its tokens.
+ * Output lines:
  *    prompt N         a text begins; its N tokens follow on this line
- *    TOKEN MARGIN depth/depth/..   the target's next token, the distance between its two largest logits before it, and the candidates of
- *                     each depth as TOKEN:-100*ln(p), best first, as far as a path through them has a chance of one in 100. */
+ *    TOKEN MARGIN depth/depth/..   the target's next token, the margin between the two largest logits for it, and the
+ *                                  candidates of each depth as TOKEN:-100*ln(p), best first, as long as a path through
+ *                                  them has a probability of at least 1 in 100. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +17,7 @@
 
 typedef struct { Drafter drafter, *inner; Lattice seen; } Recorder;
 
-/* What the drafter says is kept, and hidden from the step. */
+/* Records what the drafter proposes, and hides it from the step. */
 static Status propose(Drafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
     Recorder *r = (Recorder *) (void *) d;
@@ -51,8 +54,8 @@ static int record(rt_engine *g, const char *prompt, size_t n, int32_t tokens)
 {
     int32_t text[4096];
     rt_error e;
-    rt_session_options so = { .ctx = 8192, .ngram = -1 };
-    rt_step_options sto = { .budget = 1 };
+    rt_session_options so = RT_SESSION_OPTIONS(.ctx = 8192, .ngram = -1);
+    rt_step_options sto = RT_STEP_OPTIONS(.budget = 1);
     rt_session *s;
     rt_step *st;
     size_t n_prompt = rt_tokenize(g, prompt, n, true, text + 1, 4095);
@@ -65,8 +68,10 @@ static int record(rt_engine *g, const char *prompt, size_t n, int32_t tokens)
     r.drafter = *r.inner;
     r.drafter.propose = propose;
     st->spec.drafter = &r.drafter;
-    rt_sampling greedy = { .max_tokens = tokens };
-    if (rt_prompt(s, text + !bos, n_prompt) != RT_OK || rt_sampling_set(s, &greedy) != RT_OK || rt_logprobs_set(s, 2) != RT_OK) return no(rt_session_error(s));
+    rt_sampling greedy = RT_SAMPLING(.max_tokens = tokens);
+    if (rt_prompt(s, text + !bos, n_prompt) != RT_OK || rt_sampling_set(s, &greedy) != RT_OK ||
+        rt_logprobs_set(s, 2) != RT_OK)
+        return no(rt_session_error(s));
     printf("prompt %zu", n_prompt);
     for (size_t i = 0; i < n_prompt; i++) printf(" %d", text[!bos + i]);
     printf("\n");
@@ -94,7 +99,7 @@ int main(int argc, char **argv)
     if (!f) return no("no such file of prompts");
     rt_engine *g;
     rt_error e;
-    rt_options o = { .model = argv[1], .draft = argv[2], .backend = "cpu" };
+    rt_options o = RT_OPTIONS(.model = argv[1], .draft = argv[2], .backend = "cpu");
     if (rt_open(&g, &o, &e) != RT_OK) return no(e.text);
     static char line[1 << 20];
     int bad = 0;

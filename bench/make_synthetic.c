@@ -2,11 +2,11 @@
  *
  *   bench/make_synthetic SHAPE FILE [--type T] [--layers N] [--target-layers N] [--no-vocab]
  *
- * The keys and the tensors are those of the real model, with the types that llama.cpp's recipe gives them. The blocks are random bits
- * under small fixed scales: weights of standard deviation 0.02 around zero, so every logit is finite and the text is noise. Speed does
- * not depend on the values. The vocabulary has the real size, the bytes in front, the real special tokens at their places and invented
- * words between; without merges a text becomes one token per byte. A dflash-* shape is the drafter of the target of that name: five
- * layers, blocks of 16. Same arguments, same file. */
+ * Keys and tensors are those of the real model, with the types of llama.cpp's recipe. Blocks are random bits with small
+ * fixed scales: weights of standard deviation 0.02 around zero, so every logit is finite and the text is noise. Speed
+ * does not depend on the values. The vocabulary has the real size, bytes first, the real special tokens at their ids
+ * and invented words in between; without merges a text becomes one token per byte. A dflash-* shape is the drafter for
+ * the target of that name: five layers, blocks of 16. The same arguments give the same file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static const Shape shapes[] = {
     {"dflash-qwen3-4b", "dflash", 5, 2560, 9728, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 36},
     {"dflash-qwen3-8b", "dflash", 5, 4096, 12288, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 36},
 };
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, TAPS = 5, BLOCK = 16, DELTA_DIM = 128, CONV = 4, INTERVAL = 4, LAYERS_MAX = 256, BUFFER = 1 << 20 };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, TAPS = 5, BLOCK = 16, DELTA_DIM = 128, CONV = 4, INTERVAL = 4,
+       LAYERS_MAX = 256, BUFFER = 1 << 20 };
 
 /* ---- the plan: names, shapes, types ---- */
 
@@ -62,8 +63,8 @@ typedef struct { char name[64]; int32_t n_dims; int64_t ne[2]; Type type; } Plan
 
 typedef struct {
     const Recipe *recipe;
-    int32_t       layers, n, cap;
-    bool          tied;
+    RecipeModel   model;
+    int32_t       n, cap;
     Planned      *tensor;
 } Plan;
 
@@ -71,46 +72,56 @@ static bool plan_add(Plan *p, int32_t layer, const char *name, int64_t cols, int
 {
     if (p->n == p->cap) {
         int32_t cap = 2 * p->cap + 64;
-        Planned *grown = realloc(p->tensor, (size_t)cap * sizeof *grown);
+        Planned *grown = realloc(p->tensor, (size_t) cap * sizeof *grown);
         if (!grown) return false;
         p->tensor = grown;
         p->cap = cap;
     }
     Planned *t = &p->tensor[p->n++];
-    *t = (Planned){.n_dims = rows > 0 ? 2 : 1, .ne = {cols, rows}};
+    *t = (Planned) {.n_dims = rows > 0 ? 2 : 1, .ne = {cols, rows}};
     if (layer < 0) snprintf(t->name, sizeof t->name, "%s", name);
     else snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
-    t->type = recipe_type(p->recipe, t->name, t->n_dims, t->ne, p->layers, p->tied);
+    t->type = recipe_type(p->recipe, &p->model, t->name, t->n_dims, t->ne);
     return true;
 }
 
 static bool plan_attention(Plan *p, const Shape *s, int32_t i)
 {
-    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    bool ok = plan_add(p, i, "attn_q.weight", s->dim, s->k_heads ? 2 * q : q) && plan_add(p, i, "attn_k.weight", s->dim, kv) &&
-              plan_add(p, i, "attn_v.weight", s->dim, kv) && plan_add(p, i, "attn_output.weight", q, s->dim);
-    if (ok && strcmp(s->arch, "llama") != 0) ok = plan_add(p, i, "attn_q_norm.weight", s->head_dim, 0) && plan_add(p, i, "attn_k_norm.weight", s->head_dim, 0);
+    int64_t q = (int64_t) s->heads * s->head_dim, kv = (int64_t) s->kv_heads * s->head_dim;
+    bool ok = plan_add(p, i, "attn_q.weight", s->dim, s->k_heads ? 2 * q : q) &&
+              plan_add(p, i, "attn_k.weight", s->dim, kv) && plan_add(p, i, "attn_v.weight", s->dim, kv) &&
+              plan_add(p, i, "attn_output.weight", q, s->dim);
+    if (ok && strcmp(s->arch, "llama") != 0)
+        ok = plan_add(p, i, "attn_q_norm.weight", s->head_dim, 0) &&
+             plan_add(p, i, "attn_k_norm.weight", s->head_dim, 0);
     return ok;
 }
 
 static bool plan_delta(Plan *p, const Shape *s, int32_t i)
 {
-    int64_t inner = (int64_t)s->v_heads * DELTA_DIM, channels = 2 * (int64_t)s->k_heads * DELTA_DIM + inner;
+    int64_t inner = (int64_t) s->v_heads * DELTA_DIM, channels = 2 * (int64_t) s->k_heads * DELTA_DIM + inner;
     return plan_add(p, i, "attn_qkv.weight", s->dim, channels) && plan_add(p, i, "attn_gate.weight", s->dim, inner) &&
-           plan_add(p, i, "ssm_conv1d.weight", CONV, channels) && plan_add(p, i, "ssm_dt.bias", s->v_heads, 0) && plan_add(p, i, "ssm_a", s->v_heads, 0) &&
-           plan_add(p, i, "ssm_beta.weight", s->dim, s->v_heads) && plan_add(p, i, "ssm_alpha.weight", s->dim, s->v_heads) &&
-           plan_add(p, i, "ssm_norm.weight", DELTA_DIM, 0) && plan_add(p, i, "ssm_out.weight", inner, s->dim);
+           plan_add(p, i, "ssm_conv1d.weight", CONV, channels) && plan_add(p, i, "ssm_dt.bias", s->v_heads, 0) &&
+           plan_add(p, i, "ssm_a", s->v_heads, 0) && plan_add(p, i, "ssm_beta.weight", s->dim, s->v_heads) &&
+           plan_add(p, i, "ssm_alpha.weight", s->dim, s->v_heads) && plan_add(p, i, "ssm_norm.weight", DELTA_DIM, 0) &&
+           plan_add(p, i, "ssm_out.weight", inner, s->dim);
 }
 
 static bool plan_model(Plan *p, const Shape *s)
 {
     bool ok;
-    if (s->target_layers) ok = plan_add(p, -1, "fc.weight", (int64_t)TAPS * s->dim, s->dim) && plan_add(p, -1, "enc.output_norm.weight", s->dim, 0);
-    else ok = plan_add(p, -1, "token_embd.weight", s->dim, s->vocab->n);
-    for (int32_t i = 0; i < p->layers && ok; i++) {
-        ok = plan_add(p, i, "attn_norm.weight", s->dim, 0) && plan_add(p, i, s->k_heads ? "post_attention_norm.weight" : "ffn_norm.weight", s->dim, 0);
+    if (s->target_layers)
+        ok = plan_add(p, -1, "fc.weight", (int64_t) TAPS * s->dim, s->dim) &&
+             plan_add(p, -1, "enc.output_norm.weight", s->dim, 0);
+    else
+        ok = plan_add(p, -1, "token_embd.weight", s->dim, s->vocab->n);
+    for (int32_t i = 0; i < p->model.n_layer && ok; i++) {
+        ok = plan_add(p, i, "attn_norm.weight", s->dim, 0) &&
+             plan_add(p, i, s->k_heads ? "post_attention_norm.weight" : "ffn_norm.weight", s->dim, 0);
         if (ok) ok = s->k_heads && (i + 1) % INTERVAL != 0 ? plan_delta(p, s, i) : plan_attention(p, s, i);
-        if (ok) ok = plan_add(p, i, "ffn_gate.weight", s->dim, s->ffn) && plan_add(p, i, "ffn_up.weight", s->dim, s->ffn) && plan_add(p, i, "ffn_down.weight", s->ffn, s->dim);
+        if (ok)
+            ok = plan_add(p, i, "ffn_gate.weight", s->dim, s->ffn) && plan_add(p, i, "ffn_up.weight", s->dim, s->ffn) &&
+                 plan_add(p, i, "ffn_down.weight", s->ffn, s->dim);
     }
     if (ok) ok = plan_add(p, -1, "output_norm.weight", s->dim, 0);
     if (ok && !s->tied && !s->target_layers) ok = plan_add(p, -1, "output.weight", s->dim, s->vocab->n);
@@ -130,7 +141,7 @@ static const char *key_of(char out[96], const Keys *k, const char *name)
 static void key_u32(const Keys *k, const char *name, int32_t v)
 {
     char key[96];
-    gguf_write_u32(k->w, key_of(key, k, name), (uint32_t)v);
+    gguf_write_u32(k->w, key_of(key, k, name), (uint32_t) v);
 }
 
 static void key_f32(const Keys *k, const char *name, float v)
@@ -154,7 +165,7 @@ static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t l
     snprintf(name, sizeof name, "%s-synthetic", s->name);
     write_text(w, "general.architecture", s->arch);
     write_text(w, "general.name", name);
-    gguf_write_u32(w, "general.file_type", r->file_type);
+    gguf_write_u32(w, "general.file_type", recipe_file_type(r));
     gguf_write_u32(w, "general.quantization_version", 2);
     key_u32(&k, "block_count", layers);
     key_u32(&k, "context_length", s->context);
@@ -179,9 +190,11 @@ static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t l
         key_u32(&k, "full_attention_interval", INTERVAL);
     }
     if (s->target_layers) {
-        /* Evenly spread from layer 1 to the third last, rounded half to even; the file counts inputs of layers, one more. */
+        /* Evenly spread from layer 1 to the third last, rounded half to even; the file counts layer inputs, so one
+         * more. */
         int32_t tap[TAPS];
-        for (int32_t i = 0; i < TAPS; i++) tap[i] = 1 + (int32_t)nearbyint(1 + i * (target_layers - 4) / (double)(TAPS - 1));
+        for (int32_t i = 0; i < TAPS; i++)
+            tap[i] = 1 + (int32_t) nearbyint(1 + i * (target_layers - 4) / (double) (TAPS - 1));
         key_u32(&k, "block_size", BLOCK);
         key_i32s(&k, "target_layers", tap, TAPS);
         key_u32(&k, "mask_token_id", s->vocab->mask);
@@ -192,18 +205,18 @@ static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t l
 
 enum { NORMAL = 1, CONTROL = 3, USER = 4, UNUSED = 5, WORD_BYTES = 16 };
 
-/* The character that stands for a byte: itself where it is printable, else the next free one from U+0100. As UTF-8. */
+/* The character that represents a byte, as UTF-8: the byte itself if printable, else the next free one from U+0100. */
 static void byte_text(char *out, int byte)
 {
     int cp = 0x100, printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
     if (printable) cp = byte;
     else cp += byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 67;
     if (cp < 0x80) snprintf(out, WORD_BYTES, "%c", cp);
-    else snprintf(out, WORD_BYTES, "%c%c", (char)(0xc0 | cp >> 6), (char)(0x80 | (cp & 63)));
+    else snprintf(out, WORD_BYTES, "%c%c", (char) (0xc0 | cp >> 6), (char) (0x80 | (cp & 63)));
 }
 
-/* Syllables that spell half the number in base 70, lowest first, at least two; every second word with a space in front. The last of
- * three or more is never the zero "ba", so all words differ. */
+/* Syllables that spell half the number in base 70, lowest first, at least two; every second word with a space in front.
+ * The last of three or more is never the zero "ba", so all words differ. */
 static void word_text(char *out, int32_t number)
 {
     static const char consonant[] = "bdfgklmnprstvz", vowel[] = "aeiou";
@@ -231,7 +244,7 @@ static const char *special_text(const VocabShape *v, int32_t id, int32_t *type)
 
 static bool write_vocab(GgufWriter *w, const VocabShape *v)
 {
-    size_t n = (size_t)v->n;
+    size_t n = (size_t) v->n;
     char (*text)[WORD_BYTES] = calloc(n, sizeof *text);
     const char **at = calloc(n, sizeof *at);
     size_t *length = calloc(n, sizeof *length);
@@ -255,9 +268,9 @@ static bool write_vocab(GgufWriter *w, const VocabShape *v)
         gguf_write_i32s(w, "tokenizer.ggml.token_type", type, n);
         gguf_write_strs(w, "tokenizer.ggml.merges", NULL, NULL, 0);
         gguf_write_bool(w, "tokenizer.ggml.add_bos_token", false);
-        gguf_write_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)v->endoftext + 2);
-        gguf_write_u32(w, "tokenizer.ggml.padding_token_id", (uint32_t)v->endoftext);
-        gguf_write_u32(w, "tokenizer.ggml.mask_token_id", (uint32_t)v->mask);
+        gguf_write_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t) v->endoftext + 2);
+        gguf_write_u32(w, "tokenizer.ggml.padding_token_id", (uint32_t) v->endoftext);
+        gguf_write_u32(w, "tokenizer.ggml.mask_token_id", (uint32_t) v->mask);
         write_text(w, "tokenizer.chat_template",
                    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
                    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
@@ -280,9 +293,13 @@ static uint64_t random_bits(uint64_t *state)
     return z ^ z >> 31;
 }
 
-static float random_between(uint64_t *state, float lo, float hi) { return lo + (hi - lo) * (float)(random_bits(state) >> 40) * 0x1p-24f; }
+static float random_between(uint64_t *state, float lo, float hi)
+{
+    return lo + (hi - lo) * (float) (random_bits(state) >> 40) * 0x1p-24f;
+}
 
-/* Where the halves of a block lie and what they must be for weights of standard deviation 0.02 around 0 (offset -1: no such field). */
+/* Offsets and values of a block's half-precision fields for weights of standard deviation 0.02 around 0 (offset -1: no
+ * such field). */
 static const struct { int32_t at; float value; int32_t at2; float value2; } scale_of[T_COUNT] = {
     [T_Q8_0] = {0, 2.7e-4f, -1, 0},
     [T_Q4_0] = {0, 4.3e-3f, -1, 0},
@@ -299,14 +316,14 @@ static void put_half(uint8_t *p, float v)
     memcpy(p, &h, sizeof h);
 }
 
-/* Fills bytes of whole blocks. */
+/* Fills whole blocks with random bytes. */
 static void random_blocks(uint8_t *out, size_t bytes, Type t, uint64_t *state)
 {
     for (size_t i = 0; i < bytes; i += 8) {
         uint64_t bits = random_bits(state);
         memcpy(out + i, &bits, bytes - i < 8 ? bytes - i : 8);
     }
-    size_t block = (size_t)type_info(t)->bytes;
+    size_t block = (size_t) type_info(t)->bytes;
     for (uint8_t *b = out; b < out + bytes; b += block) {
         put_half(b + scale_of[t].at, scale_of[t].value);
         if (scale_of[t].at2 >= 0) put_half(b + scale_of[t].at2, scale_of[t].value2);
@@ -316,40 +333,45 @@ static void random_blocks(uint8_t *out, size_t bytes, Type t, uint64_t *state)
     }
 }
 
-/* How the values of an unquantised tensor are spread; `decay` ones are the negative exponential of that. */
+/* Range of an unquantised tensor's values; with `decay` the value is -exp of the random number. */
 typedef struct { float lo, hi; bool decay; } Spread;
 
 static Spread spread_of(const char *name)
 {
-    if (strstr(name, "norm")) return (Spread){0.9f, 1.1f, false};
-    if (strstr(name, "ssm_alpha")) return (Spread){-0.0346f, 0.0346f, false};
-    if (strstr(name, "ssm_a")) return (Spread){-3, 1, true};
-    if (strstr(name, "ssm_dt")) return (Spread){-1, 1, false};
-    if (strstr(name, "conv1d")) return (Spread){-0.5f, 0.5f, false};
-    return (Spread){-0.0346f, 0.0346f, false};
+    if (strstr(name, "norm")) return (Spread) {0.9f, 1.1f, false};
+    if (strstr(name, "ssm_alpha")) return (Spread) {-0.0346f, 0.0346f, false};
+    if (strstr(name, "ssm_a")) return (Spread) {-3, 1, true};
+    if (strstr(name, "ssm_dt")) return (Spread) {-1, 1, false};
+    if (strstr(name, "conv1d")) return (Spread) {-0.5f, 0.5f, false};
+    return (Spread) {-0.0346f, 0.0346f, false};
 }
 
 static void random_values(uint8_t *out, size_t bytes, Type t, Spread spread, uint64_t *state)
 {
     enum { PIECE = 1024 };
     float v[PIECE];
-    size_t unit = (size_t)type_info(t)->bytes;
+    size_t unit = (size_t) type_info(t)->bytes;
     for (size_t at = 0, n; at < bytes; at += n * unit) {
         n = (bytes - at) / unit < PIECE ? (bytes - at) / unit : PIECE;
-        for (size_t i = 0; i < n; i++) v[i] = spread.decay ? -expf(random_between(state, spread.lo, spread.hi)) : random_between(state, spread.lo, spread.hi);
-        quant_encode(out + at, t, v, (int64_t)n);
+        for (size_t i = 0; i < n; i++)
+            v[i] = spread.decay ? -expf(random_between(state, spread.lo, spread.hi))
+                                : random_between(state, spread.lo, spread.hi);
+        quant_encode(out + at, t, v, (int64_t) n);
     }
 }
 
 static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer)
 {
     uint64_t state = 1, total = 0, done = 0;
-    for (int32_t i = 0; i < p->n; i++) total += type_row_bytes(p->tensor[i].type, p->tensor[i].ne[0]) * (size_t)(p->tensor[i].n_dims == 2 ? p->tensor[i].ne[1] : 1);
+    for (int32_t i = 0; i < p->n; i++)
+        total += type_row_bytes(p->tensor[i].type,
+                                p->tensor[i].ne[0]) * (size_t) (p->tensor[i].n_dims == 2 ? p->tensor[i].ne[1] : 1);
     Progress progress;
     progress_start(&progress, "make_synthetic", total);
     for (int32_t i = 0; i < p->n; i++) {
         const Planned *t = &p->tensor[i];
-        size_t unit = (size_t)type_info(t->type)->bytes, left = type_row_bytes(t->type, t->ne[0]) * (size_t)(t->n_dims == 2 ? t->ne[1] : 1);
+        size_t unit = (size_t) type_info(t->type)->bytes,
+               left = type_row_bytes(t->type, t->ne[0]) * (size_t) (t->n_dims == 2 ? t->ne[1] : 1);
         while (left > 0) {
             size_t bytes = BUFFER / unit * unit;
             if (bytes > left) bytes = left;
@@ -362,16 +384,18 @@ static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer)
         }
     }
     double seconds = progress_end(&progress);
-    fprintf(stderr, "%d tensors, %.3f GB, %.1f s\n", p->n, (double)total / 1e9, seconds);
+    fprintf(stderr, "%d tensors, %.3f GB, %.1f s\n", p->n, (double) total / 1e9, seconds);
 }
 
 /* ---- the program ---- */
 
 static void usage(FILE *out)
 {
-    fputs("Usage: make_synthetic SHAPE FILE [--type q4_k_m|q8_0|q6_k|f16|...] [--layers N] [--target-layers N] [--no-vocab]\nShapes:", out);
+    fputs("Usage: make_synthetic SHAPE FILE [--type q4_k_m|q8_0|q6_k|f16|...] [--layers N] [--target-layers N] "
+          "[--no-vocab]\nShapes:", out);
     for (int i = 0; i < N_SHAPES; i++) fprintf(out, " %s", shapes[i].name);
-    fputs("\n--layers writes fewer layers; --target-layers says how many a drafter's target has when it has fewer.\n", out);
+    fputs("\n--layers writes fewer layers; --target-layers says how many a drafter's target has when it has fewer.\n",
+          out);
 }
 
 static bool number_of(int32_t *out, const char *s, int32_t min)
@@ -379,7 +403,7 @@ static bool number_of(int32_t *out, const char *s, int32_t min)
     char *end;
     long v = s ? strtol(s, &end, 10) : 0;
     if (!s || !*s || *end || v < min || v > LAYERS_MAX) return false;
-    *out = (int32_t)v;
+    *out = (int32_t) v;
     return true;
 }
 
@@ -417,15 +441,18 @@ int main(int argc, char **argv)
 
     Error err = {0};
     GgufWriter *w;
-    Plan plan = {.recipe = recipe, .layers = layers, .tied = shape->tied};
+    RecipeModel model = {.n_layer = layers, .tied = shape->tied, .grouped = shape->heads / shape->kv_heads >= 4};
+    Plan plan = {.recipe = recipe, .model = model};
     uint8_t *buffer = malloc(BUFFER);
     Status st = buffer && plan_model(&plan, shape) ? ST_OK : fail(&err, ST_MEMORY, "%s: no memory to plan it", path);
     if (st == ST_OK) st = gguf_write_open(&w, path, &err);
     if (st == ST_OK) {
         write_keys(w, shape, recipe, layers, target_layers);
         if (!vocab) write_text(w, "tokenizer.ggml.model", "no_vocab");
-        else if (!write_vocab(w, shape->vocab)) st = fail(&err, ST_MEMORY, "%s: no memory for a vocabulary of %d", path, shape->vocab->n);
-        for (int32_t i = 0; i < plan.n; i++) gguf_write_tensor(w, plan.tensor[i].name, plan.tensor[i].type, plan.tensor[i].n_dims, plan.tensor[i].ne);
+        else if (!write_vocab(w, shape->vocab))
+            st = fail(&err, ST_MEMORY, "%s: no memory for a vocabulary of %d", path, shape->vocab->n);
+        for (int32_t i = 0; i < plan.n; i++)
+            gguf_write_tensor(w, plan.tensor[i].name, plan.tensor[i].type, plan.tensor[i].n_dims, plan.tensor[i].ne);
         if (st == ST_OK) write_weights(w, &plan, buffer);
         Status closed = gguf_write_close(w, st == ST_OK, &err);
         if (st == ST_OK) st = closed;

@@ -1,9 +1,46 @@
-/* ratoon.h - an engine is a loaded target, its drafter and a backend; it never changes after rt_open. A session is one line of text and
- * its state. A step object owns the scratch and the measured costs, and advances sessions: one thread per step object, a session in one
- * step object at a time. What a call returns lives until the next call on the same object.
+/* ratoon.h - language models with lossless speculative decoding: whatever the drafter, budget, cache history and
+ * other sessions in the batch, the tokens are those of plain decoding.
  *
- * The library prints nothing, reads no environment variable, never exits and owns no global state. Speculation is invisible: for any
- * drafter, budget, cache history and neighbour the tokens are those of plain decoding. */
+ * An engine is a loaded target model, its drafter and a backend; it never changes after rt_open. A session is one text
+ * and its state. A step object owns threads, scratch memory and the measured costs, and advances sessions.
+ *
+ *     rt_options o = RT_OPTIONS_INIT;
+ *     o.model = "model.gguf";
+ *     rt_engine *engine = NULL;  rt_session *session = NULL;  rt_step *step = NULL;  rt_error e;  rt_block b;
+ *     if (rt_open(&engine, &o, &e) != RT_OK || rt_session_new(&session, engine, NULL, &e) != RT_OK ||
+ *         rt_step_new(&step, engine, NULL, &e) != RT_OK)
+ *         return complain(e.text);
+ *     int32_t prompt[1024];
+ *     size_t n = rt_tokenize(engine, text, strlen(text), true, prompt, 1024);    // like snprintf: n may exceed 1024
+ *     rt_prompt(session, prompt, n);                                             // only recorded; computes nothing
+ *     while (rt_next(step, session, &b) == RT_OK)                                // one token or several
+ *         for (int32_t i = 0; i < b.n; i++) use(b.token[i]);                     // until rt_token_ends(engine, token)
+ *     rt_step_free(step);  rt_session_free(session);  rt_close(engine);
+ *
+ * examples/hello.c is the whole program.
+ *
+ * Threads
+ *   Engine: every call may run in any number of threads at once; rt_close must be the last call on the engine.
+ *   Session, step: each is used by one thread at a time. Different steps of one engine, with different sessions, run in
+ *   parallel. Both may be created and freed in any thread.
+ *   rt_step_cancel: in any thread while the step object lives.
+ *
+ * Memory
+ *   Memory that a call returns by pointer belongs to the library and lives until the next call on the same object.
+ *   What a caller passes in is copied, unless its description says how long it must live.
+ *
+ * Errors
+ *   Functions return RT_OK, RT_END or a negative rt_status. The reason is one line of text: in rt_error if the call
+ *   takes one (it may be NULL), else in rt_step_error if it takes a step, else in rt_session_error.
+ *
+ * Sizes
+ *   A struct that the caller fills begins with its size and is initialised by its INIT macro (or, in C, with values:
+ *   `RT_OPTIONS(.model = "model.gguf")`); all other fields are then 0, the default everywhere. A function that fills a
+ *   caller's struct takes the struct's size as an argument. So a program built with an older header runs with a newer
+ *   library, and one built with a newer header runs as long as it sets nothing that the library does not know.
+ *
+ * The library prints nothing, reads no environment variable, never exits and has no global state. ratoon_chat.h has
+ * conversations, grammars and answers on top of this, ratoon_lab.h what measurements and comparisons need. */
 #ifndef RATOON_H
 #define RATOON_H
 
@@ -13,191 +50,331 @@
 
 #ifdef __cplusplus
 extern "C" {
+#define RT_INIT(type) [] { type rt_new = {}; rt_new.size = sizeof(type); return rt_new; }()
+#else
+#define RT_INIT(type) { .size = sizeof(type) }
+#define RT_OPTIONS(...)         (rt_options) { .size = sizeof(rt_options), __VA_ARGS__ }
+#define RT_SESSION_OPTIONS(...) (rt_session_options) { .size = sizeof(rt_session_options), __VA_ARGS__ }
+#define RT_STEP_OPTIONS(...)    (rt_step_options) { .size = sizeof(rt_step_options), __VA_ARGS__ }
+#define RT_SAMPLING(...)        (rt_sampling) { .size = sizeof(rt_sampling), __VA_ARGS__ }
 #endif
+#define RT_OPTIONS_INIT         RT_INIT(rt_options)
+#define RT_SESSION_OPTIONS_INIT RT_INIT(rt_session_options)
+#define RT_STEP_OPTIONS_INIT    RT_INIT(rt_step_options)
+#define RT_SAMPLING_INIT        RT_INIT(rt_sampling)
 
 typedef struct rt_engine rt_engine;
 typedef struct rt_session rt_session;
 typedef struct rt_step rt_step;
 
-typedef enum { RT_OK = 0, RT_END = 1, RT_EARG = -1, RT_ENOMEM = -2, RT_EIO = -3, RT_EFORMAT = -4, RT_EUNSUPPORTED = -5,
-               RT_EFULL = -6, RT_ECANCEL = -7, RT_EBACKEND = -8, RT_ENOTOKEN = -9 } rt_status;
-typedef struct { rt_status code; char text[512]; } rt_error;       /* text: one line, naming the file or field, its value and what was expected */
+/* ---- results ---- */
 
-/* Any hook may be NULL. log: level 0 error, 1 warning, 2 information, 3 detail. */
+typedef enum {
+    RT_OK           = 0,
+    RT_END          = 1,       /* the text has ended: max_tokens were made, or the context is full */
+    RT_EARG         = -1,      /* an argument or option is wrong */
+    RT_ENOMEM       = -2,      /* memory is too short, or would be after the allocation */
+    RT_EIO          = -3,      /* a file cannot be read */
+    RT_EFORMAT      = -4,      /* a file or image is damaged or of another format */
+    RT_EUNSUPPORTED = -5,      /* it is well formed, but this library does not support it */
+    RT_EFULL        = -6,      /* it does not fit the context */
+    RT_ECANCEL      = -7,      /* a hook or rt_step_cancel cancelled it */
+    RT_EBACKEND     = -8,      /* the backend failed */
+    RT_ENOTOKEN     = -9       /* the mask allows no token */
+} rt_status;
+
 typedef struct {
-    void *ud;
+    rt_status code;
+    char      text[512];       /* one line: the file or field, its value and what was expected; empty with RT_OK */
+} rt_error;
+
+const char *rt_version(void);                                                     /* "0.1.0"; static */
+const char *rt_status_text(rt_status status);                                     /* "out of memory"; static */
+
+/* ---- the engine ---- */
+
+/* Any hook may be NULL. rt_open calls log and progress, a step calls all three in the thread that runs it. A hook must
+ * not call functions of the object that calls it, except rt_step_cancel. */
+typedef struct {
+    void *ud;                  /* the first argument of every hook */
+    /* level: 0 error, 1 warning, 2 information, 3 detail (from a step: the controller starts or stops drafting) */
     void (*log)(void *ud, int level, const char *line);
-    bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; polled after every layer of a pass */
+    /* what: "model" or "drafter": weights loaded, out of total; "pass", 0 of 0: a layer of a pass is done. Return false
+     * to cancel. */
+    bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);
+    /* The rows [n, cols] of each named tensor of a pass, for debugging; layer -1: it belongs to no layer. */
     void (*trace)(void *ud, const char *name, int32_t layer, const float *rows, int32_t n, int32_t cols);
 } rt_hooks;
 
-/* Zero is the default everywhere. model, draft: files (draft also a Hugging Face folder); draft NULL: none,
- * "mtp": the target's own MTP layer, "auto": that where the file has one.
- * backend: "cpu" (also "auto"), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni, avx512, amx, neon or i8mm. kv_k, kv_v: types of the
- * target's stored keys and values, "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0", in any pair (default f16; f32
- * for a model file that is f32 throughout); a drafter's own stay f16. fa_window: positions that each row of the target looks back on, its
- * own included, where the model has no window of its own (0: all); it changes the text, with or without speculation alike. draft_type:
- * "keep", or "q8_0": drafters above 8 bits are quantised at load. no_repack: weights are read where the file is mapped and not copied, for
- * machines short of memory: slower, the same text; the file must not change while the engine is open. taps: layers whose output rt_rows
- * returns, for an engine without a drafter. */
 typedef struct {
-    const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
-    int32_t threads, n_taps, fa_window;
-    const int32_t *taps;
-    bool no_repack;
-    rt_hooks hooks;
+    size_t      size;          /* RT_OPTIONS_INIT */
+    const char *model;         /* the target's GGUF file; required */
+    const char *draft;         /* the drafter: a GGUF file or a Hugging Face folder; "mtp": the target's own MTP layer,
+                                * "auto": that layer if the file has a usable one; NULL: none. The library searches for
+                                * no files. */
+    const char *backend;       /* "cpu" (also "auto", the default), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni,
+                                * avx512, amx, neon or i8mm */
+    const char *kv_k, *kv_v;   /* types of the target's stored keys and values, in any pair: "f32", "f16", "bf16",
+                                * "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0"; NULL: f16, or f32 for a model file
+                                * that is f32 throughout. A drafter's are f16, or f32 with draft_type "keep". */
+    const char *draft_type;    /* "q8_0" (NULL): a drafter's matrices above 8 bits are quantised at load; "keep": they
+                                * are not */
+    int32_t     threads;       /* of a pass: 1 to 256; 0: one per core */
+    int32_t     fa_window;     /* positions that each row of the target attends to, itself included, in layers without a
+                                * window of their own; 0: all. It changes the text, equally with and without
+                                * speculation. */
+    const int32_t *taps;       /* for an engine without a drafter: layers whose output rt_rows returns; ascending, 0 to
+                                * model.layers; read only during rt_open */
+    int32_t     n_taps;        /* 0 to 16 */
+    bool        no_repack;     /* weights are read from the mapped file and not copied, for machines short of memory:
+                                * slower, the same text. The file must not change while the engine is open. */
+    bool        overcommit;    /* allocate weights, sessions and steps even if they need more memory than is free. By
+                                * default this is refused (RT_ENOMEM), since the system would grant the memory and kill
+                                * the process once it is used. */
+    rt_hooks    hooks;         /* log and progress are called while the engine opens */
 } rt_options;
-/* ctx in tokens: 0: 8192 or the model's; draft_ctx: the drafter's ring; checkpoints: default 3; ngram: 0: the text is looked up for guesses
- * how it goes on (about 30 bytes a token), -1: not. */
-typedef struct { int32_t ctx, draft_ctx, checkpoints, ngram; } rt_session_options;
 
-/* Acceptance drawn instead of decided, for benchmarks: edge[d][r] is the probability that the child of drafter rank r at depth d + 1 is
- * the target's, given its parent. */
-typedef struct { int32_t n_depth, n_rank; double edge[16][16]; } rt_profile;
-/* budget: 0 automatic, -1 plain decoding, else 1..63 nodes beside the root. chunk: prompt tokens per pass, default 256. draft_block: rows
- * of a proposal with the root's, 2 to 33, instead of those that the drafter was trained for. */
-typedef struct { int32_t sessions, chunk, budget, draft_block; bool chain; const rt_profile *simulate; uint64_t simulate_seed; } rt_step_options;
-
-typedef struct { int32_t id; float add; } rt_bias;
-/* temperature below 1e-5: greedy. top_p 1 (0 is taken for 1), min_p 0, top_k 0, repetition 1 (0 is taken for 1), frequency and presence
- * 0: off. rep_window: tokens that penalties look back on, at most 256 (0: 256). max_tokens 0: up to the context. */
-typedef struct {
-    float temperature, top_p, min_p, repetition, frequency, presence;
-    int32_t top_k, rep_window, max_tokens;
-    uint64_t seed;
-    const rt_bias *bias; int32_t n_bias;                                          /* at most 300, copied */
-} rt_sampling;
-
-/* The last token of a block is the target's own; those before it were guessed, and it agreed. status RT_OK with n 0: a prompt chunk was
- * computed, or the session's turn is still to come. */
-typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
-/* Who guesses: a drafter's block, the text itself, the target's own MTP layer. */
-enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES };
-/* drafted, accepted: rows, in all and by who proposed them (a row that two proposed counts for both); drafts: proposals of the drafting
- * model; plain: passes of one row; changes: how often the controller began or gave up to ask the drafting model. pass_s: the part of decode_s
- * that the target's passes took; the rest is looking up, drafting, trees, acceptance and keeping. */
-typedef struct {
-    int64_t prompt_tokens, resumed, generated, passes, drafted, accepted;
-    double  prefill_s, decode_s;
-    int64_t drafts, plain, changes, drafted_by[RT_SOURCES], accepted_by[RT_SOURCES];
-    double  pass_s;
-} rt_stats;
-
-const char *rt_version(void);
-
+/* Loads the files. *out: close it with rt_close; NULL on failure. Strings are not kept. Errors: any but RT_EFULL and
+ * RT_ENOTOKEN; RT_ECANCEL if progress returned false. */
 rt_status rt_open(rt_engine **out, const rt_options *o, rt_error *e);
-void      rt_close(rt_engine *g);                                                 /* after its sessions and steps */
-/* Every part of the memory that one session and one step will take, before anything large is loaded: model, drafter, session, step, and
- * "tables" for what the process itself holds (tokenizer, file indexes). NULL so, st: the defaults. */
-rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
-                  void (*part)(void *ud, const char *name, size_t bytes), void *ud, rt_error *e);
-/* A fact as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch", "model.name", "model.layers",
- * "model.dim", "model.vocab",
- * "model.ctx", "model.parameters", "model.bytes", "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block",
- * "draft.mask", "draft.fc", "kv", "backend", "chat_template"; "bos_token", "eos_token", "pad_token", "unk_token": texts of tokens;
- * "model.pass.parameters" and "model.pass.bytes": what every pass reads and multiplies, which is all but an embedding that is not the
- * head as well; "model.kv.bytes": keys and values of one token. */
+/* Call it after freeing the engine's sessions and steps. NULL is allowed, here and in the other free functions. */
+void      rt_close(rt_engine *g);
+
+/* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
+ * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
+ * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
+ * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "chat_template"; "bos_token",
+ * "eos_token", "pad_token", "unk_token": texts of tokens;
+ * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
+ * embedding that is not also the head; "model.kv.bytes": keys and values of one token; "sampling.temp",
+ * "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat", "sampling.penalty_last_n": what the
+ * model file recommends for drawing tokens (general.sampling.*), where it says something usable; penalty_last_n 0: no
+ * penalty. Nothing uses them unless the caller does. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
-/* Text and tokens; both like snprintf. special: control tokens in the text become their ids. Without a tokenizer in the file: 0. */
+/* ---- text and tokens ---- */
+
+/* rt_tokenize, rt_tokenize_prompt and rt_detokenize are like snprintf: they write at most cap elements and return how
+ * many there are. 0 if the file has no tokenizer. */
 bool      rt_has_tokenizer(const rt_engine *g);
+/* special: control tokens in the text become their ids. */
 size_t    rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, int32_t *out, size_t cap);
-/* The prompt of a conversation: control tokens become their ids but where they touch one of the spans (ascending), which hold what a client
- * wrote; BOS in front where the file asks for it and the text does not begin with it. */
-typedef struct { size_t at, n; } rt_span;
-size_t    rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const rt_span *client, size_t n_client, int32_t *out, size_t cap);
+typedef struct { size_t at, n; } rt_span;                                         /* bytes [at, at + n) of a text */
+/* Tokenizes the prompt of a conversation. Control tokens become their ids except where they overlap one of the spans
+ * (ascending), which mark text that a client wrote. BOS is prepended if the file asks for it and the text does not
+ * begin with it. */
+size_t    rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const rt_span *client, size_t n_client,
+                             int32_t *out, size_t cap);
 size_t    rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap);
-const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);            /* of one token, maybe part of a character; control tokens: none */
+/* The bytes of one token (which may be part of a character) and their number; control tokens have none. The bytes live
+ * as long as the engine, as do those of rt_token_text. */
+const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);
+/* The same, but a control token has its name as text. */
+const char *rt_token_text(const rt_engine *g, int32_t id, size_t *n);
 bool      rt_token_ends(const rt_engine *g, int32_t id);                          /* an end-of-generation token */
-const char *rt_token_text(const rt_engine *g, int32_t id, size_t *n);             /* the same, but control tokens have the text of their names */
-int32_t   rt_token_find(const rt_engine *g, const char *s, size_t n);             /* -1: no token has exactly this text */
+int32_t   rt_token_find(const rt_engine *g, const char *s, size_t n);             /* -1: none has exactly this text */
 int32_t   rt_token_bos(const rt_engine *g);                                       /* -1: none */
 bool      rt_adds_bos(const rt_engine *g);
 
+/* ---- sessions ---- */
+
+typedef struct {
+    size_t  size;              /* RT_SESSION_OPTIONS_INIT */
+    int32_t ctx;               /* tokens of the context, 1 to 2^24; 0: 8192, or fewer if the model was trained for fewer
+                                * or fewer fit into 80 % of free memory */
+    int32_t draft_ctx;         /* tokens that the drafter sees, 1 to 2^20; 0: chosen to suit it */
+    int32_t checkpoints;       /* places to go back to, 1 to 8 (see rt_mark); 0: 3; -1: none */
+    int32_t ngram;             /* 0 or 1: earlier text is looked up to guess how the text continues (about 30 bytes a
+                                * token); -1: off */
+} rt_session_options;
+
+/* o NULL: the defaults. *out: free it before the engine; NULL on failure (RT_EARG, RT_ENOMEM, RT_EBACKEND). */
 rt_status rt_session_new(rt_session **out, rt_engine *g, const rt_session_options *o, rt_error *e);
 void      rt_session_free(rt_session *s);
-const char *rt_session_error(const rt_session *s);
+const char *rt_session_error(const rt_session *s);                                /* of the last call; "": none */
 int32_t   rt_session_ctx(const rt_session *s);
-/* Notes the text; steps do the work. Goes back to the deepest place that it shares with what the session holds (rt_resumable). */
+
+/* Records the prompt (n at least 1); steps do the work. Keeps the longest prefix that it shares with what the session
+ * holds, as far as the session can go back (rt_resumable). RT_EFULL: longer than the context; RT_EARG: an id outside
+ * the vocabulary. */
 rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n);
-rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);                   /* from the next token on */
-/* One bit per id for the token after text + path; asked for visited rows only; a pure function of text + path. mask returning false
- * allows everything. NULL: no mask. */
+
+typedef struct { int32_t id; float add; } rt_bias;                                /* added to the logit of id */
+typedef struct {
+    size_t   size;             /* RT_SAMPLING_INIT */
+    float    temperature;      /* 0 to 10000; below 1e-5: greedy */
+    float    top_p;            /* above 0, up to 1; 1 or 0: off */
+    float    min_p;            /* 0 to 1; 0: off */
+    float    repetition;       /* 0.01 to 100; 1 or 0: off */
+    float    frequency;        /* -2 to 2; 0: off */
+    float    presence;         /* -2 to 2; 0: off */
+    int32_t  top_k;            /* 0: off */
+    int32_t  rep_window;       /* how many tokens the three penalties look back, 1 to 256; 0: 256 */
+    int32_t  max_tokens;       /* tokens after the prompt; 0: until the context is full */
+    int32_t  n_bias;           /* 0 to 300 */
+    uint64_t seed;             /* same seed, text and options: same tokens */
+    const rt_bias *bias;       /* copied */
+} rt_sampling;
+/* Takes effect from the next token on; p NULL: the defaults, which a new session has. RT_EARG names the field that is
+ * out of range; nothing changes then. */
+rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);
+/* mask writes one bit per id for the token after text + path to bits, in 32-bit words starting with bit 0 of bits[0].
+ * It is called in the step's thread, either for the rows that acceptance visits or, if the backend draws the tokens
+ * itself, for all rows of a tree while the pass runs, parents first and only if the parent's mask allows the row. So it
+ * must be a pure function of text + path. If mask returns false, everything is allowed. NULL: no mask. ud must live as
+ * long as the mask is set. For grammars: rt_constrain. */
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
-rt_status rt_speculate(rt_session *s, bool on);                                   /* false: plain decoding from the next pass on; the text is the same */
-rt_status rt_take(rt_session *s, int32_t n);                                      /* keep the first n tokens of the last block */
-/* Log-probabilities of the tokens of every block, from the next one on. top: how many of the likeliest tokens come with each, 0 to 20;
- * -1: none are computed (the default). They are of the model's own distribution, before penalties, biases, masks and temperature, and the
- * same with speculation and without. Costs a pass over the vocabulary per token (2 ms for 150,000 on one core). */
+/* on false: plain decoding from the next pass on; the text is the same. */
+rt_status rt_speculate(rt_session *s, bool on);
+
+/* Log-probabilities of the tokens of every block, from the next one on. They belong to the model's own distribution,
+ * before penalties, biases, masks and temperature, and are the same with and without speculation. They cost a pass over
+ * the vocabulary per token (2 ms for 150,000 on one core). */
 enum { RT_TOP_MAX = 20 };
 typedef struct { int32_t id; float logprob; } rt_alternative;
-typedef struct { float logprob; int32_t n; rt_alternative top[RT_TOP_MAX]; } rt_logprob;     /* top [n]: likeliest first, of equals the lower id */
+typedef struct {
+    float   logprob;           /* of the token itself, natural logarithm */
+    int32_t n;                 /* alternatives in top */
+    rt_alternative top[RT_TOP_MAX];                                               /* likeliest first, then by id */
+} rt_logprob;
+/* top: how many of the likeliest tokens are listed with each, 0 to RT_TOP_MAX; -1: nothing is computed (the
+ * default). */
 rt_status rt_logprobs_set(rt_session *s, int32_t top);
-const rt_logprob *rt_logprobs(const rt_session *s);                               /* one per token of the last block, and as long-lived; NULL: off */
-/* The same of one row of logits [vocab], such as rt_rows gives: the scoring of a given text needs nothing else. */
+/* One per token of the last block, valid as long as the block; NULL: off. */
+const rt_logprob *rt_logprobs(const rt_session *s);
+/* The same for one row of logits [vocab], such as rt_rows gives: all that scoring a given text needs. */
 void      rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top);
-void      rt_stats_get(const rt_session *s, rt_stats *out);
 
-/* ---- going on later: in the session, or from an image of it ----
- * A model of attention alone can go on from any place (number of tokens) of what it holds. Delta-net matrices cannot be trimmed: such a
- * session goes on from its end, or from a checkpoint. Checkpoints are made at the last token of each prompt and at the marks, as many as
- * rt_session_options asked for; when they are all in use the oldest makes room. */
+/* Sources of guesses: a drafter's block, the text itself, the target's own MTP layer. */
+enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES, RT_SOURCES_MAX = 8 };
+/* Sums since rt_prompt. */
+typedef struct {
+    int64_t prompt_tokens;     /* of the prompt */
+    int64_t resumed;           /* of these, the tokens that were not computed again */
+    int64_t generated;         /* tokens in blocks */
+    int64_t passes;            /* of the target while decoding */
+    int64_t drafted, accepted; /* rows that were guessed; rows that the target agreed with */
+    double  prefill_s;         /* seconds for the prompt */
+    double  decode_s;          /* seconds for the rest */
+    int64_t drafts;            /* proposals of the drafting model */
+    int64_t plain;             /* passes of one row */
+    int64_t changes;           /* how often the controller started or stopped using the drafting model */
+    int64_t drafted_by[RT_SOURCES_MAX], accepted_by[RT_SOURCES_MAX];
+                               /* rows by source; a row that two sources proposed counts for both. The first RT_SOURCES
+                                * entries are in use. */
+    double  pass_s;            /* the part of decode_s spent in the target's passes; the rest is look-up, drafting,
+                                * trees, acceptance and keeping */
+} rt_stats;
+/* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
+void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
 
-/* What the session holds: all tokens that it was given or made. Lives until its next step or prompt. */
+/* ---- steps ---- */
+
+typedef struct {
+    size_t  size;              /* RT_STEP_OPTIONS_INIT */
+    int32_t sessions;          /* maximum per pass, 1 to 64; 0: 1 */
+    int32_t chunk;             /* prompt tokens per pass, 1 to 4096; 0: 256 */
+    int32_t budget;            /* guessed rows per pass, 1 to 63; 0: automatic; -1: plain decoding */
+    int32_t draft_block;       /* rows of a proposal including the root, 2 to 33; 0: what the drafter was trained for */
+    int32_t threads;           /* 1 to 256; 0: as many as the engine. Steps that run in parallel share the cores best
+                                * with few threads each. */
+    bool    chain;             /* draft one chain instead of a tree */
+    rt_hooks hooks;
+} rt_step_options;
+
+/* o NULL: the defaults. *out: free it before the engine; NULL on failure (RT_EARG, RT_ENOMEM, RT_EBACKEND). */
+rt_status rt_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, rt_error *e);
+void      rt_step_free(rt_step *st);
+const char *rt_step_error(const rt_step *st);                                     /* of the last call; "": none */
+/* Cancels the pass under way after its current layer, or the next pass if none is running: once, with RT_ECANCEL. May
+ * be called in any thread. What was committed stays, and the step can be run again. */
+void      rt_step_cancel(rt_step *st);
+
+/* The last token of a block is the target's own; those before it were guessed, and the target agreed. status RT_OK with
+ * n 0: a prompt chunk was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A
+ * negative status belongs to that session alone, with the reason in rt_session_error. */
+typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
+/* Runs one pass for all n sessions, which must be distinct, belong to the step's engine and have a prompt; fills out
+ * [n] in their order. A pass that fails leaves every session as it was; the reason is in rt_step_error. */
+rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);
+/* Runs passes until s has a block or ends; returns the block's status, or that of the pass that failed. */
+rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);
+/* Keeps the first n tokens of the last block, as if the others had not been generated. RT_EARG: the block has fewer, or
+ * the next pass has begun. */
+rt_status rt_take(rt_session *s, int32_t n);
+
+/* What a step has learned about the times of passes and proposals, as a line of text like snprintf; 0: nothing yet. A
+ * program may keep it (at most RT_COSTS bytes with the zero) and hand it to a later step of the same engine identity,
+ * backend, machine, threads and draft_block, which then need not learn it again. */
+enum { RT_COSTS = 2048 };
+size_t    rt_step_costs(const rt_step *st, char *out, size_t cap);
+/* Call it before the first pass. It changes speed only, never a token, and times that do not hold here are soon
+ * replaced. RT_EFORMAT: the line is damaged or no machine has such times; nothing changes. */
+rt_status rt_step_costs_set(rt_step *st, const char *line);
+
+/* ---- memory, before it is taken ---- */
+
+typedef struct {
+    uint64_t model, drafter, session, step, process;                              /* bytes, by owner; see rt_plan */
+    uint64_t free;             /* bytes available now without swapping, within the limits of this process and its
+                                * control groups; 0: unknown */
+    uint64_t total;            /* bytes of the machine's memory; 0: unknown */
+    int32_t  ctx;              /* of the session, in tokens */
+    int32_t  ctx_train;        /* that the model was trained for, in tokens */
+    /* What a pass of the target, and one of the drafter, reads and multiplies besides keys and values: bytes and
+     * values of weights; of the drafter with the head, which may be the target's. 0: no drafter. */
+    uint64_t pass_bytes, pass_parameters, draft_bytes, draft_parameters;
+    uint64_t kv_bytes;         /* keys and values of one token */
+    uint64_t state_bytes;      /* of recurrent layers: what a pass reads and writes whatever the context */
+    int32_t  layers, draft_layers;
+    int32_t  draft_block;      /* rows of a proposal, the root included */
+    int32_t  draft_passes;     /* passes of the drafter for a proposal: 1, or one per guess */
+    char     level[16];        /* the backend's; see rt_property "backend.level" */
+} rt_needs;
+/* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:
+ * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). part
+ * and needs may be NULL. so, st NULL: the defaults. size: sizeof(rt_needs) of the caller's header; that many bytes of
+ * needs are written. */
+rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
+                  void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
+                  size_t size, rt_error *e);
+
+/* ---- resuming later: in the session, or from an image of it ----
+ * A place is a number of tokens. A model with attention only can resume at any place within what it holds. Delta-net
+ * matrices cannot be trimmed: such a session resumes at its end or at a checkpoint. Layers with a window of their own
+ * keep only what it covers: if that is less than the context, a session resumes at one of its last 64 places or at a
+ * checkpoint. Checkpoints are made at the last token of each prompt and at the marks, up to the number given in
+ * rt_session_options; when all are in use the oldest is replaced. */
+
+/* All tokens that the session holds, given or generated; returns their number. Valid until its next step or prompt. */
 size_t    rt_session_text(const rt_session *s, const int32_t **t);
-/* Tokens of the prompt t that rt_prompt would not have computed again; at most n - 1, since the last one is always evaluated. */
+/* How many tokens of the prompt t would not be computed again after rt_prompt; at most n - 1, since the last one is
+ * always evaluated. */
 int32_t   rt_resumable(const rt_session *s, const int32_t *t, size_t n);
-/* Places of the noted prompt at which a later prompt shall be able to go on: ascending, each in [1, prompt), at most RT_MARKS. A step's chunk
- * ends at each of them and leaves a checkpoint; those that the session has passed are left out. Replaces the marks before; rt_prompt
- * clears them. */
+/* Marks places of the current prompt at which a later prompt shall be able to resume: ascending, each in [1, prompt),
+ * at most RT_MARKS. A step's chunk ends at each of them and leaves a checkpoint; marks that the session has already
+ * passed are ignored. Replaces earlier marks; rt_prompt clears them. */
 enum { RT_MARKS = 32 };
 rt_status rt_mark(rt_session *s, const int32_t *at, size_t n);
 
-/* An image holds the tokens, keys/values, matrices and windows of a place, and the drafter's keys/values and waiting taps; loaded, text and
- * state go on to the bit as if it had all been computed, at the accept lengths of before. It is valid under one identity, which
- * rt_property(g, "identity") gives as a line of text: model file, numeric recipe, backend, types of keys and values, fa_window, drafter.
- * The size of a session's context is no part of it. All bytes of an image are defined, and a checksum covers them. */
+/* An image holds the tokens, keys/values, matrices and windows of a place, and the drafter's keys/values and waiting
+ * taps. After loading, text and state continue bit for bit as if everything had been computed, with the same accept
+ * lengths. An image is valid under one identity, which rt_property(g, "identity") gives as a line of text: model file,
+ * numeric recipe, types of keys and values, fa_window, drafter. The session's context size is not part of it. All bytes
+ * of an image are defined, and a checksum covers them. */
 
-/* The deepest place at or below `most` at which the session can be saved as it is; 0: none. */
+/* The last place at or below `most` at which the session can be saved as it is; 0: none. */
 int32_t   rt_save_place(const rt_session *s, int32_t most);
-/* Bytes of the image at such a place; 0: it cannot be saved there. */
+/* Size of the image at such a place; 0: the session cannot be saved there. */
 size_t    rt_save_bytes(const rt_session *s, int32_t at);
-/* Writes the image to out [n]; n is at least rt_save_bytes. The session goes on as if nothing had happened, but its last block can no longer
- * be shortened. Errors are the step's. */
+/* Writes the image to out [n]; n is at least rt_save_bytes. The session continues as if nothing had happened, except
+ * that rt_take can no longer shorten its last block. Errors are the step's. */
 rt_status rt_save(rt_step *st, rt_session *s, int32_t at, uint8_t *out, size_t n);
-/* Replaces what the session holds; the next call is rt_prompt, with any text. An image that is damaged, of another identity or longer than
- * the context is refused with the reason (RT_EFORMAT, RT_EUNSUPPORTED, RT_EFULL) and leaves the session as it was; image needs no
- * alignment. After RT_EBACKEND the session is empty. Called where the session's steps are. */
+/* Replaces what the session holds; the next call is rt_prompt, with any text. An image that is damaged, of another
+ * identity or longer than the context is refused with the reason (RT_EFORMAT, RT_EUNSUPPORTED, RT_EFULL) and leaves the
+ * session as it was; image needs no alignment. After RT_EBACKEND the session is empty. Call it in the thread that runs
+ * the session's steps. */
 rt_status rt_load(rt_session *s, const uint8_t *image, size_t n);
-
-rt_status rt_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, rt_error *e);
-void      rt_step_free(rt_step *st);
-const char *rt_step_error(const rt_step *st);
-rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);/* one pass for all of them */
-rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);                     /* runs steps until s has a block or ends */
-/* Acceptance seen so far by this step object, as a profile for `simulate`. */
-void      rt_step_profile(const rt_step *st, rt_profile *out);
-
-/* Looking inside, for comparisons with other programs. Each call sets the session's text to `prefix` (committed first, may be empty),
- * evaluates n rows after it and keeps none. parents NULL: a chain of any length; else one tree, n <= 64, parents[0] == -1, parents[i] <
- * i. row is called in order with logits [vocab] and, for an engine with taps, taps [n_taps * dim] (else NULL). */
-typedef void (*rt_row)(void *ud, int32_t i, const float *logits, const float *taps);
-rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token, const int32_t *parent, int32_t n,
-                  rt_row row, void *ud);
-/* The drafter's logits for the block that starts with `anchor` after prefix; row is called draft.block times. */
-rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row, void *ud);
-/* Milliseconds of a pass of n rows as if `after` tokens were committed, at least those that are (whose number -1 stands for); repeats >= 1 values
- * to ms. Nothing is kept. */
-rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t after, int32_t n, int32_t repeats, double *ms);
-
-/* What this machine can do at most: bytes read from memory, int8 and f32 operations (a multiply-add is two). Measured in rounds of about
- * a twentieth of a second, so that they can lie between passes: a round on n <= threads threads raises what it finds faster in `fastest`. */
-typedef struct rt_roofline rt_roofline;
-typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
-rt_status rt_roofline_new(rt_roofline **out, int32_t threads, rt_error *e);       /* threads 0: one per core */
-void      rt_roofline_free(rt_roofline *r);
-int32_t   rt_roofline_threads(const rt_roofline *r);
-void      rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest);
 
 #ifdef __cplusplus
 }

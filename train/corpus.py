@@ -70,7 +70,8 @@ def code_files(root):
 
 class Body(html.parser.HTMLParser):
     """The text of the main body of a page that Sphinx made; code examples keep their lines."""
-    BLOCK = {"p", "div", "section", "li", "dt", "dd", "h1", "h2", "h3", "h4", "tr", "ul", "ol", "dl", "table", "pre", "br"}
+    BLOCK = {"p", "div", "section", "li", "dt", "dd", "h1", "h2", "h3", "h4", "tr", "ul", "ol", "dl", "table", "pre",
+             "br"}
     VOID = {"br", "img", "input", "meta", "link", "hr", "col"}
 
     def __init__(self):
@@ -126,8 +127,10 @@ def doc_files(root):
             yield "python-doc/" + name, text
 
 
-ROFF_ESCAPE = [(r'\\".*', ""), (r"\\f(\[[^\]]*\]|\(..|.)", ""), (r"\\s[+-]?\d+", ""), (r"\\\*\((..)", ""), (r"\\\(aq|\\\[aq\]", "'"),
-               (r"\\\(em|\\\(en", "-"), (r"\\\(bu", "*"), (r"\\\((lq|rq|dq)", '"'), (r"\\\(..", ""), (r"\\\[[^\]]*\]", ""),
+ROFF_ESCAPE = [(r'\\".*', ""), (r"\\f(\[[^\]]*\]|\(..|.)", ""), (r"\\s[+-]?\d+", ""), (r"\\\*\((..)", ""),
+               (r"\\\(aq|\\\[aq\]", "'"),
+               (r"\\\(em|\\\(en", "-"), (r"\\\(bu", "*"), (r"\\\((lq|rq|dq)", '"'), (r"\\\(..", ""),
+               (r"\\\[[^\]]*\]", ""),
                (r"\\-", "-"), (r"\\e", "\\\\"), (r"\\[&|^/,%:c]", ""), (r"\\[ ~0]", " ")]
 ROFF_TEXT = {"B", "I", "BR", "IR", "RB", "RI", "BI", "IB", "SB", "SM"}
 
@@ -165,7 +168,8 @@ def man_files(root, limit):
     """Manual pages in the order of their path hashes until limit bytes; generated families of pages are left out."""
     pages = [p for s in ("man1", "man2", "man3", "man5", "man7", "man8") for p in (root / s).glob("*")]
     pages = [p for p in pages if p.is_file() and not p.is_symlink()
-             and not re.match(r"gcloud|gsutil|bq|git-|openssl|perl|EVP_|SSL_|X509|x86_64|X[A-Z]|xcb_|BIO_|curl_|CURL", p.name) and "3pm" not in p.name
+             and not re.match(r"gcloud|gsutil|bq|git-|openssl|perl|EVP_|SSL_|X509|x86_64|X[A-Z]|xcb_|BIO_|curl_|CURL",
+                              p.name) and "3pm" not in p.name
              and ".3perl" not in p.name and ".3ssl" not in p.name]
     total = 0
     for path in sorted(pages, key=lambda p: path_hash(f"{p.parent.name}/{p.name}")):
@@ -197,7 +201,8 @@ def chat_pieces(kind, name, text, rng, share):
         if len(a) < 80 or len(b) < 80 or len(a) + len(b) > 4000:
             continue
         if kind == "code":
-            ask = rng.choice(["Complete this Python code:", "Continue this Python code:", "Go on with this Python code:"])
+            ask = rng.choice(["Complete this Python code:", "Continue this Python code:",
+                              "Go on with this Python code:"])
             yield chat(f"{ask}\n{a}", b)
         else:
             ask = rng.choice(["Continue this text:", "Go on with this text:"])
@@ -275,9 +280,11 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/train/corpus"))
     ap.add_argument("--stdlib", type=pathlib.Path, default=std, help="folder of the Python standard library")
-    ap.add_argument("--docs", type=pathlib.Path, default=pathlib.Path(f"/usr/share/doc/python{sysconfig.get_python_version()}/html"),
+    ap.add_argument("--docs", type=pathlib.Path,
+                    default=pathlib.Path(f"/usr/share/doc/python{sysconfig.get_python_version()}/html"),
                     help="HTML documentation of Python (may be absent)")
-    ap.add_argument("--man", type=pathlib.Path, default=pathlib.Path("/usr/share/man"), help="manual pages (may be absent)")
+    ap.add_argument("--man", type=pathlib.Path, default=pathlib.Path("/usr/share/man"),
+                    help="manual pages (may be absent)")
     ap.add_argument("--man-bytes", type=int, default=6_000_000)
     ap.add_argument("--arith", type=int, default=60_000, help="word problems in the training split")
     ap.add_argument("--templ", type=int, default=8_000, help="classes from the generator in the training split")

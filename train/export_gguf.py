@@ -100,10 +100,13 @@ def target_tensors(model):
 
 DRAFT_NAMES = [("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
                ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"), ("self_attn.q_norm", "attn_q_norm"),
-               ("self_attn.k_norm", "attn_k_norm"), ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "ffn_gate"),
-               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("attention_conv.kernel_projection", "attn_conv_proj"),
+               ("self_attn.k_norm", "attn_k_norm"), ("post_attention_layernorm", "ffn_norm"),
+               ("mlp.gate_proj", "ffn_gate"),
+               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+               ("attention_conv.kernel_projection", "attn_conv_proj"),
                ("mlp_conv.kernel_projection", "ffn_conv_proj")]
-SELECTOR_NAMES = [("hidden_projection.weight", "hidden"), ("predecessor_codebook", "predecessor"), ("successor_codebook", "successor")]
+SELECTOR_NAMES = [("hidden_projection.weight", "hidden"), ("predecessor_codebook", "predecessor"),
+                  ("successor_codebook", "successor")]
 
 
 def drafter_tensors(model):
@@ -210,7 +213,8 @@ def write_drafter(path, model, target, tokenizer, kind):
     out.add_uint32("dflash.block_size", c.block)
     out.add_array("dflash.target_layers", [t + 1 for t in c.taps])
     out.add_bool("dflash.attention.causal", False)
-    for key, value in (("conv_kernel_size", c.conv), ("conv_group_size", c.conv_group), ("selector_rank", c.rank), ("selector_top_k", c.top_k)):
+    for key, value in (("conv_kernel_size", c.conv), ("conv_group_size", c.conv_group), ("selector_rank", c.rank),
+                       ("selector_top_k", c.top_k)):
         out.add_uint32("dflash." + key, value)
     add_tokenizer(out, tokenizer, target.vocab, mask=True)
     put(out, drafter_tensors(model), kind)
@@ -226,7 +230,8 @@ def write_hf(folder, target, drafter, tokenizer):
     w = {k: v.detach().float().contiguous() for k, v in target.state_dict().items()}
     save_file(w, str(t / "model.safetensors"), metadata={"format": "pt"})
     (t / "config.json").write_text(json.dumps(hf_config(c) | {
-        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "torch_dtype": "float32", "bos_token_id": None,
+        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "torch_dtype": "float32",
+        "bos_token_id": None,
         "eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}, indent=1))
     for f in (t, d):
         (f / "tokenizer.json").write_text(tokenizer.read_text())
@@ -234,24 +239,36 @@ def write_hf(folder, target, drafter, tokenizer):
             "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
             "chat_template": CHAT_TEMPLATE}, indent=1))
     k = drafter.c
-    save_file({n: v.detach().to(torch.bfloat16).contiguous() for n, v in drafter.state_dict().items()}, str(d / "model.safetensors"),
+    save_file({n: v.detach().to(torch.bfloat16).contiguous() for n, v in drafter.state_dict().items()},
+              str(d / "model.safetensors"),
               metadata={"format": "pt"})
     (d / "config.json").write_text(json.dumps(dict(
-        architectures=["DFlash2DraftModel"], model_type="qwen3", vocab_size=c.vocab, hidden_size=k.hidden, intermediate_size=k.ff,
-        num_hidden_layers=k.layers, num_attention_heads=k.heads, num_key_value_heads=k.kv_heads, head_dim=k.head_dim, hidden_act="silu",
-        max_position_embeddings=k.context, rms_norm_eps=k.eps, rope_theta=k.theta, attention_bias=False, attention_dropout=0.0,
-        tie_word_embeddings=False, layer_types=["full_attention"] * k.layers, use_sliding_window=False, sliding_window=None,
-        num_target_layers=c.layers, block_size=k.block, torch_dtype="bfloat16", bos_token_id=None, eos_token_id=ids["<|im_end|>"],
-        dflash_config=dict(mask_token_id=k.mask_id, target_layer_ids=list(k.taps), conv_kernel_size=k.conv, conv_group_size=k.conv_group,
+        architectures=["DFlash2DraftModel"], model_type="qwen3", vocab_size=c.vocab, hidden_size=k.hidden,
+        intermediate_size=k.ff,
+        num_hidden_layers=k.layers, num_attention_heads=k.heads, num_key_value_heads=k.kv_heads, head_dim=k.head_dim,
+        hidden_act="silu",
+        max_position_embeddings=k.context, rms_norm_eps=k.eps, rope_theta=k.theta, attention_bias=False,
+        attention_dropout=0.0,
+        tie_word_embeddings=False, layer_types=["full_attention"] * k.layers, use_sliding_window=False,
+        sliding_window=None,
+        num_target_layers=c.layers, block_size=k.block, torch_dtype="bfloat16", bos_token_id=None,
+        eos_token_id=ids["<|im_end|>"],
+        dflash_config=dict(mask_token_id=k.mask_id, target_layer_ids=list(k.taps), conv_kernel_size=k.conv,
+                           conv_group_size=k.conv_group,
                            selector_rank=k.rank, selector_top_k=k.top_k)), indent=1))
 
 
 def hf_config(c):
-    return dict(vocab_size=c.vocab, hidden_size=c.hidden, intermediate_size=c.ff, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-                num_key_value_heads=c.kv_heads, head_dim=c.head_dim, linear_num_key_heads=c.key_heads, linear_num_value_heads=c.value_heads,
-                linear_key_head_dim=c.delta_dim, linear_value_head_dim=c.delta_dim, linear_conv_kernel_dim=c.conv, rms_norm_eps=c.eps,
-                hidden_act="silu", full_attention_interval=c.interval, tie_word_embeddings=True, max_position_embeddings=c.context,
-                rope_parameters={"rope_type": "default", "rope_theta": c.theta, "partial_rotary_factor": c.rotary / c.head_dim,
+    return dict(vocab_size=c.vocab, hidden_size=c.hidden, intermediate_size=c.ff, num_hidden_layers=c.layers,
+                num_attention_heads=c.heads,
+                num_key_value_heads=c.kv_heads, head_dim=c.head_dim, linear_num_key_heads=c.key_heads,
+                linear_num_value_heads=c.value_heads,
+                linear_key_head_dim=c.delta_dim, linear_value_head_dim=c.delta_dim, linear_conv_kernel_dim=c.conv,
+                rms_norm_eps=c.eps,
+                hidden_act="silu", full_attention_interval=c.interval, tie_word_embeddings=True,
+                max_position_embeddings=c.context,
+                rope_parameters={"rope_type": "default", "rope_theta": c.theta,
+                                 "partial_rotary_factor": c.rotary / c.head_dim,
                                  "mrope_section": list(c.sections[:3]), "mrope_interleaved": True})
 
 
@@ -261,7 +278,8 @@ def main():
     ap.add_argument("--out", type=pathlib.Path, help="default: WORK/export")
     ap.add_argument("--type", choices=TYPES, default="q8_0")
     ap.add_argument("--draft-type", choices=TYPES, default="bf16")
-    ap.add_argument("--hf", type=pathlib.Path, help="also write both checkpoints in the Hugging Face layout into this folder")
+    ap.add_argument("--hf", type=pathlib.Path,
+                    help="also write both checkpoints in the Hugging Face layout into this folder")
     a = ap.parse_args()
     out = a.out or a.work / "export"
     out.mkdir(parents=True, exist_ok=True)

@@ -34,8 +34,10 @@ def library():
             glob.glob(str(pathlib.Path(torch.__file__).parent.parent / "torch.libs" / "libgomp*.so*"))
         tmp = so.with_suffix(f".{os.getpid()}.so")
         try:
-            subprocess.run([cc, "-std=gnu11", "-Ofast", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fPIC", "-c", str(source), "-o", str(obj)], check=True)
-            subprocess.run([cc, "-shared", str(obj), "-o", str(tmp), *(gomp[:1] or ["-fopenmp"]), "-lmvec", "-lm"], check=True)
+            subprocess.run([cc, "-std=gnu11", "-Ofast", "-march=native", "-mprefer-vector-width=512", "-fopenmp",
+                            "-fPIC", "-c", str(source), "-o", str(obj)], check=True)
+            subprocess.run([cc, "-shared", str(obj), "-o", str(tmp), *(gomp[:1] or ["-fopenmp"]), "-lmvec", "-lm"],
+                           check=True)
         except subprocess.CalledProcessError as e:
             print(f"fast.py: {e}; going on with plain PyTorch")
             return None
@@ -84,7 +86,8 @@ class AddNorm(torch.autograd.Function):
         D = xo.shape[-1]
         dx, dw = torch.empty_like(xo), torch.zeros_like(w)
         dd = torch.empty(xo.shape, dtype=BF) if ctx.has else None
-        call("add_norm_bwd", dx, dd, dw, dxo.contiguous(), dy.contiguous(), xo, rstd, w, float(ctx.one), xo.numel() // D, D)
+        call("add_norm_bwd", dx, dd, dw, dxo.contiguous(), dy.contiguous(), xo, rstd, w, float(ctx.one),
+             xo.numel() // D, D)
         return dx, dd, dw, None, None
 
 
@@ -193,7 +196,8 @@ def delta_rule(q, k, v, lg, beta, chunk=64):
     Eb = E.to(BF)[..., None]
     S = torch.zeros(B, Hv, D, D)
     out = []
-    parts = zip(V.unbind(2), W.unbind(2), q.unbind(2), kt.unbind(2), P.unbind(2), back.unbind(2), last.unbind(2), Eb.unbind(2))
+    parts = zip(V.unbind(2), W.unbind(2), q.unbind(2), kt.unbind(2), P.unbind(2), back.unbind(2), last.unbind(2),
+                Eb.unbind(2))
     for c, (Vc, Wc, qc, kc, Pc, bc, ac, ec) in enumerate(parts):
         Sb = S.to(BF)
         U = Vc - Wc @ Sb

@@ -13,20 +13,21 @@
 
 static inline float widen(uint16_t b)
 {
-    union { uint32_t u; float f; } v = { (uint32_t)b << 16 };
+    union { uint32_t u; float f; } v = { (uint32_t) b << 16 };
     return v.f;
 }
 
 static inline uint16_t narrow(float f)                     /* to nearest, ties to even */
 {
     union { float f; uint32_t u; } v = { f };
-    return (uint16_t)((v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16);
+    return (uint16_t) ((v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16);
 }
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* xo = x + d; y = rms(xo) * (w + one). d may be NULL, then xo may be x. */
-void add_norm_fwd(float *xo, uint16_t *y, float *rstd, const float *x, const uint16_t *d, const float *w, float one, float eps, int64_t N, int64_t D)
+void add_norm_fwd(float *xo, uint16_t *y, float *rstd, const float *x, const uint16_t *d, const float *w, float one,
+                  float eps, int64_t N, int64_t D)
 {
     #pragma omp parallel for
     for (int64_t n = 0; n < N; n++) {
@@ -36,17 +37,17 @@ void add_norm_fwd(float *xo, uint16_t *y, float *rstd, const float *x, const uin
             const uint16_t *dr = d + n * D;
             for (int64_t i = 0; i < D; i++) o[i] = xr[i] + widen(dr[i]);
         } else if (o != xr)
-            memcpy(o, xr, sizeof(float) * (size_t)D);
+            memcpy(o, xr, sizeof(float) * (size_t) D);
         for (int64_t i = 0; i < D; i++) s += o[i] * o[i];
-        float r = 1.0f / sqrtf(s / (float)D + eps);
+        float r = 1.0f / sqrtf(s / (float) D + eps);
         rstd[n] = r;
         for (int64_t i = 0; i < D; i++) y[n * D + i] = narrow(o[i] * r * (w[i] + one));
     }
 }
 
 /* dx = dxo + gradient through the norm; dd (bf16 copy of dx) and dxo may be NULL. dw must be zero on entry. */
-void add_norm_bwd(float *dx, uint16_t *dd, float *dw, const float *dxo, const uint16_t *dy, const float *xo, const float *rstd,
-                  const float *w, float one, int64_t N, int64_t D)
+void add_norm_bwd(float *dx, uint16_t *dd, float *dw, const float *dxo, const uint16_t *dy, const float *xo,
+                  const float *rstd, const float *w, float one, int64_t N, int64_t D)
 {
     #pragma omp parallel
     {
@@ -61,7 +62,7 @@ void add_norm_bwd(float *dx, uint16_t *dd, float *dw, const float *dxo, const ui
                 acc[i] += gi * xh;
                 s += gi * (w[i] + one) * xh;
             }
-            s /= (float)D;
+            s /= (float) D;
             float *o = dx + n * D;
             for (int64_t i = 0; i < D; i++) o[i] = r * (widen(g[i]) * (w[i] + one) - x[i] * r * s);
             if (dxo) for (int64_t i = 0; i < D; i++) o[i] += dxo[n * D + i];
@@ -113,9 +114,10 @@ static inline void conv_row(float *s, const uint16_t *u, int64_t ld, int64_t t, 
     }
 }
 
-/* u [B, T, ld], the first (2 Hk + Hv) * W channels of a row count -> q, k [B, Hk, T, W] (unit length, q scaled), v [B, Hv, T, W].
- * w [C, 4]. One task per sequence and head: a head's slab stays in the second-level cache. */
-void prep_fwd(uint16_t *q, uint16_t *k, uint16_t *v, const uint16_t *u, int64_t ld, const float *w, int64_t B, int64_t T, int64_t Hk, int64_t Hv)
+/* u [B, T, ld], the first (2 Hk + Hv) * W channels of a row count -> q, k [B, Hk, T, W] (unit length, q scaled), v
+ * [B, Hv, T, W]. w [C, 4]. One task per sequence and head: a head's slab stays in the second-level cache. */
+void prep_fwd(uint16_t *q, uint16_t *k, uint16_t *v, const uint16_t *u, int64_t ld, const float *w, int64_t B,
+              int64_t T, int64_t Hk, int64_t Hv)
 {
     int64_t H = 2 * Hk + Hv;
     #pragma omp parallel for schedule(dynamic)
@@ -123,7 +125,8 @@ void prep_fwd(uint16_t *q, uint16_t *k, uint16_t *v, const uint16_t *u, int64_t 
         int64_t b = task / H, h = task % H;
         float wt[4][W];
         for (int i = 0; i < W; i++) for (int j = 0; j < 4; j++) wt[j][i] = w[(h * W + i) * 4 + j];
-        uint16_t *o = h < Hk ? q + (b * Hk + h) * T * W : h < 2 * Hk ? k + (b * Hk + h - Hk) * T * W : v + (b * Hv + h - 2 * Hk) * T * W;
+        uint16_t *o = h < Hk ? q + (b * Hk + h) * T * W
+                             : h < 2 * Hk ? k + (b * Hk + h - Hk) * T * W : v + (b * Hv + h - 2 * Hk) * T * W;
         for (int64_t t = 0; t < T; t++) {
             float s[W], n = 0;
             conv_row(s, u + b * T * ld + h * W, ld, t, wt);
@@ -136,17 +139,18 @@ void prep_fwd(uint16_t *q, uint16_t *k, uint16_t *v, const uint16_t *u, int64_t 
 }
 
 /* du [B, T, C] contiguous; dw [C, 4] */
-void prep_bwd(uint16_t *du, float *dw, const uint16_t *dq, const uint16_t *dk, const uint16_t *dv, const uint16_t *u, int64_t ld,
-              const float *w, int64_t B, int64_t T, int64_t Hk, int64_t Hv)
+void prep_bwd(uint16_t *du, float *dw, const uint16_t *dq, const uint16_t *dk, const uint16_t *dv, const uint16_t *u,
+              int64_t ld, const float *w, int64_t B, int64_t T, int64_t Hk, int64_t Hv)
 {
     int64_t H = 2 * Hk + Hv, C = H * W;
-    memset(dw, 0, sizeof(float) * (size_t)C * 4);
+    memset(dw, 0, sizeof(float) * (size_t) C * 4);
     #pragma omp parallel for schedule(dynamic)
     for (int64_t task = 0; task < B * H; task++) {
         int64_t b = task / H, h = task % H;
         float wt[4][W], wd[4][W] = { { 0 } };
         for (int i = 0; i < W; i++) for (int j = 0; j < 4; j++) wt[j][i] = w[(h * W + i) * 4 + j];
-        const uint16_t *g = h < Hk ? dq + (b * Hk + h) * T * W : h < 2 * Hk ? dk + (b * Hk + h - Hk) * T * W : dv + (b * Hv + h - 2 * Hk) * T * W;
+        const uint16_t *g = h < Hk ? dq + (b * Hk + h) * T * W
+                                   : h < 2 * Hk ? dk + (b * Hk + h - Hk) * T * W : dv + (b * Hv + h - 2 * Hk) * T * W;
         const uint16_t *ub = u + b * T * ld + h * W;
         float ring[4][W] = { { 0 } };                      /* gradients of s for the rows t..t+3, slot row & 3 */
         for (int64_t t = T - 1; t >= 0; t--) {             /* downwards: du[t] needs the rows t..t+3 */
@@ -182,7 +186,8 @@ void prep_bwd(uint16_t *du, float *dw, const uint16_t *dq, const uint16_t *dk, c
 }
 
 /* o [B, H, T, W] bf16, z rows of stride ld at [B, T, H W] -> y [B, T, H W] = rms(o) * w * silu(z) */
-void gate_norm_fwd(uint16_t *y, float *rstd, const uint16_t *o, const uint16_t *z, int64_t ld, const float *w, float eps, int64_t B, int64_t T, int64_t H)
+void gate_norm_fwd(uint16_t *y, float *rstd, const uint16_t *o, const uint16_t *z, int64_t ld, const float *w,
+                   float eps, int64_t B, int64_t T, int64_t H)
 {
     #pragma omp parallel for
     for (int64_t n = 0; n < B * T; n++) {
@@ -202,8 +207,8 @@ void gate_norm_fwd(uint16_t *y, float *rstd, const uint16_t *o, const uint16_t *
 }
 
 /* dz [B, T, H W] contiguous, do_ as o; dw zero on entry */
-void gate_norm_bwd(uint16_t *do_, uint16_t *dz, float *dw, const uint16_t *dy, const uint16_t *o, const uint16_t *z, int64_t ld,
-                   const float *rstd, const float *w, int64_t B, int64_t T, int64_t H)
+void gate_norm_bwd(uint16_t *do_, uint16_t *dz, float *dw, const uint16_t *dy, const uint16_t *o, const uint16_t *z,
+                   int64_t ld, const float *rstd, const float *w, int64_t B, int64_t T, int64_t H)
 {
     #pragma omp parallel
     {

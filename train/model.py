@@ -109,7 +109,8 @@ def delta_rule(q, k, v, lg, beta, chunk=64, mm=torch.float32):
     S = torch.zeros(B, Hv, D, D, dtype=torch.float32, device=v.device)
     out = []
     # unbind, not indexing: the gradient of n slices would be n zero-filled tensors of full size
-    for c, (Vc, Wc, qc, pc, kc, ac) in enumerate(zip(*(t.unbind(2) for t in (V, W.to(mm), qG.to(mm), qk.to(mm), kG.to(mm), last)))):
+    for c, (Vc, Wc, qc, pc, kc,
+            ac) in enumerate(zip(*(t.unbind(2) for t in (V, W.to(mm), qG.to(mm), qk.to(mm), kG.to(mm), last)))):
         U = Vc - mul(Wc, S)
         out.append(mul(qc, S) + mul(pc, U))
         if c + 1 < n:
@@ -178,7 +179,8 @@ class Attention(nn.Module):
         K[:, :, length:length + 1], V[:, :, length:length + 1] = k, v
         r = self.c.heads // self.c.kv_heads
         q = q.view(B, self.c.kv_heads, r, self.c.head_dim)
-        o = F.scaled_dot_product_attention(q, K[:, :, :length + 1], V[:, :, :length + 1], attn_mask=valid[:, None, None, :])
+        o = F.scaled_dot_product_attention(q, K[:, :, :length + 1], V[:, :, :length + 1],
+                                           attn_mask=valid[:, None, None, :])
         return self.o_proj(o.reshape(B, 1, -1) * torch.sigmoid(g))
 
 
@@ -305,8 +307,10 @@ class Target(nn.Module):
         c, dev = self.c, self.model.embed_tokens.weight.device
         ch = 2 * c.key_heads * c.delta_dim + c.value_heads * c.delta_dim
         mk = lambda *s: torch.zeros(*s, device=dev)
-        return [(mk(batch, c.kv_heads, capacity, c.head_dim), mk(batch, c.kv_heads, capacity, c.head_dim)) if l.full else
-                [mk(batch, c.conv - 1, ch), mk(batch, c.value_heads, c.delta_dim, c.delta_dim)] for l in self.model.layers]
+        return [(mk(batch, c.kv_heads, capacity, c.head_dim), mk(batch, c.kv_heads, capacity, c.head_dim)) if l.full
+                else
+                [mk(batch, c.conv - 1, ch), mk(batch, c.value_heads, c.delta_dim, c.delta_dim)]
+                for l in self.model.layers]
 
     def step(self, ids, cache, length):
         """One token for every sequence, all at position length: ids [B] -> state after the output norm [B, hidden]."""
@@ -316,7 +320,8 @@ class Target(nn.Module):
         valid = torch.ones(ids.shape[0], length + 1, dtype=torch.bool, device=dev)
         for layer, st in zip(self.model.layers, cache):
             h = layer.input_layernorm(x)
-            x = x + (layer.self_attn.step(h, cos, sin, st, length, valid) if layer.full else layer.linear_attn.step(h, st))
+            x = x + (layer.self_attn.step(h, cos, sin, st, length, valid) if layer.full
+                     else layer.linear_attn.step(h, st))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         return self.model.norm(x)[:, 0]
 

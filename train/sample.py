@@ -55,7 +55,8 @@ def main():
     out = a.work / "tokens" / "self.train.u16"
     end, total, start = time.time() + a.minutes * 60, 0, time.time()
     while time.time() < end:
-        rows = [train.batch(rng.integers(1 << 60), 1, a.prefix, str(rng.choice(list(MIX), p=list(MIX.values()))))[0] for _ in range(a.batch)]
+        rows = [train.batch(rng.integers(1 << 60), 1, a.prefix, str(rng.choice(list(MIX), p=list(MIX.values()))))[0]
+                for _ in range(a.batch)]
         t = torch.from_numpy(rng.choice([0.0, 0.5, 0.8, 1.0], a.batch, p=[0.4, 0.15, 0.15, 0.3])).float()
         got = generate(model, torch.cat(rows), a.new, t)
         with open(out, "ab") as f:

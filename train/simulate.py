@@ -66,7 +66,7 @@ def measure(target, drafter, prompt, new, budget, temperature, seed):
     block = torch.full((1, roots.shape[1], K), drafter.c.mask_id)
     block[..., 0] = ids[0, roots]
     o = drafter(taps, target.model.embed_tokens(block), roots)[0, :, 1:]
-    lq = target.logits(o)                                                                                    # [n, K-1, V]
+    lq = target.logits(o)  # [n, K-1, V]
     text = ids[0].tolist()
     chain = tree = 0
     hits = np.zeros(K - 1)
@@ -100,7 +100,8 @@ def measure(target, drafter, prompt, new, budget, temperature, seed):
         return k
     chain = walk(by_chain)
     tree = walk(lambda at: tree_accept(cand[at][0], cand[at][1], budget, text[P + at:P + at + K - 1]))
-    return {"n": n, "chain": chain, "tree": tree, "hits": hits, "offered": offered, "distinct": distinct(text[P:]), "text": text}
+    return {"n": n, "chain": chain, "tree": tree, "hits": hits, "offered": offered, "distinct": distinct(text[P:]),
+            "text": text}
 
 
 def target_end(target):
@@ -123,7 +124,8 @@ def run(target, drafter, tok, folder, count, new, budget, show=0):
                     for k in ("n", "chain", "tree"):
                         t[k] += r[k]
                 hits, offered = sum((r["hits"] for r in part), np.zeros(1)), sum((r["offered"] for r in part), np.zeros(1))
-                out = {"texts": len(part), "tokens": t["n"], "chain": round(t["n"] / max(1, t["chain"]), 3), "tree": round(t["n"] / max(1, t["tree"]), 3),
+                out = {"texts": len(part), "tokens": t["n"], "chain": round(t["n"] / max(1, t["chain"]), 3),
+                       "tree": round(t["n"] / max(1, t["tree"]), 3),
                        "by depth": [round(float(x), 3) for x in hits / np.maximum(1, offered)]}
                 results[f"{cls} T={temperature:g} {label}"] = out
                 print(f"{cls:10s} T={temperature:g} {label:8s} texts {out['texts']:3d} tokens {out['tokens']:5d} AL chain {out['chain']:.2f} "
@@ -148,7 +150,8 @@ def main():
     target, drafter = load_target(a.work)[0], load_drafter(a.work, name=a.drafter)[0]
     if a.q8:
         target, drafter = q8_copy(target), q8_copy(drafter)
-    got = run(target, drafter, load(a.work / "tokenizer.json"), a.prompts or a.work / "export" / "prompts", a.count, a.new, a.budget, a.show)
+    got = run(target, drafter, load(a.work / "tokenizer.json"), a.prompts or a.work / "export" / "prompts", a.count,
+              a.new, a.budget, a.show)
     (a.work / "simulate.json").write_text(json.dumps(got, indent=1))
 
 

@@ -5,11 +5,16 @@ methods follow in order from the fields' kinds. So the text is predictable where
 its names still have to be looked up in what was written before.
 """
 
-OWNERS = ("Shelf Garden Kitchen Library Office School Museum Station Market Harbor Farm Theater Hospital Workshop Bakery Factory Airport Bridge "
-          "Castle Village Archive Album Basket Wallet Cabinet Drawer Engine Vehicle Machine Printer Router Server Session Parser Reader Writer "
-          "Player Ticket Invoice Account Report Project Team Club Course Lesson Recipe Journal Calendar Planner Tracker Monitor Scanner").split()
-ITEMS = ("book plant spoon paper chair pupil picture train apple ship cow actor doctor tool cake part plane stone guest letter photo coin card file "
-         "page wheel job packet client message token line word song seat price order task member player topic step note event plan sample signal").split()
+OWNERS = ("Shelf Garden Kitchen Library Office School Museum Station Market Harbor Farm Theater Hospital Workshop "
+          "Bakery Factory Airport Bridge "
+          "Castle Village Archive Album Basket Wallet Cabinet Drawer Engine Vehicle Machine Printer Router Server "
+          "Session Parser Reader Writer "
+          "Player Ticket Invoice Account Report Project Team Club Course Lesson Recipe Journal Calendar Planner "
+          "Tracker Monitor Scanner").split()
+ITEMS = ("book plant spoon paper chair pupil picture train apple ship cow actor doctor tool cake part plane stone "
+         "guest letter photo coin card file "
+         "page wheel job packet client message token line word song seat price order task member player topic step "
+         "note event plan sample signal").split()
 NUMBERS = "weight height width length size score level speed balance capacity limit volume distance age rank priority".split()
 TEXTS = "name title owner color label status category address language country comment author".split()
 FLAGS = "open active locked visible ready empty public broken clean enabled".split()

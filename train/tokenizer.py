@@ -71,7 +71,8 @@ def main():
     ap.add_argument("--corpus", type=pathlib.Path, default=pathlib.Path("build/train/corpus"))
     ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/train/tokenizer.json"))
     ap.add_argument("--tokens", type=pathlib.Path, default=pathlib.Path("build/train/tokens"))
-    ap.add_argument("--keep", action="store_true", help="encode with the tokenizer that is there instead of training one")
+    ap.add_argument("--keep", action="store_true",
+                    help="encode with the tokenizer that is there instead of training one")
     ap.add_argument("--classes", default=",".join(CLASSES), help="which classes to encode")
     ap.add_argument("--sample-bytes", type=int, default=12_000_000)
     a = ap.parse_args()

@@ -62,7 +62,8 @@ def main():
     ap.add_argument("--batch", type=int, default=4)
     ap.add_argument("--seq", type=int, default=256, help="a multiple of 64, at most the row length of sample.py")
     ap.add_argument("--roots", type=int, default=32)
-    ap.add_argument("--share", type=float, default=0.7, help="share of rows from the target's own text, once there is some")
+    ap.add_argument("--share", type=float, default=0.7,
+                    help="share of rows from the target's own text, once there is some")
     ap.add_argument("--lr", type=float, default=4e-3)
     ap.add_argument("--vec-lr", type=float, default=2e-3)
     ap.add_argument("--layers", type=int, default=DrafterConfig.layers)
@@ -120,9 +121,11 @@ def main():
         with torch.no_grad(), autocast(device):
             h, taps = fast.forward(target, ids, c.taps) if quick else target(ids, c.taps)
             # roots early enough that every row of the block has a label, late enough that there is something to see
-            roots = torch.stack([torch.randperm(a.seq - K - 8, device=device)[:a.roots].sort().values + 8 for _ in range(a.batch)])
-            at = roots[..., None] + torch.arange(K - 1, device=device)            # the target's rows that judge rows 1..K-1
-            lp = target.logits(h.gather(1, at.reshape(a.batch, -1, 1).expand(-1, -1, h.shape[-1]))).float().log_softmax(-1)
+            roots = torch.stack([torch.randperm(a.seq - K - 8, device=device)[:a.roots].sort().values + 8
+                                 for _ in range(a.batch)])
+            at = roots[..., None] + torch.arange(K - 1, device=device)  # the target's rows that judge rows 1..K-1
+            lp = target.logits(h.gather(1,
+                                        at.reshape(a.batch, -1, 1).expand(-1, -1, h.shape[-1]))).float().log_softmax(-1)
             p, best = lp.exp(), lp.argmax(-1)
             block = torch.full((a.batch, a.roots, K), c.mask_id, device=device)
             true = ids.gather(1, (roots[..., None] + torch.arange(K, device=device)).view(a.batch, -1)).view(a.batch, -1, K)
@@ -160,8 +163,10 @@ def main():
             save(ckpt, drafter, opts, st)
             saved = time.time()
     save(ckpt, drafter, opts, st)
-    (a.work / "draft.json").write_text(json.dumps({"steps": st["step"], "tokens": st["tokens"], "minutes": st["seconds"] / 60,
-                                                   "target_step": ts["step"], "loss": mean, "teacher_forced_al": hit_mean}, indent=1))
+    (a.work / "draft.json").write_text(json.dumps({"steps": st["step"], "tokens": st["tokens"],
+                                                   "minutes": st["seconds"] / 60,
+                                                   "target_step": ts["step"], "loss": mean,
+                                                   "teacher_forced_al": hit_mean}, indent=1))
     print("finished", flush=True)
 
 

@@ -70,13 +70,15 @@ def held_out(model, streams, device, batches=4, batch=8, seq=512):
     model.eval()
     out = {}
     for i, cls in enumerate(MIX):
-        out[cls] = sum(loss_of(model, *streams.batch([99, i, b], batch, seq, cls), device).item() for b in range(batches)) / batches
+        out[cls] = sum(loss_of(model, *streams.batch([99, i, b], batch, seq, cls), device).item()
+                       for b in range(batches)) / batches
     model.train()
     return out
 
 
 def save(path, model, opts, state):
-    torch.save({"config": config_dict(model.c), "model": model.state_dict(), "opts": [o.state_dict() for o in opts], "state": state},
+    torch.save({"config": config_dict(model.c), "model": model.state_dict(), "opts": [o.state_dict() for o in opts],
+                "state": state},
                path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
 
@@ -158,7 +160,8 @@ def main():
                 print("held out", {k: round(v, 4) for k, v in held_out(model, held, device, 1).items()}, flush=True)
             mark, mark_tokens = time.time(), st["tokens"]
     save(ckpt, model, opts, st)
-    result = {"tokens": st["tokens"], "steps": st["step"], "minutes": st["seconds"] / 60, "held": held_out(model, held, device)}
+    result = {"tokens": st["tokens"], "steps": st["step"], "minutes": st["seconds"] / 60,
+              "held": held_out(model, held, device)}
     (a.work / "target.json").write_text(json.dumps(result, indent=1))
     print("finished", result, flush=True)
 

@@ -113,9 +113,11 @@ def main():
             x.numpy().astype(kind).tofile(out / (prefix + name))
     n = ids.shape[1]
     (out / "ref.json").write_text(json.dumps({
-        "tokens": n, "vocab": target.c.vocab, "taps": list(drafter.c.taps), "tap_width": len(drafter.c.taps) * target.c.hidden,
+        "tokens": n, "vocab": target.c.vocab, "taps": list(drafter.c.taps),
+        "tap_width": len(drafter.c.taps) * target.c.hidden,
         "block": drafter.c.block, "mask_id": drafter.c.mask_id, "root_position": n - 1,
-        "files": "tokens.i32 [n]; {,q8_}logits.f32 [n, vocab]; {,q8_}taps.f32 [n, tap_width]; {,q8_}draft_block.i32 [block]; "
+        "files": "tokens.i32 [n]; {,q8_}logits.f32 [n, vocab]; {,q8_}taps.f32 [n, tap_width]; {,q8_}draft_block.i32 "
+                 "[block]; "
                  "{,q8_}draft_logits.f32 [block, vocab]"}, indent=1))
     print(f"{n} tokens, Q8_0 against float32 logits: max {(results['q8_'] - results['']).abs().max():.4f} of std {results[''].std():.3f}")
     cache = target.cache(1, n)
@@ -135,7 +137,8 @@ def main():
         print(f"transformers: max {(got - results['']).abs().max():.2e}")
     if a.llama_logits:
         dst = out / "llama_logits.f32"
-        subprocess.run([a.llama_logits.resolve(), a.gguf.resolve(), (out / "tokens.i32").resolve(), dst.resolve()], check=True)
+        subprocess.run([a.llama_logits.resolve(), a.gguf.resolve(), (out / "tokens.i32").resolve(), dst.resolve()],
+                       check=True)
         got = torch.from_numpy(np.fromfile(dst, np.float32).reshape(n, -1))
         dst.unlink()
         want = results["q8_" if "q8_0" in a.gguf.name else ""]

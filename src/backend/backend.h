@@ -1,9 +1,11 @@
 /* backend.h - the operations a model is written in.
- * Operations run in call order and return nothing; the first failure sticks, later calls do nothing, sync() reports it. A call may be
- * queued: its descriptors are copied at the call (plain data, no pointers to host arrays inside), and everything that changes from pass
- * to pass is read from backend memory when it runs. Output first; no output aliases an input unless "in place".
- * Matrices are row-major, rows = tokens. The arithmetic of every operation is that of doc/design.md "Exactness": a row's value depends
- * on its token, its path and the weights only. */
+ * Operations run in call order and return nothing; the first failure sticks, later calls do nothing, and sync() reports
+ * it.
+ * A call may be queued: its descriptors are copied at the call (plain data, no pointers to host arrays inside), and
+ * everything that changes from pass to pass is read from backend memory when the operation runs. Outputs come first; no
+ * output aliases an input unless the comment says "in place".
+ * Matrices are row-major, rows = tokens. doc/design.md "Exactness" defines the arithmetic of every operation: a row's
+ * value depends only on its token, its path and the weights. */
 #ifndef RATOON_BACKEND_BACKEND_H
 #define RATOON_BACKEND_BACKEND_H
 
@@ -17,60 +19,85 @@
 
 enum { ROWS_DECODE = 64, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
 
-/* data: backend memory, the host never reads it. Weights after upload(): whatever the backend packed. Vectors are [1, n]. */
-typedef struct { Type type; int32_t rows, cols; void *data; } Tensor;
+/* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
+ * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations take. */
+typedef struct { Type type; int32_t rows, cols; void *data; int32_t n; } Tensor;
 
-/* What a layer keeps between passes, and the numbers its operations need. The family fills it, state.c allocates by it. */
+/* What a layer keeps between passes, and the numbers its operations need. The model family fills it in; state.c
+ * allocates from it. */
 typedef enum { LAYER_NONE, LAYER_ATTENTION, LAYER_DELTA } LayerKind;
 typedef struct {
     LayerKind kind;
-    int32_t   heads, kv_heads, head_dim;           /* attention: query head h reads kv head h / (heads / kv_heads) */
-    int32_t   window;                              /* key visible iff q_pos - k_pos < window; 0: everything */
-    bool      causal;                              /* BLOCK rows see earlier rows of the block and themselves only */
-    float     scale, softcap;                      /* score = scale * q.k; softcap 0: none (else cap * tanh(score / cap)) */
-    Type      k_type, v_type;                      /* of stored keys and values */
-    int32_t   k_heads, v_heads, k_dim, v_dim;      /* delta net: value head m reads key head m % k_heads */
-    int32_t   conv_width;                          /* taps, e.g. 4; channels = 2 * k_heads * k_dim + v_heads * v_dim */
-    float     eps;                                 /* of the l2 norm of q and k in the delta net */
+    int32_t   heads, kv_heads, head_dim;       /* attention: query head h reads kv head h / (heads / kv_heads) */
+    int32_t   value_dim;                       /* size of a value vector; 0: head_dim */
+    int32_t   window;                          /* key visible iff q_pos - k_pos < window; 0: everything */
+    int32_t   ring;                            /* slots of a ring buffer, where that is shorter than the context: at
+                                                * least window + chunk + 64 rows, a multiple of 128; 0: none */
+    bool      causal;                          /* BLOCK rows see only themselves and earlier rows of the block */
+    float     scale, softcap;                  /* score = scale * q.k; softcap 0: none (else cap * tanh(score / cap)) */
+    Type      k_type, v_type;                  /* of stored keys and values */
+    int32_t   k_heads, v_heads, k_dim, v_dim;  /* delta net: value head m reads key head m % k_heads */
+    int32_t   conv_width;                      /* taps, e.g. 4; channels = 2 * k_heads * k_dim + v_heads * v_dim */
+    float     eps;                             /* epsilon of the l2 norm of q and k in the delta net */
 } LayerSpec;
 
+static inline int32_t value_dim(const LayerSpec *s) { return s->value_dim ? s->value_dim : s->head_dim; }
+
 /* One layer of one session, in backend memory.
- *   k, v      slot = position, pending row i of a pass at base + i; a ring (drafter): slot = position % ring, BLOCK row i at ring + i.
- *             A slot is kv_row_bytes(type, kv_heads * head_dim) bytes. Slots of some types lie together, kv_slots(type, values) of them from a
- *             multiple of it on, in any order of bytes: there are whole such units of them. Rings are not of these types.
- *   rec_*     row i of the last TREE pass: conv input, decay, delta, and k (l2-normalised) in two banks. A pass of generation g writes
- *             bank g & 1 and reads the noted path's rows, which pass g - 1 wrote, from bank (g - 1) & 1.
- *   mark[3]   the gen whose path has been applied here: keys/values, window, matrices. Written last by the operation itself. */
+ *   k, v      slot = position; pending row i of a pass is at position base + i. In a layer that wraps, slot = position
+ *             % wrap: what its rows still see has not been overwritten. In a drafter's ring, slot = position % ring and
+ *             BLOCK row i is at ring + i; positions may be missing. n slots take kv_bytes(spec, values, n), in a byte
+ *             order of the backend's choice, which only kv_save and kv_load know.
+ *   rec_*     row i of the last TREE pass: conv input, decay, delta, and k (l2-normalised) in two banks. A pass of
+ *             generation g writes bank g & 1 and reads the noted path's rows, which pass g - 1 wrote, from bank (g - 1)
+ *             & 1.
+ *   mark[3]   the gen whose path has been applied here, for keys/values, window and matrices. The operation itself
+ *             writes it, last. */
 typedef struct {
     void    *k, *v;
-    int32_t  ring, *slot_pos;                      /* [ring] position held, -1: hole; ring 0: linear */
-    float   *matrix, *window;                      /* [sets, v_heads, k_dim, v_dim]  [sets, conv_width - 1, channels], oldest first */
-    float   *rec_x, *rec_a, *rec_d, *rec_k;        /* [64, channels] [64, v_heads] [64, v_heads, v_dim] [2, 64, k_heads, k_dim] */
+    void    *kept_k, *kept_v;                   /* copies of k and v for each checkpoint, in a layer that wraps */
+    int32_t  wrap, ring, *slot_pos;             /* wrap 0: does not wrap; slot_pos [ring]: position in the slot, -1:
+                                                 * none; ring 0: not a drafter's ring */
+    float   *matrix, *window;                   /* [sets, v_heads, k_dim, v_dim] [sets, conv_width - 1, channels],
+                                                 * oldest first */
+    float   *rec_x, *rec_a, *rec_d, *rec_k;     /* [64, channels] [64, v_heads] [64, v_heads, v_dim]
+                                                 * [2, 64, k_heads, k_dim] */
     int32_t *mark;
 } StateLayer;
 
 typedef enum { SLICE_CHAIN, SLICE_TREE, SLICE_BLOCK } SliceKind;
-typedef struct {                                   /* the rows of one session in a pass; backend memory */
+typedef struct {                                /* the rows of one session in a pass; in backend memory */
     int32_t     kind, row0, n;
-    int32_t     base;                              /* committed length = position of the first row */
-    int32_t     gen, n_path, path[ROWS_DECODE];    /* position base - n_path + t is row path[t] of the session's last TREE pass */
-    int32_t     set_in, set_out;                   /* CHAIN reads in and leaves the advanced matrices in out; TREE: equal */
-    StateLayer *layer;                             /* [n_layers] */
-    float      *taps;                              /* [tap slots, n_taps * dim] */
+    int32_t     base;                           /* committed length = position of the first row */
+    int32_t     gen, n_path, path[ROWS_DECODE]; /* position base - n_path + t is row path[t] of the session's
+                                                 * last TREE pass */
+    int32_t     set_in, set_out;                /* CHAIN reads the matrices of set_in and leaves the advanced ones in
+                                                 * set_out; TREE: both are the same */
+    StateLayer *layer;                          /* [n_layers] */
+    float      *taps;                           /* [tap slots, n_taps * dim] */
     Draw        draw;
 } Slice;
 
 enum { WANT_TAPS = 1, WANT_LOGITS = 2 };
 typedef struct {                                   /* all rows of a pass, TREE and BLOCK slices first */
-    int32_t  n, n_decode, n_slices, n_logits, span;/* launch shape = replay key; n_decode: rows of TREE and BLOCK slices; span: longest base, rounded up to a power of two */
-    int32_t *token, *slice, *parent;               /* [n] from here backend memory at fixed addresses; parent: row within the slice, -1 committed. CHAIN: i - 1 */
-    int32_t *pos, *lane;                           /* pos [n]: place in the text (slots, tiles, noise); lane [n, POS_LANES]: what rotation reads */
-    int32_t *want, *tap_slot, *logit_row;          /* want [n]; tap_slot [n], -1: none; logit_row [n_logits]: row of x */
+    int32_t  n, n_decode, n_slices, n_logits, span; /* launch shape = replay key; n_decode: rows of TREE and BLOCK
+                                                     * slices; span: longest base, rounded up to a power of two */
+    int32_t *count;                                 /* [3] backend memory: the true n, n_decode and n_logits, where a
+                                                     * backend rounds them up (widths); the rows beyond belong to no
+                                                     * slice (-1), and their results are ignored */
+    int32_t *token, *slice, *parent;               /* [n] this and all below: backend memory at fixed addresses; parent:
+                                                    * row within the slice, -1: committed. CHAIN: i - 1 */
+    int32_t *pos, *lane;                           /* pos [n]: position in the text (slots, tiles, noise); lane [n,
+                                                    * POS_LANES]: what rotation reads */
+    int32_t *want, *tap_slot, *logit_row;          /* want [n]; tap_slot [n], -1: none; logit_row
+                                                    * [n_logits]: row of x */
     Slice   *slices;                               /* [n_slices] */
 } Rows;
 
-/* Rotary embedding: angle of pair i = lane[lane_of[i]] * freq[i] in double, sine and cosine by base/mathd.h rounded to float and times
- * mscale; (a, b) -> (a cos - b sin, a sin + b cos). neox: pair (x[i], x[i + n_rot / 2]), else (x[2i], x[2i + 1]); others pass through. */
+/* Rotary embedding: angle of pair i = lane[lane_of[i]] * freq[i] in double; its sine and cosine by base/mathd.h,
+ * rounded to float and multiplied by mscale, form the table of a pass, made once for all its layers. (a, b) -> (a cos -
+ * b sin, a sin + b cos). neox: pairs are (x[i], x[i + n_rot / 2]), else (x[2i], x[2i + 1]); values beyond n_rot pass
+ * through. */
 typedef struct {
     int32_t        n_rot;
     bool           neox;
@@ -79,75 +106,164 @@ typedef struct {
     const int32_t *lane_of;                        /* [n_rot / 2] backend memory; NULL: lane 0 */
 } Rope;
 
-enum { UPLOAD_ROWS = 64 };                          /* a weight is uploaded in pieces of whole multiples of it */
+/* What is done to the heads of queries and keys before attention: norms (NULL: none), then rotation by a table. */
+typedef struct { const Tensor *q_norm, *k_norm, *turn; Rope rope; float eps; } Heads;
+
+/* silu(x) = x * sigmoid(x); gelu is its usual approximation, x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 *
+ * x^3), which equals x / 2 * (1 + tanh(u)). */
+typedef enum { ACT_SILU, ACT_GELU_TANH, ACT_SIGMOID, ACT_SOFTPLUS } Act;
+
+enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
+
+/* Where the rows of a weight are before the upload: in a mapped file at map (NULL: the loader has to convert them), or
+ * in a readable file at offset `at`. n matrices (0: a single one), `stride` bytes apart. part: the part under which the
+ * memory of a copy is counted. */
+typedef struct { const uint8_t *map; int fd; uint64_t at, stride; int32_t n; const char *part; } Source;
+
+/* The most that a machine can do per second: bytes read from memory, int8 and f32 operations (a multiply-add is
+ * two). */
+typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } Peaks;
 typedef struct Backend Backend;
 struct Backend {
-    const char *name;
-    bool        counts;                            /* null: memory is not there, uploads need no data */
-    bool        in_place;                          /* weights keep the file's layout: data of one that is in the file may point there, where it stays */
-    /* sizes: pure; null asks them of the backend it stands for. weight_bytes 0: this type cannot be the weight of a product here */
+    const char *name, *level;                      /* level: the processor's instructions it uses; NULL: no matter */
+    /* The row counts that a decoding pass may be launched with, ascending up to ROWS_DECODE: other counts are rounded
+     * up, so that few shapes are recorded. n_widths 0: every count is launched as it is. */
+    const int32_t *widths;
+    int32_t     n_widths;
+    /* sizes: pure functions; the null backend asks the backend it stands for. weight_bytes: 0 if this type cannot be
+     * the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
-    size_t (*kv_row_bytes)(Backend *b, Type t, int32_t cols);                     /* 0: not a key/value type here, or cols are no whole blocks */
-    int32_t (*kv_slots)(Backend *b, Type t, bool values);                         /* slots that lie together, 1: each by itself */
-    void   (*kv_blank)(Backend *b, void *host, const LayerSpec *s, bool values, int32_t from, int32_t n); /* zeros in slots [from, n) of a host's copy of a layer's first n keys or values */
-    size_t (*own_bytes)(Backend *b);                                              /* threads' workspace, staging, logs */
-    /* memory and order. alloc gives zeroed memory aligned to 64 bytes, or NULL and the failure sticks */
+    /* of n slots; 0: not a key/value type here, or a head is not a whole number of blocks */
+    size_t (*kv_bytes)(Backend *b, const LayerSpec *s, bool values, int32_t n);
+    /* Bytes available and in total, of the memory that alloc takes; 0: unknown. Callable from any thread. */
+    void   (*memory)(Backend *b, uint64_t *free, uint64_t *total);
+    /* One round of about a twentieth of a second on a fork, on the first n of its threads; rates higher than those in
+     * `fastest` replace them. */
+    void   (*measure)(Backend *b, int32_t n, Peaks *fastest);
+    /* A view of the same memory for one step, with its own call order, threads or stream, workspace and first failure.
+     * Operations run on forks only; memory calls and copies run on either. b outlives its forks, and close() of a fork
+     * leaves the memory alone. threads 0: as many as b was opened with. fork, alloc and release may be called from any
+     * thread; everything else of one fork from one thread at a time. */
+    Status (*fork)(Backend *b, int32_t threads, Backend **out, Error *err);
+    size_t (*fork_bytes)(Backend *b, int32_t threads);                      /* what such a fork takes for itself:
+                                                                             * threads' workspace, staging, logs */
+    /* memory and order. alloc returns zeroed memory aligned to 64 bytes, or NULL, and then the failure sticks */
     void  *(*alloc)(Backend *b, size_t bytes, const char *part);
     void   (*release)(Backend *b, void *p, size_t bytes);
-    void   (*upload)(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows);  /* packs rows [row0, row0 + rows) of w, src in the layout of GGUF type w->type, into w->data (weight_bytes long); row0 a multiple of UPLOAD_ROWS, so is rows but at the end; src may go when it returns */
-    void   (*copy_in)(Backend *b, void *dst, const void *host, size_t n);         /* host is captured before it returns */
+    /* Returns true if the backend reads this weight in place or provides the data itself; it has then set w->data and
+     * owns what that points to. Otherwise the loader allocates weight_bytes and uploads. */
+    bool   (*attach)(Backend *b, Tensor *w, const Source *s);
+    /* packs rows [row0, row0 + rows) of matrix i of w (0 if there is only one) into w->data (weight_bytes for each
+     * matrix of a stack); src has the layout of GGUF type w->type; row0 is a multiple of UPLOAD_ROWS, and so is rows
+     * except at the end; src may be freed after the call */
+    void   (*upload)(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows);
+    void   (*copy_in)(Backend *b, void *dst, const void *host, size_t n);       /* host is captured before it returns */
     void   (*copy_out)(Backend *b, void *host, const void *src, size_t n);        /* host is filled by the next sync */
-    const void *(*view)(Backend *b, void *buf, const void *src, size_t n);        /* after sync: src itself if the host can read it, else copied to buf */
+    const void *(*view)(Backend *b, void *buf, const void *src, size_t n);  /* after sync: src itself if the host can
+                                                                             * read it, else copied to buf */
+    /* Saves the first n slots of a layer's keys, or values, [kv_bytes] to host memory by the next sync, and loads them
+     * again. keep [n], read at the call: slots with 0 are saved as zeros; NULL: all are kept. Slots after n that share
+     * a panel with the last are zeros too. An image has the byte order of doc/cache.md, whatever the backend's own
+     * is. */
+    void   (*kv_save)(Backend *b, const LayerSpec *s, bool values, const void *slots, int32_t n, const uint8_t *keep,
+                      uint8_t *host);
+    void   (*kv_load)(Backend *b, const LayerSpec *s, bool values, void *slots, int32_t n, const uint8_t *host);
     void   (*fill)(Backend *b, void *dst, int value, size_t n);
     void   (*copy)(Backend *b, void *dst, const void *src, size_t n);             /* within backend memory */
-    bool   (*pass_begin)(Backend *b, const void *key, size_t n);                  /* true: a recorded pass was queued, make no calls */
+    bool   (*pass_begin)(Backend *b, const void *key, size_t n);   /* true: a recorded pass was queued, so make no
+                                                                    * calls */
     void   (*pass_end)(Backend *b, bool complete);                                /* false: cancelled, do not record */
     Status (*sync)(Backend *b, Error *err);
     void   (*close)(Backend *b);
-    /* rows in, rows out. F32 unless said; x [n, in] */
-    void (*embed)(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids); /* x[i] = decoded row ids[i] of the packed table; ids I32 [1, n] */
-    void (*matmul)(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x);  /* y[j] = x w[j]^T, n <= MATMUL_MAX products that read the same x */
-    void (*norm)(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps);                  /* y = (x * r) * w, r = 1 / sqrt(mean(x^2) + eps) */
-    void (*head_norm)(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps);            /* in place, each head_dim columns by themselves */
+    /* rows in, rows out. F32 unless stated otherwise; x [n, in] */
+    /* x[i] = decoded row ids[i] of the packed table; ids I32 [1, n] */
+    void (*embed)(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids);
+    /* y[j] = x w[j]^T, for n <= MATMUL_MAX products that read the same x */
+    void (*matmul)(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x);
+    /* y = (x * r) * w, r = 1 / sqrt(mean(x^2) + eps); w NULL: x * r, here and in head_norm and add_norm */
+    void (*norm)(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps);
+    /* in place, each group of head_dim columns separately */
+    void (*head_norm)(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps);
     void (*add)(Backend *b, Tensor *x, const Tensor *dx);                         /* in place */
     void (*bias)(Backend *b, Tensor *x, const Tensor *v);                         /* in place: x[i] += v */
-    void (*glu)(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up);     /* silu(gate) * up */
-    void (*gate)(Backend *b, Tensor *x, const Tensor *logit);                     /* in place: x *= sigmoid(logit) */
-    void (*gated_norm)(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);  /* in place: head_norm(x) * silu(z) */
-    void (*split)(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width);                 /* column groups of width, dealt out in turn: 0,2,4.. to y0, 1,3,5.. to y1 */
-    void (*join)(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1);      /* y[i] = x0[i] | x1[i], columns side by side */
-    void (*scale)(Backend *b, Tensor *x, float by, float softcap);                /* in place: x *= by; softcap > 0: softcap * tanh(x / softcap) */
+    void (*glu)(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act);           /* act(gate) * up */
+    /* in place: x *= act(logit), one logit for each `width` columns; x->cols is a multiple of width */
+    void (*gate)(Backend *b, Tensor *x, const Tensor *logit, Act act, int32_t width);
+    /* in place: head_norm(x) * silu(z) */
+    void (*gated_norm)(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);
+    /* column groups of `width` alternate: 0,2,4.. to y0, 1,3,5.. to y1 */
+    void (*split)(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width);
+    /* y[i] = x0[i] | x1[i], columns side by side */
+    void (*join)(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1);
+    void (*scale)(Backend *b, Tensor *x, float by, float softcap);          /* in place: x *= by; softcap > 0: softcap *
+                                                                             * tanh(x / softcap) */
     void (*logit_rows)(Backend *b, Tensor *y, const Tensor *x, const Rows *r);    /* y[j] = x[logit_row[j]] */
-    void (*tap)(Backend *b, const Tensor *x, const Rows *r, int32_t j, int32_t n_taps);                /* slice.taps[tap_slot[i]] part j = x[i], where tap_slot[i] >= 0 */
+    /* slice.taps[tap_slot[i]] part j = x[i], where tap_slot[i] >= 0 */
+    void (*tap)(Backend *b, const Tensor *x, const Rows *r, int32_t j, int32_t n_taps);
     void (*tap_get)(Backend *b, Tensor *f, const Rows *r);                        /* f[i] = slice.taps[tap_slot[i]] */
     /* attention */
-    void (*rope)(Backend *b, Tensor *x, const Rows *r, int32_t head_dim, const Rope *rope);            /* in place */
-    void (*kv_put)(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, int32_t il, const LayerSpec *s); /* moves the noted path down first */
+    /* t F32 [n, n_rot]: per row cosines [n_rot / 2], then sines [n_rot / 2] */
+    void (*rope_table)(Backend *b, Tensor *t, const Rows *r, const Rope *rope);
+    /* in place; t was made with the same rope for the rows of x */
+    void (*rope)(Backend *b, Tensor *x, const Tensor *t, int32_t head_dim, const Rope *rope);
+    /* moves the noted path to its final slots first */
+    void (*kv_put)(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, int32_t il, const LayerSpec *s);
+    /* y [n, heads * value_dim] */
     void (*attend)(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_t il, const LayerSpec *s);
     /* gated delta net */
-    void (*conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, const Rows *r, int32_t il, const LayerSpec *s); /* y = silu(causal convolution along the row's path); w [channels, conv_width] F32, tap 0 oldest */
-    void (*delta)(Backend *b, Tensor *y, const Tensor *qkv, const Tensor *beta, const Tensor *alpha, const Tensor *a, const Tensor *dt,
-                  const Rows *r, int32_t il, const LayerSpec *s);                 /* beta, alpha [n, v_heads] raw projections; a, dt [1, v_heads] */
-    void (*fold)(Backend *b, const Rows *r, int32_t il, const LayerSpec *s);      /* any kind of layer, slices without rows: applies the noted path, result in set_out */
+    /* y = silu(causal convolution along the row's path); w [channels, conv_width] F32, tap 0 oldest */
+    void (*conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, const Rows *r, int32_t il,
+                 const LayerSpec *s);
+    /* beta, alpha [n, v_heads] raw projections; a, dt [1, v_heads] */
+    void (*delta)(Backend *b, Tensor *y, const Tensor *qkv, const Tensor *beta, const Tensor *alpha, const Tensor *a,
+                  const Tensor *dt, const Rows *r, int32_t il, const LayerSpec *s);
+    /* for any kind of layer and slices without rows: applies the noted path, result in set_out */
+    void (*fold)(Backend *b, const Rows *r, int32_t il, const LayerSpec *s);
     /* drafters' extras */
-    void (*block_conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side, int32_t taps, int32_t group,
-                       const Rows *r);                                            /* DFlash2, spec speculation 1.9; zero before a slice's row 0 */
-    void (*pair_scores)(Backend *b, Tensor *edge, const Tensor *pred, const Tensor *succ, const Tensor *ids, const Tensor *score, const Tensor *g,
-                        const Rows *r);                                           /* DFlash2 selector, see draft_dflash.c */
-    /* the end of a drafting pass: draw_top_k per logits row at the row's own pos; id I32, score F32 [n_logits, k] */
+    /* DFlash2, spec speculation 1.9; zero before a slice's row 0 */
+    void (*block_conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side,
+                       int32_t taps, int32_t group, const Rows *r);
+    /* DFlash2 selector, see draft_dflash.c */
+    void (*pair_scores)(Backend *b, Tensor *edge, const Tensor *pred, const Tensor *succ, const Tensor *ids,
+                        const Tensor *score, const Tensor *g, const Rows *r);
+    /* the end of a drafting pass: draw_top_k for each logits row at the row's own pos; id I32, score F32 [n_logits,
+     * k] */
     void (*top_k)(Backend *b, Tensor *id, Tensor *score, const Tensor *logits, const Rows *r, int32_t k);
-    /* optional: NULL is composed by step.c or done by the host, which is the test */
-    void (*add_norm)(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps);  /* x += dx; y = norm(x) */
-    void (*pick)(Backend *b, Tensor *id, const Tensor *logits, const Rows *r);    /* draw_next for every logits row, drawn at pos + 1; id I32 [1, n_logits] */
+    /* optional: if NULL, step.c composes the operation or the host computes it, which is also how it is tested */
+    /* x += dx; y = norm(x) */
+    void (*add_norm)(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps);
+    /* head_norm and rope of q and of k, kv_put, attend: y is the result of these; q and k are undefined afterwards */
+    void (*attend_block)(Backend *b, Tensor *y, Tensor *q, Tensor *k, const Tensor *v, const Heads *h, const Rows *r,
+                         int32_t il, const LayerSpec *s);
+    /* draw_next for every logits row, drawn at pos + 1: id I32 and margin F32 (between the two largest logits; NaN if
+     * these are not numbers) [1, n_logits]; mask: bits of the allowed ids, I32 [n_logits, (vocab + 31) / 32], NULL:
+     * all. Only a backend that queues has it: while it works, the host makes the masks of all rows, parents first and a
+     * child only where its parent's mask allows it. For other backends the host draws, and makes masks only for the
+     * rows that acceptance visits. */
+    void (*pick)(Backend *b, Tensor *id, Tensor *margin, const Tensor *logits, const Tensor *mask, const Rows *r);
 };
 
-/* threads 0: all; level NULL: the best that this machine has (level.h); in_place: weights are not packed at load, but a group at a time in
- * every product: slower, the same bits, and what is resident is the file's pages, which the system may drop and read again. */
-typedef struct { int32_t threads; const char *level; bool in_place; } CpuOptions;
-Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err);
-/* Counts bytes per part and computes nothing; asks `like` for sizes. Owns nothing of like. */
+/* threads 0: all. no_repack: weights are read from the mapped file and not packed at load: slower, the same bits, and
+ * resident memory is the file's pages, which the system may drop and read again. */
+typedef struct { int32_t threads; bool no_repack; } BackendOptions;
+
+/* What a backend's folder exports. there: returns true if it can be opened on this machine. open: detail is what
+ * follows the colon in "NAME:DETAIL", NULL without a colon. */
+typedef struct {
+    const char *name;
+    bool   (*there)(void);
+    Status (*open)(Backend **out, const char *detail, const BackendOptions *o, Error *err);
+} BackendEntry;
+
+/* text: "auto" (the first one available), "NAME" or "NAME:DETAIL". */
+Status backend_open(Backend **out, const char *text, const BackendOptions *o, Error *err);
+
+/* Counts bytes per part and computes nothing; asks `like` for sizes, and does not own it. */
 Status backend_null_open(Backend **out, Backend *like, Error *err);
-/* What null has counted: bytes of each part, in order of first use. */
-void   backend_null_parts(Backend *null, void (*part)(void *ud, const char *name, size_t bytes), void *ud);
+/* Sets the owner (a literal, "" at first) of everything counted from here on. */
+void   backend_null_owner(Backend *null, const char *owner);
+/* Reports what null has counted: bytes of each owner's parts, in order of first use. */
+void   backend_null_parts(Backend *null, void (*part)(void *ud, const char *owner, const char *name, size_t bytes),
+                          void *ud);
 
 #endif

@@ -1,5 +1,5 @@
-/* bulk_sum.h - XXH3-64 of many bytes. Debian's libxxhash, for one, chooses among the instruction sets of an x86-64 at run time, but only where
- * its second header is asked; the sum is the same either way. */
+/* bulk_sum.h - XXH3-64 of large buffers. Some builds of libxxhash, Debian's for one, choose among the instruction sets
+ * of an x86-64 at run time, but only through their second header; the sum is the same either way. */
 #ifndef RATOON_BASE_BULK_SUM_H
 #define RATOON_BASE_BULK_SUM_H
 

@@ -1,4 +1,4 @@
-/* check.h - arithmetic on sizes that come from outside: every product and sum says whether it fitted. */
+/* check.h - arithmetic on sizes that come from outside: every function returns false on overflow. */
 #ifndef RATOON_BASE_CHECK_H
 #define RATOON_BASE_CHECK_H
 

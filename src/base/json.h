@@ -3,13 +3,23 @@
 #define RATOON_BASE_JSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
 
-/* Parses JSON of n bytes (any value; a byte order mark in front is skipped) with duplicate keys refused, and nesting bounded by 128 and
- * values by four million, a million of them containers, before the parser runs: that bounds its stack and memory (the one JSON entry
- * of the program). The result is the caller's (json_decref). name is for messages. ST_FORMAT, ST_MEMORY. */
+/* Parses n bytes of JSON (any value; a leading byte order mark is skipped). Duplicate keys are refused. Nesting is
+ * limited to 128, values to JSON_VALUES_MAX, and containers among them to JSON_CONTAINERS_MAX, before the parser runs:
+ * that bounds its stack and memory. This is the program's one JSON entry. The caller owns the result (json_decref).
+ * name is for messages. ST_FORMAT, ST_MEMORY. */
+enum { JSON_VALUES_MAX = 4 << 20, JSON_CONTAINERS_MAX = 1 << 20 };
 Status json_read(json_t **out, const char *bytes, size_t n, const char *name, Error *err);
+/* The same with the caller's own bounds: an empty object of two bytes takes 220 as a value. */
+Status json_read_bounded(json_t **out, const char *bytes, size_t n, const char *name, size_t values_max,
+                         size_t containers_max, Error *err);
+/* Calls see for j and everything in it; key is NULL except for members of objects. Returns false if j is nested deeper
+ * than JSON_EACH_DEPTH, which is more than json_read accepts. */
+enum { JSON_EACH_DEPTH = 160 };
+bool json_each(json_t *j, void (*see)(void *ud, const char *key, const json_t *value), void *ud);
 
 #endif

@@ -4,10 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ln 2 in two parts: the upper has 42 bits, so that its product with an exponent of at most 11 bits is exact. */
+/* ln 2 in two parts: the upper one has 42 bits, so that its product with an exponent of at most 11 bits is exact. */
 static const double LN2_HIGH = 0x1.62e42fefa3800p-1, LN2_LOW = 0x1.ef35793c76730p-45;
 
-/* Adding and taking away 1.5 * 2^52 rounds to an integer, half to even. */
+/* Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even. */
 static const double ROUND = 0x1.8p52;
 
 static uint64_t bits_of(double x)
@@ -27,9 +27,9 @@ static double double_of(uint64_t u)
 /* 2^k for k in [-1022, 1023]. */
 static double power_of_two(int k) { return double_of((uint64_t) (k + 1023) << 52); }
 
-/* log((1 + f) * 2^k) + c for 1 + f in [sqrt(1/2), sqrt(2)], c tiny. With s = f / (2 + f), log(1 + f) is 2 atanh(s), and since
- * 2s = f - s f, it is f - f^2/2 + s (f^2/2 + r) with r = 2 (s^2/3 + s^4/5 + ...): what is added to f is small against it. s is at
- * most 0.172, so the first term left out is below 2^-56 of the result. */
+/* log((1 + f) * 2^k) + c for 1 + f in [sqrt(1/2), sqrt(2)], c tiny. With s = f / (2 + f), log(1 + f) is 2 atanh(s);
+ * since 2s = f - s f, it is f - f^2/2 + s (f^2/2 + r) with r = 2 (s^2/3 + s^4/5 + ...): what is added to f is small
+ * relative to it. s is at most 0.172, so the first omitted term is below 2^-56 of the result. */
 static double log_reduced(double f, int k, double c)
 {
     double s = f / (2.0 + f), z = s * s, half = 0.5 * f * f, n = k;
@@ -88,7 +88,8 @@ double mathd_log1p(double x)
     return log_reduced(m - 1.0, k, lost / u);
 }
 
-/* x = k ln2 + r with |r| <= 0.347; the series of exp(r) - 1 - r needs 12 terms for 2^-57. r has a part `low` beyond its last place. */
+/* x = k ln2 + r with |r| <= 0.347; the series of exp(r) - 1 - r needs 12 terms for 2^-57. `low` is the part of r below
+ * its last place. */
 double mathd_exp(double x)
 {
     if (x != x) return x;
@@ -116,8 +117,8 @@ double mathd_exp(double x)
     return y * power_of_two(k);
 }
 
-/* x = q pi/2 + (r + low). pi/2 in three parts, the first two of 33 bits: q below 2^20 times either is exact, and so is the first
- * difference, since it is small and a multiple of the last place of both its terms. */
+/* x = q pi/2 + (r + low). pi/2 is in three parts, the first two of 33 bits: q below 2^20 times either is exact, and so
+ * is the first difference, since it is small and a multiple of the last place of both terms. */
 void mathd_sincos(double x, double *s, double *c)
 {
     const double P1 = 0x1.921fb54400000p+0, P2 = 0x1.0b4611a600000p-34, P3 = 0x1.3198a2e037073p-69;
@@ -130,7 +131,8 @@ void mathd_sincos(double x, double *s, double *c)
     double sum = first - second, part = sum - first;
     double rest = ((first - (sum - part)) - (second + part)) - q * P3;
     double r = sum + rest, low = (sum - r) + rest, z = r * r;
-    /* sin(r + low) = r + (r^3 S(z) + low cos r), cos r = 1 - z/2 being enough there; cos(r + low) = 1 - z/2 + (z^2 C(z) - r low) */
+    /* sin(r + low) = r + (r^3 S(z) + low cos r), for which cos r = 1 - z/2 is precise enough; cos(r + low) = 1 - z/2 +
+     * (z^2 C(z) - r low) */
     double a = 1.0 / 355687428096000.0;
     a = a * z - 1.0 / 1307674368000.0;
     a = a * z + 1.0 / 6227020800.0;

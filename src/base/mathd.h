@@ -1,7 +1,7 @@
-/* mathd.h - log, exp, sine and cosine in double, one written sequence of IEEE operations each.
- * A C library's functions differ from one release and one machine to the next, and what they return would reach our text through the
- * sampling noise and the rotary angles. Only +, -, *, / and comparisons of doubles are used, never fma, so that every compiler and
- * every machine gives the same bits (build with -ffp-contract=off and round to nearest). */
+/* mathd.h - log, exp, sine and cosine in double, each a fixed sequence of IEEE operations.
+ * C libraries' functions differ between releases and machines, and the differences would reach our text through the
+ * sampling noise and the rotary angles. Only +, -, *, / and comparisons of doubles are used, never fma, so every
+ * compiler and every machine gives the same bits (build with -ffp-contract=off and round to nearest). */
 #ifndef RATOON_BASE_MATHD_H
 #define RATOON_BASE_MATHD_H
 

@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run is published by one store of `slot`: its ticket in the high half, the number of tasks left in the low half. A task is claimed
- * by compare-and-swap on the whole, so a worker that was away since an earlier run cannot claim with the arguments of another one: a
- * claim proves that its run is unfinished, and task, arg and n change only between runs (counting down and not up, since a limit
- * compared with would itself be such an argument). The caller returns when `done` has counted
- * all tasks; it never waits for a worker that holds none, which matters where other programs take the cores. */
+/* A run is published by one store of `slot`: its ticket in the high half, the number of tasks left in the low half. A
+ * task is claimed by compare-and-swap on the whole, so a worker that was delayed since an earlier run cannot claim a
+ * task with that run's arguments: a claim proves that its run is unfinished, and task, arg and n change only between
+ * runs (the count goes down, not up, since an upper limit would itself be such an argument). The caller returns when
+ * `done` has counted all tasks; it never waits for a worker that holds none, which matters where other programs take
+ * the cores. */
 
-enum { SPIN = 20000, THREADS_MAX = 256 };          /* SPIN: some 50 microseconds of pauses before sleeping */
+enum { SPIN = 20000, THREADS_MAX = 256 };          /* SPIN: about 50 microseconds of pauses before sleeping */
 
 typedef struct { Pool *pool; int32_t index; pthread_t id; } Worker;
 
@@ -50,7 +51,9 @@ static void take_tasks(Pool *p, uint32_t ticket, int32_t thread)
     int32_t n = atomic_load_explicit(&p->n, memory_order_relaxed);
     uint64_t slot = atomic_load_explicit(&p->slot, memory_order_acquire);
     while (ticket_of(slot) == ticket && (uint32_t) slot > 0) {
-        if (!atomic_compare_exchange_weak_explicit(&p->slot, &slot, slot - 1, memory_order_acq_rel, memory_order_acquire)) continue;
+        if (!atomic_compare_exchange_weak_explicit(&p->slot, &slot, slot - 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
+            continue;
         task(arg, n - (int32_t) (uint32_t) slot, thread);
         atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
         slot = atomic_load_explicit(&p->slot, memory_order_acquire);
@@ -64,7 +67,8 @@ static void *worker_main(void *arg)
     uint32_t seen = 0;
     for (;;) {
         uint32_t now;
-        for (int32_t spin = 0; (now = ticket_of(atomic_load_explicit(&p->slot, memory_order_acquire))) == seen; spin++) {
+        for (int32_t spin = 0; (now = ticket_of(atomic_load_explicit(&p->slot, memory_order_acquire))) == seen;
+             spin++) {
             if (spin < SPIN) {
                 pause_cpu();
                 continue;
@@ -119,15 +123,22 @@ static int32_t cores(void)
     return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
 }
 
+int32_t pool_size(int32_t threads) { return threads ? threads : cores(); }
+
+Status pool_check(int32_t threads, Error *err)
+{
+    if (threads >= 0 && threads <= THREADS_MAX) return ST_OK;
+    return fail(err, ST_ARG, "threads: %d, expected 1 to %d (0: one per core)", threads, THREADS_MAX);
+}
+
 Status pool_open(Pool **out, int32_t threads, Error *err)
 {
     *out = NULL;
-    if (threads < 0 || threads > THREADS_MAX)
-        return fail(err, ST_ARG, "threads: %d, expected 1 to %d (0: one per core)", threads, THREADS_MAX);
+    TRY(pool_check(threads, err));
     Pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     if (!p) return fail(err, ST_MEMORY, "thread pool: out of memory");
     memset(p, 0, sizeof *p);
-    p->threads = threads ? threads : cores();
+    p->threads = pool_size(threads);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->worker = calloc((size_t) p->threads, sizeof *p->worker);

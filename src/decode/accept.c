@@ -21,26 +21,27 @@ Status accept_path(Path *out, const Tree *t, NextToken next, void *ud)
 
 static void learn_source(Calibration *c, int32_t source, const Tree *t, const Path *p, uint64_t visited, bool proposed)
 {
-    double hoped[ROWS_DECODE] = { 0 };
-    uint64_t shared = 0;                                             /* rows below which another source proposed the same */
+    double expected[ROWS_DECODE] = { 0 };
+    uint64_t shared = 0;                         /* rows with a child that another source proposed too */
     uint32_t touched = 0;
     bool there = false;
     for (int32_t i = 1; i < t->n; i++) {
         if (!(t->raw[i][source] > -INFINITY)) continue;
         there = true;
         for (int32_t other = 0; other < SOURCES; other++)
-            if (other != source && t->raw[i][other] > -INFINITY) shared |= (uint64_t)1 << t->parent[i];
-        if (visited >> t->parent[i] & 1) hoped[t->parent[i]] += mathd_exp((double)calib_map(c, source, t->depth[i] - 1, t->raw[i][source]));
+            if (other != source && t->raw[i][other] > -INFINITY) shared |= (uint64_t) 1 << t->parent[i];
+        if (visited >> t->parent[i] & 1)
+            expected[t->parent[i]] += mathd_exp((double) calib_map(c, source, t->depth[i] - 1, t->raw[i][source]));
     }
     if (!there) {
         if (proposed) calib_forget(c, source);
         return;
     }
-    /* Where a model says the same the look-up is right far more often than where it stands alone, which is what its level is asked for:
-     * below the model's last depth. */
+    /* Where a model proposes the same, the look-up is right far more often than where it stands alone; but its scale is
+     * needed where it stands alone, below the model's last depth. */
     if (source != SOURCE_NGRAM) shared = 0;
     for (int32_t i = 0; i < p->n; i++) {
-        double h = shared >> p->row[i] & 1 ? 0 : hoped[p->row[i]];
+        double h = shared >> p->row[i] & 1 ? 0 : expected[p->row[i]];
         if (h > 0) calib_level(c, source, h < 1 ? h : 1, i + 1 < p->n && t->raw[p->row[i + 1]][source] > -INFINITY);
     }
     for (int32_t i = 1; i < t->n; i++) {
@@ -54,11 +55,11 @@ static void learn_source(Calibration *c, int32_t source, const Tree *t, const Pa
 void accept_learn(Calibration *c, const Tree *t, const Path *p, uint32_t proposed)
 {
     uint64_t visited = 0;
-    for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t)1 << p->row[i];
+    for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t) 1 << p->row[i];
     for (int32_t s = 0; s < SOURCES; s++) learn_source(c, s, t, p, visited, proposed >> s & 1);
 }
 
-double accept_hoped(const Tree *t, const Path *p)
+double accept_expected(const Tree *t, const Path *p)
 {
     double sum = 0, below[ROWS_DECODE] = { 0 };
     for (int32_t i = 1; i < t->n; i++) below[t->parent[i]] += mathd_exp(t->score[i] - t->score[t->parent[i]]);

@@ -1,20 +1,21 @@
-/* drafter_dflash.c - the DFlash drafter in the loop: [root, MASK, ...] of every session as one BLOCK pass, candidates copied out. */
+/* drafter_dflash.c - the DFlash drafter in the loop: [root, MASK, ...] of every session as one BLOCK pass, candidates
+ * copied out. */
 #include <stddef.h>
 
 #include "decode/spec.h"
 
-/* Sessions whose blocks fit one pass together. */
+/* Proposes for sessions whose blocks fit into one pass. */
 static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
-    Step *st = &sp->step;
+    Step *st = sp->last;
     Backend *be = st->be;
     int32_t token[ROWS_DECODE], rows = d->block - 1;
     pass_start(st);
     for (int32_t i = 0; i < n; i++) {
-        token[0] = s[i]->text[s[i]->n_text - 1];
+        token[0] = s[i]->line.text[s[i]->line.n_text - 1];
         for (int32_t r = 1; r < d->block; r++) token[r] = d->dm->mask_id;
         Slice *sl = pass_slice(st, &s[i]->draft, SLICE_BLOCK, d->block, token, NULL);
-        session_draw(s[i], &sl->draw);
+        line_draw(&s[i]->line, &sl->draw);
         for (int32_t r = 1; r < d->block; r++) pass_want(st, sl, r, WANT_LOGITS, -1);
     }
     PassOut o;
@@ -23,8 +24,9 @@ static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t
     float score[ROWS_DECODE * LAT_K * LAT_K];
     size_t n_rows = (size_t) (n * rows);
     be->copy_out(be, id, o.id->data, sizeof *id * n_rows * LAT_K);
-    be->copy_out(be, score, o.edge ? o.edge->data : o.score->data, sizeof *score * n_rows * LAT_K * (o.edge ? LAT_K : 1));
-    TRY(be->sync(be, err));
+    be->copy_out(be, score, o.edge ? o.edge->data : o.score->data,
+                 sizeof *score * n_rows * LAT_K * (o.edge ? LAT_K : 1));
+    TRY(step_wait(st, err));
     int32_t depth = rows < LAT_DEPTH ? rows : LAT_DEPTH;
     for (int32_t i = 0; i < n; i++) {
         size_t at = (size_t) (i * rows) * LAT_K;
@@ -48,5 +50,6 @@ static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, 
 void drafter_dflash(ModelDrafter *d, const Model *dm, int32_t block)
 {
     if (block == 0) block = dm->block;
-    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK, .propose = propose }, .dm = dm, .block = block };
+    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK, .propose = propose },
+                          .dm = dm, .block = block };
 }

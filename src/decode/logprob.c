@@ -13,7 +13,7 @@ void logprob_row(Logprob *out, const float *logits, int32_t vocab, int32_t token
     double base = (double) max + mathd_log(sum);
     out->logprob = (float) ((double) logits[token] - base);
     if (top > vocab) top = vocab;
-    float least = 0;                               /* logit of the last in a full list */
+    float least = 0;                               /* logit of the last entry of a full list */
     for (int32_t i = 0; i < vocab && top > 0; i++) {
         if (out->n == top && !(logits[i] > least)) continue;
         int32_t at = out->n < top ? out->n++ : top - 1;

@@ -1,6 +1,7 @@
 /* ngram.c - the index and the look-up of ngram.h.
- * The chains are those of a compressor's window, so going back is exact: taking the newest position out of its chain leaves the head as it
- * was. What a look-up costs does not depend on the length of the text: it follows so many links and compares so many tokens at most. */
+ * The chains work as in an LZ77 compressor's window, and going back is exact: removing the newest position from its
+ * chain restores the previous head. The cost of a look-up does not depend on the length of the text: the number of
+ * links followed and tokens compared is bounded. */
 #include "decode/ngram.h"
 
 #include <math.h>
@@ -11,46 +12,49 @@
 
 static const int32_t KEY[NGRAM_KEYS] = { 8, 4, 2 };                  /* the longest first */
 enum { LINKS = 32, PLACES = 24, ENOUGH = 8, MATCH_MAX = 64, WEIGHED_MAX = 16 };
-static const double FLOOR = 0.005;                                   /* of a path's probability: what is less likely is not worth a column */
+static const double FLOOR = 0.005;              /* minimum probability of a path: less likely ones are not worth a
+                                                 * column */
 
 static uint32_t heads(int32_t ctx)
 {
     uint32_t n = 64;
-    while (n < (uint32_t)ctx) n *= 2;
+    while (n < (uint32_t) ctx) n *= 2;
     return n;
 }
 
-size_t ngram_bytes(int32_t ctx) { return sizeof(int32_t) * NGRAM_KEYS * ((size_t)heads(ctx) + (size_t)ctx); }
+size_t ngram_bytes(int32_t ctx) { return sizeof(int32_t) * NGRAM_KEYS * ((size_t) heads(ctx) + (size_t) ctx); }
 
 Status ngram_open(Ngram *g, int32_t ctx, Error *err)
 {
-    *g = (Ngram){ .ctx = ctx, .mask = heads(ctx) - 1 };
+    *g = (Ngram) { .ctx = ctx, .mask = heads(ctx) - 1 };
     int32_t *at = calloc(1, ngram_bytes(ctx));
     if (!at) return fail(err, ST_MEMORY, "session: out of memory for the index of %d tokens", ctx);
-    for (int32_t k = 0; k < NGRAM_KEYS; k++) g->head[k] = at + (size_t)k * heads(ctx);
-    for (int32_t k = 0; k < NGRAM_KEYS; k++) g->prev[k] = at + (size_t)NGRAM_KEYS * heads(ctx) + (size_t)k * (size_t)ctx;
+    for (int32_t k = 0; k < NGRAM_KEYS; k++) g->head[k] = at + (size_t) k * heads(ctx);
+    for (int32_t k = 0; k < NGRAM_KEYS; k++)
+        g->prev[k] = at + (size_t) NGRAM_KEYS * heads(ctx) + (size_t) k * (size_t) ctx;
     return ST_OK;
 }
 
 void ngram_close(Ngram *g)
 {
     free(g->head[0]);
-    *g = (Ngram){ 0 };
+    *g = (Ngram) { 0 };
 }
 
-/* Of the key that ends at `end`; there are that many tokens. */
+/* Hash of the n-token key that ends at `end`; the text has that many tokens. */
 static uint32_t hash(const Ngram *g, const int32_t *text, int32_t end, int32_t n)
 {
-    uint64_t h = (uint64_t)n;
-    for (int32_t i = end - n + 1; i <= end; i++) h = (h ^ (uint32_t)text[i]) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(h >> 32) & g->mask;
+    uint64_t h = (uint64_t) n;
+    for (int32_t i = end - n + 1; i <= end; i++) h = (h ^ (uint32_t) text[i]) * 0x9e3779b97f4a7c15u;
+    return (uint32_t) (h >> 32) & g->mask;
 }
 
 void ngram_cut(Ngram *g, const int32_t *text, int32_t n)
 {
-    int32_t to = n > 0 ? n - 1 : 0;                                  /* the last token left is the end that will be looked up */
+    int32_t to = n > 0 ? n - 1 : 0;                         /* the last remaining token is looked up before it is
+                                                             * entered */
     if (!g->head[0] || g->n <= to) return;
-    if (to == 0) memset(g->head[0], 0, sizeof(int32_t) * NGRAM_KEYS * ((size_t)g->mask + 1));
+    if (to == 0) memset(g->head[0], 0, sizeof(int32_t) * NGRAM_KEYS * ((size_t) g->mask + 1));
     for (int32_t i = g->n - 1; i >= to && to > 0; i--)
         for (int32_t k = 0; k < NGRAM_KEYS; k++)
             if (i + 1 >= KEY[k]) g->head[k][hash(g, text, i, KEY[k])] = g->prev[k][i];
@@ -69,7 +73,7 @@ static void enter(Ngram *g, const int32_t *text, int32_t end)
     if (end > g->n) g->n = end;
 }
 
-/* A place where the text's end stood before; places come with the longest match first, the newest of equals first. */
+/* An earlier occurrence of the text's end; sorted by the longest match, then the newest first. */
 typedef struct { int32_t end, match; } Place;
 
 static int32_t match_of(const int32_t *text, int32_t end, int32_t last)
@@ -85,7 +89,8 @@ static int32_t find_places(Place *out, const Ngram *g, const int32_t *text, int3
     for (int32_t k = 0; k < NGRAM_KEYS && found < ENOUGH; k++) {
         if (n < KEY[k]) continue;
         int32_t links = LINKS;
-        for (int32_t at = g->head[k][hash(g, text, n - 1, KEY[k])]; at > 0 && links > 0 && found < PLACES; at = g->prev[k][at - 1], links--) {
+        for (int32_t at = g->head[k][hash(g, text, n - 1, KEY[k])]; at > 0 && links > 0 && found < PLACES;
+             at = g->prev[k][at - 1], links--) {
             Place p = { at - 1, match_of(text, at - 1, n - 1) };
             bool known = p.match < KEY[k];                           /* another key with the same hash */
             for (int32_t i = 0; i < found && !known; i++) known = out[i].end == p.end;
@@ -98,19 +103,22 @@ static int32_t find_places(Place *out, const Ngram *g, const int32_t *text, int3
     return found;
 }
 
-/* The token d behind a place. Behind the text's end it goes on as a repetition of what lies between the place and the end. */
+/* The token d positions after a place. Beyond the end of the text it repeats what lies between the place and the
+ * end. */
 static int32_t token_after(const int32_t *text, int32_t n, Place p, int32_t d)
 {
     int32_t at = p.end + 1 + d;
     return at < n ? text[at] : text[p.end + 1 + (at - n) % (n - 1 - p.end)];
 }
 
-/* How often a place with that many tokens in common is right about the next one, before anything was learned: the shape is that of source
- * code, whose figures calibration corrects. */
-static double trust(int32_t match) { return (double)match / (match + 2); }
+/* Prior probability that a place with this many tokens in common predicts the next one correctly. The shape is that of
+ * source code; calibration corrects the values. */
+static double trust(int32_t match) { return (double) match / (match + 2); }
 
-/* The chain of place `from`: at each depth the places that went on like it until there share the weight. */
-static void follow(Guess *out, const int32_t *text, int32_t n, const Place *place, int32_t n_places, int32_t from, int32_t depth_max)
+/* The chain of place `from`: at each depth the weight is shared by the places that have continued the same way so
+ * far. */
+static void follow(Guess *out, const int32_t *text, int32_t n, const Place *place, int32_t n_places, int32_t from,
+                   int32_t depth_max)
 {
     int32_t *token = out->token[out->n], d = 0;
     float *raw = out->raw[out->n];
@@ -123,7 +131,7 @@ static void follow(Guess *out, const int32_t *text, int32_t n, const Place *plac
         int32_t longest = 0;
         for (int32_t i = 0; i < n_places; i++) {
             if (!(with >> i & 1)) continue;
-            double weight = (double)(1u << (place[i].match < WEIGHED_MAX ? place[i].match : WEIGHED_MAX));
+            double weight = (double) (1u << (place[i].match < WEIGHED_MAX ? place[i].match : WEIGHED_MAX));
             all += weight;
             if (token_after(text, n, place[i], d) != token[d]) continue;
             same += weight;
@@ -133,16 +141,18 @@ static void follow(Guess *out, const int32_t *text, int32_t n, const Place *plac
         with = next;
         double p = same / all * trust(longest + d);
         if ((path *= p) < FLOOR) break;
-        raw[d] = (float)mathd_log(p);
+        raw[d] = (float) mathd_log(p);
     }
     out->length[out->n] = d;
 }
 
-/* A chain that another one holds already says nothing new. */
+/* Whether the new chain is a prefix of an earlier one. */
 static bool known_chain(const Guess *g)
 {
     for (int32_t c = 0; c < g->n; c++)
-        if (g->length[c] >= g->length[g->n] && memcmp(g->token[c], g->token[g->n], sizeof(int32_t) * (size_t)g->length[g->n]) == 0) return true;
+        if (g->length[c] >= g->length[g->n] &&
+            memcmp(g->token[c], g->token[g->n], sizeof(int32_t) * (size_t) g->length[g->n]) == 0)
+            return true;
     return false;
 }
 

@@ -1,4 +1,5 @@
-/* simulate.c - see simulate.h. The chance of a row comes from the one counter-based generator: key = seed, counter = (step, row). */
+/* simulate.c - see simulate.h. A row's random number comes from the library's counter-based generator: key = seed,
+ * counter = (step, row). */
 #include "decode/simulate.h"
 
 #include <math.h>
@@ -21,7 +22,8 @@ const char *simulate_check(const Profile *p)
     return NULL;
 }
 
-/* At most one child is entered: rank r owns the stretch of [0, 1) after those of the ranks before it, whether or not they are in the tree. */
+/* At most one child is entered: rank r owns the interval of [0, 1) after those of the lower ranks, whether or not they
+ * are in the tree. */
 static int32_t child_drawn(const Tree *t, int32_t row, const Profile *p, double u)
 {
     int32_t d = t->depth[row];
@@ -54,7 +56,7 @@ void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, ui
     out->bonus = bonus;
     for (int32_t row = 0; row >= 0;) {
         out->row[out->n++] = row;
-        double u = draw_random(seed, (uint32_t)step, (uint32_t)(step >> 32), (uint32_t)row, 1) * 0x1p-32;
+        double u = draw_random(seed, (uint32_t) step, (uint32_t) (step >> 32), (uint32_t) row, 1) * 0x1p-32;
         row = child_drawn(t, row, p, u);
     }
 }
@@ -62,7 +64,7 @@ void simulate_path(Path *out, const Tree *t, const Profile *p, uint64_t seed, ui
 void simulate_count(EdgeCount *c, const Tree *t, const Path *p)
 {
     uint64_t visited = 0;
-    for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t)1 << p->row[i];
+    for (int32_t i = 0; i < p->n; i++) visited |= (uint64_t) 1 << p->row[i];
     for (int32_t i = 1; i < t->n; i++) {
         if (!(visited >> t->parent[i] & 1) || t->depth[i] > PROFILE_DEPTH || t->rank[i] >= PROFILE_RANK) continue;
         c->offered[t->depth[i] - 1][t->rank[i]]++;
@@ -77,7 +79,7 @@ void simulate_profile(Profile *out, const EdgeCount *c)
         double left = 1;
         for (int32_t r = 0; r < PROFILE_RANK; r++) {
             if (!c->offered[d][r]) continue;
-            out->edge[d][r] = fmin((double)c->accepted[d][r] / (double)c->offered[d][r], left);
+            out->edge[d][r] = fmin((double) c->accepted[d][r] / (double) c->offered[d][r], left);
             left -= out->edge[d][r];
             if (d >= out->n_depth) out->n_depth = d + 1;
             if (r >= out->n_rank) out->n_rank = r + 1;

@@ -1,9 +1,9 @@
 /* tree.c - the heaviest prefixes of a lattice, best first.
  *
- * The heap holds, for every node taken so far, its best child that was not taken yet. Taking a child puts its next sibling and its own
- * best child in. Since no edge is positive nothing heavier can appear later, so the nodes come out in the order of their weights and a
- * parent always before its children, and growing can stop and go on after any node. Weights are sums from the root (never differences), so
- * equal paths have equal weights. */
+ * The heap holds, for every node taken so far, its best child that has not been taken. Taking a child pushes its next
+ * sibling and its own best child. Since no edge is positive nothing heavier can appear later, so nodes come out in
+ * order of weight, parents always before their children, and growing can stop and resume after any node. Weights are
+ * sums from the root (never differences), so equal paths have equal weights. */
 #include "decode/tree.h"
 
 #include <math.h>
@@ -17,17 +17,20 @@
 static void log_softmax(float *out, const int32_t *id, const float *score, int32_t k)
 {
     double max = -INFINITY, sum = 0;
-    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && (double)score[i] > max) max = (double)score[i];
-    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && score[i] > -INFINITY) sum += mathd_exp((double)score[i] - max);
+    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && (double) score[i] > max) max = (double) score[i];
+    for (int32_t i = 0; i < k; i++) if (id[i] >= 0 && score[i] > -INFINITY) sum += mathd_exp((double) score[i] - max);
     double log_sum = mathd_log(sum);
-    for (int32_t i = 0; i < k; i++) out[i] = id[i] < 0 || !(score[i] > -INFINITY) ? -INFINITY : (float)((double)score[i] - max - log_sum);
+    for (int32_t i = 0; i < k; i++)
+        out[i] = id[i] < 0 || !(score[i] > -INFINITY) ? -INFINITY : (float) ((double) score[i] - max - log_sum);
 }
 
-static void lattice_row(Lattice *l, int32_t d, int32_t k_prev, const float *score, const Calibration *calib, int32_t source)
+static void lattice_row(Lattice *l, int32_t d, int32_t k_prev, const float *score, const Calibration *calib,
+                        int32_t source)
 {
     float *raw = l->raw[d][k_prev], *edge = l->edge[d][k_prev];
     log_softmax(raw, l->token[d], score, l->k);
-    for (int32_t k = 0; k < l->k; k++) edge[k] = calib && raw[k] > -INFINITY ? calib_edge(calib, source, d, raw[k]) : raw[k];
+    for (int32_t k = 0; k < l->k; k++)
+        edge[k] = calib && raw[k] > -INFINITY ? calib_edge(calib, source, d, raw[k]) : raw[k];
 }
 
 static void lattice_tokens(Lattice *l, const int32_t *id, int32_t n_depth, int32_t k, int32_t source)
@@ -37,15 +40,16 @@ static void lattice_tokens(Lattice *l, const int32_t *id, int32_t n_depth, int32
     for (int32_t d = 0; d < l->n_depth; d++)
         for (int32_t i = 0; i < l->k; i++) {
             l->token[d][i] = id[d * k + i];
-            l->source[d][i] = (uint8_t)source;
+            l->source[d][i] = (uint8_t) source;
         }
 }
 
-void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
+void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k,
+                         const Calibration *calib, int32_t source)
 {
     lattice_tokens(l, id, n_depth, k, source);
     l->alike = (1u << l->k) - 1;
-    size_t row = (size_t)l->k * sizeof(float);
+    size_t row = (size_t) l->k * sizeof(float);
     for (int32_t d = 0; d < l->n_depth; d++) {
         lattice_row(l, d, 0, score + d * k, calib, source);
         for (int32_t p = 1; p < l->k; p++) {
@@ -55,7 +59,8 @@ void lattice_from_scores(Lattice *l, const int32_t *id, const float *score, int3
     }
 }
 
-void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k, const Calibration *calib, int32_t source)
+void lattice_from_pairs(Lattice *l, const int32_t *id, const float *score, int32_t n_depth, int32_t k,
+                        const Calibration *calib, int32_t source)
 {
     lattice_tokens(l, id, n_depth, k, source);
     l->alike = 0;
@@ -69,7 +74,7 @@ void lattice_clear(Lattice *l)
     l->alike = 0;
 }
 
-/* `columns` more, `n` depths at least: empty, and not connected with anything. The first of them, or -1. */
+/* Adds `columns` empty, unconnected columns, at least `n` depths deep. Returns the first of them, or -1. */
 static int32_t lattice_widen(Lattice *l, int32_t columns, int32_t n)
 {
     if (columns < 1 || l->k + columns > LAT_COLS || n > LAT_DEPTH) return -1;
@@ -77,31 +82,35 @@ static int32_t lattice_widen(Lattice *l, int32_t columns, int32_t n)
     for (int32_t d = 0; d < (n > l->n_depth ? n : l->n_depth); d++) {
         for (int32_t c = d < l->n_depth ? first : 0; c < k; c++) l->token[d][c] = -1;
         for (int32_t p = 0; p < k; p++)
-            for (int32_t c = d < l->n_depth && p < first ? first : 0; c < k; c++) l->edge[d][p][c] = l->raw[d][p][c] = -INFINITY;
+            for (int32_t c = d < l->n_depth && p < first ? first : 0; c < k; c++)
+                l->edge[d][p][c] = l->raw[d][p][c] = -INFINITY;
     }
     l->k = k;
     if (n > l->n_depth) l->n_depth = n;
     return first;
 }
 
-/* Depth 0 reads row 0, whatever column the chain has. */
-static void lattice_hang(Lattice *l, int32_t d, int32_t above, int32_t column, int32_t token, float raw, const Calibration *calib, int32_t source)
+/* Depth 0 uses row 0, whatever column the chain has. */
+static void lattice_hang(Lattice *l, int32_t d, int32_t above, int32_t column, int32_t token, float raw,
+                         const Calibration *calib, int32_t source)
 {
     int32_t p = d == 0 ? 0 : above;
     l->token[d][column] = token;
-    l->source[d][column] = (uint8_t)source;
+    l->source[d][column] = (uint8_t) source;
     l->raw[d][p][column] = raw;
     l->edge[d][p][column] = calib ? calib_edge(calib, source, d, raw) : raw;
 }
 
-bool lattice_chain(Lattice *l, const int32_t *token, const float *raw, int32_t n, const Calibration *calib, int32_t source)
+bool lattice_chain(Lattice *l, const int32_t *token, const float *raw, int32_t n, const Calibration *calib,
+                   int32_t source)
 {
     int32_t c = lattice_widen(l, 1, n);
     for (int32_t d = 0; c >= 0 && d < n; d++) lattice_hang(l, d, c, c, token[d], raw[d], calib, source);
     return c >= 0;
 }
 
-bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t n, int32_t k, int32_t columns, const Calibration *calib, int32_t source)
+bool lattice_branches(Lattice *l, const int32_t *id, const float *score, int32_t n, int32_t k, int32_t columns,
+                      const Calibration *calib, int32_t source)
 {
     int32_t c = lattice_widen(l, columns < k ? columns : k, n);
     if (c < 0) return false;
@@ -121,7 +130,7 @@ static bool pop_before(const Pop *a, const Pop *b)
     if (a->weight != b->weight) return a->weight > b->weight;
     if (a->depth != b->depth)   return a->depth < b->depth;
     if (a->tree != b->tree)     return a->tree < b->tree;
-    return a->parent < b->parent;                                    /* one child of a parent at a time: rank is settled in its list */
+    return a->parent < b->parent;                   /* the heap holds one child per parent: its list orders by rank */
 }
 
 static void heap_put(Growth *g, Pop v)
@@ -147,29 +156,30 @@ static Pop heap_take(Growth *g)
     return first;
 }
 
-/* Children exclude each other, which sources that disagree do not know: a drafter's certainty beside a look-up's three in five would promise more
- * than the one token that comes. Where they add up to more than one all are raised to the power that makes them one, so that the surest keeps nearly
- * all that it claims and the others share what it leaves. Newton's steps, which stay below that power; the first sum is mostly enough. */
+/* Siblings are mutually exclusive, but sources that disagree do not know of each other: a drafter's near certainty plus
+ * a look-up's 60 % would promise more than the one token that comes. If the probabilities sum to more than 1, all are
+ * raised to the power that makes the sum 1, so the surest keeps nearly all of its claim and the others share the rest.
+ * Newton's method, approaching that power from below; mostly no step is needed. */
 static void share(Children *c)
 {
     enum { STEPS = 32 };
-    static const double SLACK = 1e-3, DOUBT = 1e-6;                  /* DOUBT: that anybody can be wrong */
-    static const float  NOTHING = -10;                               /* children below it claim less than the slack, all together */
+    static const double SLACK = 1e-3, DOUBT = 1e-6;     /* DOUBT: any source can be wrong */
+    static const float  NOTHING = -10;                  /* all children below it together claim less than the slack */
     double power = 1;
     for (int32_t step = 0; step < STEPS; step++) {
         double sum = 0, slope = 0;
         for (int32_t i = 0; i < c->n && c->at[i].edge > NOTHING; i++) {
-            double edge = (double)c->at[i].edge - DOUBT, p = mathd_exp(power * edge);
+            double edge = (double) c->at[i].edge - DOUBT, p = mathd_exp(power * edge);
             sum += p;
             slope -= p * edge;
         }
         if (sum <= 1 + SLACK) break;
         power += (sum - 1) / slope;
     }
-    for (int32_t i = 0; i < c->n && power > 1; i++) c->at[i].edge = (float)(power * ((double)c->at[i].edge - DOUBT));
+    for (int32_t i = 0; i < c->n && power > 1; i++) c->at[i].edge = (float) (power * ((double) c->at[i].edge - DOUBT));
 }
 
-/* All children at lattice depth d below a node that stands on `columns` of the depth before. */
+/* All children at lattice depth d of a node that occupies `columns` of the depth before. */
 static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t columns)
 {
     out->n = 0;
@@ -188,7 +198,7 @@ static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t c
         if (c.edge > 0) c.edge = 0;
         int32_t at = 0;
         while (at < out->n && out->at[at].token != c.token) at++;
-        if (at < out->n) {                                           /* known from another column: one node */
+        if (at < out->n) {                                           /* same token in another column: one node */
             Child *same = &out->at[at];
             c.columns |= same->columns;
             for (int32_t s = 0; s < SOURCES; s++)
@@ -205,8 +215,8 @@ static void children_find(Children *out, const Lattice *l, int32_t d, uint32_t c
     share(out);
 }
 
-/* The list of children at lattice depth d below such columns: the one that another node has, or a new one. Columns whose rows are equal
- * have the same children. */
+/* The list of children at lattice depth d below these columns: shared with another node, or a new one. Columns whose
+ * rows are equal have the same children. */
 static int32_t children_of(Growth *g, int32_t tree, int32_t d, uint32_t columns)
 {
     const Lattice *l = g->lat[tree];
@@ -226,16 +236,19 @@ static void offer(Growth *g, int32_t tree, int32_t parent, int32_t list, int32_t
 {
     if (at >= g->list[list].n) return;
     const Tree *t = &g->tree[tree];
-    heap_put(g, (Pop){ t->score[parent] + (double)g->list[list].at[at].edge, t->depth[parent] + 1, tree, parent, list, at });
+    heap_put(g, (Pop) { t->score[parent] + (double) g->list[list].at[at].edge, t->depth[parent] + 1, tree, parent,
+                        list, at });
 }
 
 static void expand(Growth *g, int32_t tree, int32_t row, uint32_t columns)
 {
     int32_t d = g->tree[tree].depth[row];
-    if (g->lat[tree] && d < g->lat[tree]->n_depth && d < g->depth_max[tree]) offer(g, tree, row, children_of(g, tree, d, columns), 0);
+    if (g->lat[tree] && d < g->lat[tree]->n_depth && d < g->depth_max[tree])
+        offer(g, tree, row, children_of(g, tree, d, columns), 0);
 }
 
-void tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max, int32_t n, bool chain)
+void tree_begin(Growth *g, Tree *tree, const Lattice *const *lat, const int32_t *root, const int32_t *depth_max,
+                int32_t n, bool chain)
 {
     g->tree = tree;
     g->lat = lat;
@@ -270,7 +283,7 @@ int32_t tree_grow(Growth *g, int32_t nodes)
         t->score[row] = p.weight;
         memcpy(t->raw[row], c->raw, sizeof c->raw);
         g->gain[g->n] = mathd_exp(p.weight);
-        g->grown[g->n++] = (uint8_t)p.tree;
+        g->grown[g->n++] = (uint8_t) p.tree;
         if (!g->chain) offer(g, p.tree, p.parent, p.list, p.at + 1);
         expand(g, p.tree, row, c->columns);
     }
@@ -294,7 +307,8 @@ int32_t tree_gains(double *gain, const Growth *g, int32_t tree)
 
 void tree_rows(Tree *t)
 {
-    /* Siblings stand in the order they came out of the heap, best first: linking from the back leaves each list in that order. */
+    /* Siblings are in the order in which they left the heap, best first: linking from the back keeps that order in each
+     * list. */
     int32_t child[ROWS_DECODE], next[ROWS_DECODE], row_of[ROWS_DECODE];
     for (int32_t i = 0; i < t->n; i++) child[i] = -1;
     for (int32_t i = t->n - 1; i > 0; i--) {

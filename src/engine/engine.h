@@ -1,49 +1,99 @@
-/* engine.h - what stands behind the handles of ratoon.h. */
+/* engine.h - the objects behind the handles of ratoon.h. Option structs passed to functions here are in this library's
+ * version (sized.h), whatever their size field says. */
 #ifndef RATOON_ENGINE_ENGINE_H
 #define RATOON_ENGINE_ENGINE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "decode/image.h"
-#include "decode/look.h"
+#include "decode/inspect.h"
 #include "decode/spec.h"
 #include "format/gguf.h"
 #include "format/safetensors.h"
 #include "model/model.h"
-#include "ratoon.h"
-#include "text/tokenizer.h"
+#include "ratoon_chat.h"
+#include "ratoon_lab.h"
+#include "text/grammar/grammar_mask.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct rt_engine {
-    Backend     *be, *real;                        /* real: what a counting be stands for, else NULL */
+    Backend     *be, *real;                   /* real: the backend that a counting be stands for, closed with it; else
+                                               * NULL */
+    bool         counts, overcommit;          /* be only counts; allocate even if there is too little memory */
+    pthread_mutex_t lock;                     /* held by calls that use be itself: creating and freeing sessions and
+                                               * steps, loading images */
     rt_hooks     hooks;
     Gguf        *model_file, *draft_gguf;
     Safetensors *draft_folder;
     Model       *model, *draft;
-    Tokenizer   *tokenizer, *draft_tokenizer;      /* NULL: the file carries none */
-    char         identity[IMAGE_IDENTITY];         /* what images of its sessions are valid under; empty while it only counts */
+    Tokenizer   *tokenizer, *draft_tokenizer; /* NULL: the file has none */
+    TokenTrie   *trie;                        /* the vocabulary's, for constraints; NULL: not needed so far */
+    char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty while be
+                                               * only counts */
 };
 
-struct rt_session { rt_engine *g; Session s; char error[ERROR_TEXT]; };
+struct rt_session {
+    rt_engine    *g;
+    Session       s;
+    GrammarMasks *masks;                           /* of its constraint; NULL: none */
+    GrammarText  *form;                            /* the text since the constraint was set, or since the prompt */
+    rt_grammar   *grammar;                         /* shared with its owner */
+    char          error[ERROR_TEXT];
+};
 
 struct rt_step {
     rt_engine    *g;
     Spec          spec;
     ModelDrafter  drafter;
-    Profile       profile;
+    Profile       profile;                         /* of rt_simulate */
     EdgeCount     count;
-    Hooks         hooks;
+    rt_hooks      told;                            /* the caller's */
+    Hooks         hooks;                           /* ours, which call them */
+    atomic_bool   cancelled;                       /* rt_step_cancel was called and has not ended a pass yet */
     Error         error;
 };
 
-/* The engine on a given backend, which it then owns (plan.c opens one on null). */
+/* Write the outcome of a call where its caller finds it; both return the code. */
+rt_status engine_report(rt_error *e, Status code, const Error *err);
+rt_status session_failed(rt_session *s, Status code, const char *text);
+
+/* To be freed as often as it is shared; NULL stays NULL. */
+rt_grammar *grammar_share(const rt_grammar *shared);
+/* The constraint of a session (constrain.c); none of these does anything if there is none. */
+void form_drop(rt_session *s);
+void form_restart(rt_session *s);            /* the session has a new prompt */
+void form_shorten(rt_session *s, int32_t by);
+/* After a step: appends the block's tokens. The block, and the session's text, end where nothing can follow. */
+void form_follow(rt_session *s, rt_block *b);
+const char *form_trouble(const rt_session *s);       /* why no token was allowed, or NULL */
+
+/* Opens the engine on a given backend, which it then owns. */
 Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options *o, Error *err);
 Status engine_backend(Backend **out, const rt_options *o, Error *err);
-/* Fills in identity, when all files are open. */
+/* Fills in identity once all files are open. */
 Status engine_identity(rt_engine *g, int32_t window, Error *err);
 Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *o, Error *err);
-/* Keys and values of one token. */
+/* The weights that every pass reads and multiplies: all but an embedding that is not also the head, of which it reads
+ * single rows; of a drafter with the head that the target lends it. */
+typedef struct { uint64_t bytes, parameters; } PassWork;
+PassWork engine_pass_work(const Model *m);
+/* A value of the model file's general.sampling.* ("temp"). Returns false if the file has none that can be used. */
+bool   engine_recommended(float *out, const rt_engine *g, const char *name);
+/* Logs a warning for each of them that cannot be used. */
+void   engine_recommended_check(const rt_engine *g);
+/* Bytes of one token's keys and values. */
 uint64_t engine_kv_bytes(const Model *m);
+/* Creates a step with the scratch that it needs, if there is memory for it. */
+Status engine_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, Error *err);
 /* scratch 0: a step that only measures. */
 Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t scratch, Error *err);
-/* Scratch that the largest passes of such a step need, found on a counting copy of the engine. */
-Status engine_scratch(size_t *out, rt_engine *g, const rt_step_options *o, Error *err);
+/* Scratch that the largest passes of such a step need, measured on a counting copy of the engine; bytes: total memory
+ * of the step, NULL: not wanted. */
+Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_step_options *o, Error *err);
+/* See rt_plan; needs is not NULL. */
+Status engine_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
+                   void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
+                   Error *err);
 
 #endif

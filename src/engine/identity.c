@@ -1,7 +1,7 @@
-/* identity.c - the line of text under which a session's image is valid: all that its bytes depend on besides the tokens.
- * A model file counts as the same if its keys, its tensors' shapes, samples of each tensor's data, its size and its time are: hashing all of
- * it would take as long as loading it. Neither the instruction set nor threads, chunks, repacking or the context's size are part of it,
- * since none of them changes a bit. */
+/* identity.c - the line of text under which a session's image is valid: everything that its bytes depend on except the
+ * tokens. A model file counts as the same if its keys, its tensors' shapes, samples of each tensor's data, its size and
+ * its time are the same: hashing all of it would take as long as loading it. Backend, instruction set, threads, chunks,
+ * repacking and context size are not part of it, since none of them changes a bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 
 #include "engine/engine.h"
 
-enum { SAMPLE = 4096, RECIPE = 1 };                /* RECIPE: raised whenever doc/design.md "Exactness" changes what a row's value is */
+/* RECIPE: incremented whenever doc/design.md, "Exactness", changes the value of a row */
+enum { SAMPLE = 4096, RECIPE = 1 };
 
 static void add(XXH3_state_t *x, const void *p, size_t n) { XXH3_128bits_update(x, p, n); }
 static void add_text(XXH3_state_t *x, const char *s) { add(x, s, strlen(s) + 1); }
@@ -76,7 +77,7 @@ Status engine_identity(rt_engine *g, int32_t window, Error *err)
     if (g->draft && g->draft->hold) snprintf(draft, sizeof draft, "mtp");
     else if (g->draft) TRY(file_sum(draft, g->draft_gguf, g->draft_folder, err));
     const char *k = type_info(g->model->k_type)->name, *v = type_info(g->model->v_type)->name;
-    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, backend %s, model %s, keys/values %s/%s, window %d, drafter %s",
-             RECIPE, g->be->name, model, k, v, window, draft);
+    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, model %s, keys/values %s/%s, window %d, "
+             "drafter %s", RECIPE, model, k, v, window, draft);
     return ST_OK;
 }

@@ -1,14 +1,16 @@
-/* gguf.c - opens GGUF files. The problem: every number of a header may be a lie. The invariant: nothing is allocated, indexed or
- * multiplied by a number that has not been compared, by subtraction, with the bytes that are left in the file. */
+/* gguf.c - opens GGUF files. The problem: every number of a header may be false. The invariant: nothing is allocated,
+ * indexed or multiplied by a number that has not been compared, by subtraction, with the bytes left in the file. */
 #include "format/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "format/file_kind.h"
 #include "format/gguf_file.h"
 
-enum { HEAD_CHUNK = 256 << 10, KEY_MIN_BYTES = 8 + 4 + 1, TENSOR_MIN_BYTES = 8 + 4 + 8 + 4 + 8, PLACE = 96 };
+enum { HEAD_LEAST = 4 + 4 + 8 + 8, HEAD_CHUNK = 256 << 10, KEY_MIN_BYTES = 8 + 4 + 1,
+       TENSOR_MIN_BYTES = 8 + 4 + 8 + 4 + 8, PLACE = 96 };
 
 /* ---- reading the header, a little ahead of the parser ---- */
 
@@ -37,7 +39,8 @@ static const char *place(const Reader *r, char out[static PLACE])
 static Status need(Reader *r, uint64_t n)
 {
     if (n > r->part->size - r->at)
-        return FAIL_AT(r, ST_FORMAT, "needs %llu bytes, but only %zu are left in the file", (unsigned long long) n, r->part->size - r->at);
+        return FAIL_AT(r, ST_FORMAT, "needs %llu bytes, but only %zu are left in the file", (unsigned long long) n,
+                       r->part->size - r->at);
     if (n > r->capacity - r->at) return FAIL_AT(r, ST_FORMAT, "the header is longer than %d bytes", GGUF_HEAD_MAX);
     size_t end = r->at + (size_t) n;
     if (end <= r->have) return ST_OK;
@@ -64,16 +67,19 @@ static Status read_u64(Reader *r, uint64_t *out)
     return ST_OK;
 }
 
-/* A name and the u32 behind it. The copy is ours, so that the name is ended in place, over that number's first byte. */
+/* Reads a name and the u32 after it. The copy is ours, so the name is terminated in place, over that number's first
+ * byte. */
 static Status read_name(Reader *r, size_t max, uint32_t *next)
 {
     uint64_t n;
     TRY(read_u64(r, &n));
-    if (n > max) return FAIL_AT(r, ST_FORMAT, "its name has %llu bytes, expected at most %zu", (unsigned long long) n, max);
+    if (n > max)
+        return FAIL_AT(r, ST_FORMAT, "its name has %llu bytes, expected at most %zu", (unsigned long long) n, max);
     TRY(need(r, n));
     char *name = (char *) r->part->head + r->at;
     if (!names_valid(name, (size_t) n))
-        return fail(r->err, ST_FORMAT, "%s: %s: its name is empty or not plain UTF-8", r->part->name, place(r, (char[PLACE]) { 0 }));
+        return fail(r->err, ST_FORMAT, "%s: %s: its name is empty or not plain UTF-8", r->part->name,
+                    place(r, (char[PLACE]) { 0 }));
     r->at += (size_t) n;
     TRY(read_u32(r, next));
     name[n] = 0;
@@ -88,7 +94,8 @@ static Status skip_string(Reader *r)
     uint64_t n;
     TRY(read_u64(r, &n));
     if (n > GGUF_STRING_MAX)
-        return FAIL_AT(r, ST_FORMAT, "a string has %llu bytes, expected at most %d", (unsigned long long) n, GGUF_STRING_MAX);
+        return FAIL_AT(r, ST_FORMAT, "a string has %llu bytes, expected at most %d", (unsigned long long) n,
+                       GGUF_STRING_MAX);
     TRY(need(r, n));
     r->at += (size_t) n;
     return ST_OK;
@@ -101,7 +108,7 @@ static Status check_bools(const Reader *r, const uint8_t *v, size_t n)
     return ST_OK;
 }
 
-/* count values of type t; k->strings has their places when they are strings. */
+/* Skips count values of type t; if they are strings, k->strings gets their offsets. */
 static Status skip_values(Reader *r, Key *k, GgufType t, uint64_t count)
 {
     if (t == GV_STRING) {
@@ -113,8 +120,8 @@ static Status skip_values(Reader *r, Key *k, GgufType t, uint64_t count)
     }
     size_t each = (size_t) gguf_type_bytes(t);
     if (count > (r->part->size - r->at) / each)
-        return FAIL_AT(r, ST_FORMAT, "%llu values of type %s, but only %zu bytes are left in the file", (unsigned long long) count,
-                       gguf_type_name(t), r->part->size - r->at);
+        return FAIL_AT(r, ST_FORMAT, "%llu values of type %s, but only %zu bytes are left in the file",
+                       (unsigned long long) count, gguf_type_name(t), r->part->size - r->at);
     size_t bytes = (size_t) count * each;
     TRY(need(r, bytes));
     if (t == GV_BOOL) TRY(check_bools(r, r->part->head + r->at, bytes));
@@ -126,16 +133,18 @@ static Status read_array(Reader *r, Key *k)
 {
     uint32_t elem;
     TRY(read_u32(r, &elem));
-    if (elem == GV_ARRAY) return FAIL_AT(r, ST_FORMAT, "an array of arrays, expected an array of values (type %u)", elem);
+    if (elem == GV_ARRAY)
+        return FAIL_AT(r, ST_FORMAT, "an array of arrays, expected an array of values (type %u)", elem);
     if (elem > GV_F64) return FAIL_AT(r, ST_FORMAT, "array of value type %u, expected 0 to %d", elem, GV_F64);
     k->elem = (GgufType) elem;
     TRY(read_u64(r, &k->count));
     if (k->elem == GV_STRING) {
         if (k->count > (r->part->size - r->at) / 8)
-            return FAIL_AT(r, ST_FORMAT, "%llu strings, but only %zu bytes are left in the file", (unsigned long long) k->count,
-                           r->part->size - r->at);
-        /* The file may be larger than a header can be, so the bytes left do not bound the table. */
-        if (k->count > (r->capacity - r->at) / 8) return FAIL_AT(r, ST_FORMAT, "the header is longer than %d bytes", GGUF_HEAD_MAX);
+            return FAIL_AT(r, ST_FORMAT, "%llu strings, but only %zu bytes are left in the file",
+                           (unsigned long long) k->count, r->part->size - r->at);
+        /* The file may be larger than a header can be, so the bytes left do not limit the table. */
+        if (k->count > (r->capacity - r->at) / 8)
+            return FAIL_AT(r, ST_FORMAT, "the header is longer than %d bytes", GGUF_HEAD_MAX);
         k->strings = malloc(k->count ? (size_t) k->count * sizeof *k->strings : 1);
         if (!k->strings) return FAIL_AT(r, ST_MEMORY, "no memory for %llu strings", (unsigned long long) k->count);
     }
@@ -147,7 +156,8 @@ static Status read_key(Reader *r, Key *k)
     uint32_t type;
     TRY(read_name(r, GGUF_KEY_BYTES_MAX, &type));
     if (type > GV_F64) return FAIL_AT(r, ST_FORMAT, "value type %u, expected 0 to %d", type, GV_F64);
-    *k = (Key) { .name = r->name, .type = (GgufType) type, .elem = (GgufType) type, .count = 1, .value = r->part->head + r->at };
+    *k = (Key) { .name = r->name, .type = (GgufType) type, .elem = (GgufType) type, .count = 1,
+                 .value = r->part->head + r->at };
     size_t start = r->at;
     TRY(k->type == GV_ARRAY ? read_array(r, k) : skip_values(r, k, k->type, 1));
     k->bytes = r->at - start;
@@ -159,17 +169,19 @@ static Status read_keys(Reader *r, uint64_t n)
     Part *p = r->part;
     p->keys = calloc((size_t) n, sizeof *p->keys);
     p->order = malloc((size_t) n * sizeof *p->order);
-    if (!p->keys || !p->order) return fail(r->err, ST_MEMORY, "%s: no memory for %llu keys", p->name, (unsigned long long) n);
+    if (!p->keys || !p->order)
+        return fail(r->err, ST_MEMORY, "%s: no memory for %llu keys", p->name, (unsigned long long) n);
     r->kind = "key";
     for (uint64_t i = 0; i < n; i++) {
         r->index = (int64_t) i;
         r->name = NULL;
-        p->n_keys++;                               /* before it is read: what a failed one holds is freed too */
+        p->n_keys++;                               /* before it is read, so that a failed key's memory is freed too */
         TRY(read_key(r, &p->keys[i]));
         p->order[i] = (NameRef) { p->keys[i].name, (int32_t) i };
     }
     const NameRef *twice = names_sort(p->order, p->n_keys);
-    if (twice) return fail(r->err, ST_FORMAT, "%s: key '%.*s' occurs twice", p->name, names_shown(twice->name), twice->name);
+    if (twice)
+        return fail(r->err, ST_FORMAT, "%s: key '%.*s' occurs twice", p->name, names_shown(twice->name), twice->name);
     return ST_OK;
 }
 
@@ -186,14 +198,17 @@ static Status read_alignment(const Part *p, uint64_t *alignment, Error *err)
 
 /* ---- tensors ---- */
 
-/* Numbers of ggml that we have no arithmetic for. block 0: removed from ggml; their meaning is gone. */
+/* ggml's numbers for types that we cannot compute with. block 0: removed from ggml; their meaning is lost. */
 typedef struct { const char *name; int32_t block, bytes; } ForeignType;
 static const ForeignType foreign_types[] = {
-    [4] = { "Q4_2", 0, 0 }, [5] = { "Q4_3", 0, 0 }, [31] = { "Q4_0_4_4", 0, 0 }, [32] = { "Q4_0_4_8", 0, 0 }, [33] = { "Q4_0_8_8", 0, 0 },
+    [4] = { "Q4_2", 0, 0 }, [5] = { "Q4_3", 0, 0 }, [31] = { "Q4_0_4_4", 0, 0 }, [32] = { "Q4_0_4_8", 0, 0 },
+    [33] = { "Q4_0_8_8", 0, 0 },
     [36] = { "IQ4_NL_4_4", 0, 0 }, [37] = { "IQ4_NL_4_8", 0, 0 }, [38] = { "IQ4_NL_8_8", 0, 0 },
     [9] = { "Q8_1", 32, 36 }, [15] = { "Q8_K", 256, 292 }, [16] = { "IQ2_XXS", 256, 66 }, [17] = { "IQ2_XS", 256, 74 },
-    [18] = { "IQ3_XXS", 256, 98 }, [19] = { "IQ1_S", 256, 50 }, [21] = { "IQ3_S", 256, 110 }, [22] = { "IQ2_S", 256, 82 },
-    [24] = { "I8", 1, 1 }, [25] = { "I16", 1, 2 }, [27] = { "I64", 1, 8 }, [28] = { "F64", 1, 8 }, [29] = { "IQ1_M", 256, 56 },
+    [18] = { "IQ3_XXS", 256, 98 }, [19] = { "IQ1_S", 256, 50 }, [21] = { "IQ3_S", 256, 110 },
+    [22] = { "IQ2_S", 256, 82 },
+    [24] = { "I8", 1, 1 }, [25] = { "I16", 1, 2 }, [27] = { "I64", 1, 8 }, [28] = { "F64", 1, 8 },
+    [29] = { "IQ1_M", 256, 56 },
     [34] = { "TQ1_0", 256, 54 }, [35] = { "TQ2_0", 256, 66 }, [39] = { "MXFP4", 32, 17 }, [40] = { "NVFP4", 64, 36 },
     [41] = { "Q1_0", 128, 18 }, [42] = { "Q2_0", 64, 18 },
 };
@@ -216,7 +231,8 @@ static Status read_type(const Reader *r, GgufTensor *t, int32_t *block, int32_t 
         return FAIL_AT(r, ST_UNSUPPORTED, "type number %u is unknown, expected 0 to %d", t->ggml_type, N_FOREIGN - 1);
     const ForeignType *f = &foreign_types[t->ggml_type];
     if (f->block == 0)
-        return FAIL_AT(r, ST_UNSUPPORTED, "type number %u (%s) was removed from GGUF, expected a current type", t->ggml_type, f->name);
+        return FAIL_AT(r, ST_UNSUPPORTED, "type number %u (%s) was removed from GGUF, expected a current type",
+                       t->ggml_type, f->name);
     *block = f->block;
     *bytes = f->bytes;
     return ST_OK;
@@ -231,9 +247,11 @@ static Status read_shape(Reader *r, GgufTensor *t, uint32_t n_dims)
         uint64_t ne;
         TRY(read_u64(r, &ne));
         t->ne[i] = (int64_t) ne;
-        if (t->ne[i] < 1) return FAIL_AT(r, ST_FORMAT, "dimension %u is %lld, expected at least 1", i, (long long) t->ne[i]);
+        if (t->ne[i] < 1)
+            return FAIL_AT(r, ST_FORMAT, "dimension %u is %lld, expected at least 1", i, (long long) t->ne[i]);
         if (__builtin_mul_overflow(product, t->ne[i], &product))
-            return FAIL_AT(r, ST_FORMAT, "the product of its dimensions overflows at dimension %u, which is %lld", i, (long long) t->ne[i]);
+            return FAIL_AT(r, ST_FORMAT, "the product of its dimensions overflows at dimension %u, which is %lld", i,
+                           (long long) t->ne[i]);
     }
     t->n_dims = (int32_t) n_dims;
     while (t->n_dims > 1 && t->ne[t->n_dims - 1] == 1) t->n_dims--;
@@ -252,17 +270,18 @@ static Status read_tensor(Reader *r, GgufTensor *t, uint64_t *offset, uint64_t a
     TRY(read_u32(r, &t->ggml_type));
     TRY(read_type(r, t, &block, &bytes));
     if (t->ne[0] % block != 0)
-        return FAIL_AT(r, ST_FORMAT, "rows of %lld values, expected a multiple of %d for type %s", (long long) t->ne[0], block,
-                       gguf_tensor_type_name(t));
+        return FAIL_AT(r, ST_FORMAT, "rows of %lld values, expected a multiple of %d for type %s", (long long) t->ne[0],
+                       block, gguf_tensor_type_name(t));
     size_t total = (size_t) (t->ne[0] / block);
     if (!check_mul(&total, total, (size_t) bytes) || !check_mul(&total, total, (size_t) t->ne[1]) ||
         !check_mul(&total, total, (size_t) t->ne[2]) || !check_mul(&total, total, (size_t) t->ne[3]))
-        return FAIL_AT(r, ST_FORMAT, "shape [%lld, %lld, %lld, %lld] of type %s overflows", (long long) t->ne[0], (long long) t->ne[1],
-                       (long long) t->ne[2], (long long) t->ne[3], gguf_tensor_type_name(t));
+        return FAIL_AT(r, ST_FORMAT, "shape [%lld, %lld, %lld, %lld] of type %s overflows", (long long) t->ne[0],
+                       (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], gguf_tensor_type_name(t));
     t->bytes = total;
     TRY(read_u64(r, offset));
     if (*offset % alignment != 0)
-        return FAIL_AT(r, ST_FORMAT, "offset %llu, expected a multiple of %llu", (unsigned long long) *offset, (unsigned long long) alignment);
+        return FAIL_AT(r, ST_FORMAT, "offset %llu, expected a multiple of %llu", (unsigned long long) *offset,
+                       (unsigned long long) alignment);
     return ST_OK;
 }
 
@@ -272,13 +291,14 @@ static int by_offset(const void *a, const void *b)
     return x->offset != y->offset ? (x->offset > y->offset) - (x->offset < y->offset) : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Inside the data section, and apart from each other. */
+/* Checks that tensors are inside the data section and do not overlap. */
 static Status check_extents(const Part *p, const GgufTensor *t, Extent *e, int32_t n, size_t data, Error *err)
 {
     for (int32_t i = 0; i < n; i++)
         if (e[i].offset > data || t[i].bytes > data - e[i].offset)
-            return fail(err, ST_FORMAT, "%s: tensor '%s' has %llu bytes at offset %llu, but the data section has only %zu: the file is cut off",
-                        p->name, t[i].name, (unsigned long long) t[i].bytes, (unsigned long long) e[i].offset, data);
+            return fail(err, ST_FORMAT, "%s: tensor '%s' has %llu bytes at offset %llu, but the data section has "
+                        "only %zu: the file is cut off", p->name, t[i].name, (unsigned long long) t[i].bytes,
+                        (unsigned long long) e[i].offset, data);
     qsort(e, (size_t) n, sizeof *e, by_offset);
     for (int32_t i = 1; i < n; i++)
         if (e[i].offset - e[i - 1].offset < t[e[i - 1].i].bytes)
@@ -311,13 +331,14 @@ static Status read_tensor_list(Reader *r, GgufTensor *t, Extent *e, int32_t n)
 static Status read_tensors(Reader *r, Gguf *g, uint64_t n)
 {
     if (n > (r->part->size - r->at) / TENSOR_MIN_BYTES || n > (uint64_t) (GGUF_TENSORS_MAX - g->n_tensors))
-        return fail(r->err, ST_FORMAT, "%s: n_tensors is %llu, but only %zu bytes are left and at most %d are accepted", r->part->name,
-                    (unsigned long long) n, r->part->size - r->at, GGUF_TENSORS_MAX);
+        return fail(r->err, ST_FORMAT, "%s: n_tensors is %llu, but only %zu bytes are left and at most %d are accepted",
+                    r->part->name, (unsigned long long) n, r->part->size - r->at, GGUF_TENSORS_MAX);
     GgufTensor *all = realloc(g->tensors, ((size_t) g->n_tensors + (size_t) n + 1) * sizeof *all);
     if (all) g->tensors = all;
     Extent *extents = malloc(((size_t) n + 1) * sizeof *extents);
     Status status = all && extents ? read_tensor_list(r, all + g->n_tensors, extents, (int32_t) n)
-                                   : fail(r->err, ST_MEMORY, "%s: no memory for %llu tensors", r->part->name, (unsigned long long) n);
+                                   : fail(r->err, ST_MEMORY, "%s: no memory for %llu tensors", r->part->name,
+                                          (unsigned long long) n);
     free(extents);
     if (status == ST_OK) g->n_tensors += (int32_t) n;
     return status;
@@ -325,21 +346,21 @@ static Status read_tensors(Reader *r, Gguf *g, uint64_t n)
 
 /* ---- one part ---- */
 
-/* What people open by mistake. */
-static const struct { const char magic[5], *is; } mistakes[] = {
-    { "FUGG", "a GGUF file with its bytes swapped" }, { "lmgg", "an old GGML file (unversioned)" }, { "fmgg", "an old GGML file (GGMF)" },
-    { "tjgg", "an old GGML file (GGJT)" }, { "algg", "an old GGML adapter (GGLA)" }, { "ggml", "an old GGML file (unversioned)" },
-    { "ggmf", "an old GGML file (GGMF)" }, { "ggjt", "an old GGML file (GGJT)" }, { "PK\3\4", "a zip archive (PyTorch?)" },
-    { "vers", "a text file (a Git LFS pointer?)" },
-};
-
-static Status check_magic(const Part *p, const uint8_t *magic, Error *err)
+/* A file that is no GGUF file is named for what it is, or by its first four bytes. */
+static Status check_kind(const Part *p, const uint8_t *head, size_t n, Error *err)
 {
-    if (memcmp(magic, "GGUF", 4) == 0) return ST_OK;
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-        if (memcmp(magic, mistakes[i].magic, 4) == 0)
-            return fail(err, ST_UNSUPPORTED, "%s: magic is '%.4s': this is %s, expected GGUF", p->name, mistakes[i].magic, mistakes[i].is);
-    return fail(err, ST_FORMAT, "%s: magic is %02x %02x %02x %02x, expected 'GGUF'", p->name, magic[0], magic[1], magic[2], magic[3]);
+    FileKind k = file_kind(head, n);
+    if (k == FILE_GGUF && n >= HEAD_LEAST) return ST_OK;
+    if (k == FILE_EMPTY) return fail(err, ST_FORMAT, "%s: is empty, expected a GGUF file", p->name);
+    if (k == FILE_TEXT)
+        return fail(err, ST_FORMAT, "%s: is not a GGUF file (it starts with '%.*s')", p->name, n < 4 ? (int) n : 4,
+                    (const char *) head);
+    if (k != FILE_GGUF && k != FILE_OTHER)
+        return fail(err, ST_UNSUPPORTED, "%s: is %s, expected a GGUF file", p->name, file_kind_name(k));
+    if (n < HEAD_LEAST)
+        return fail(err, ST_FORMAT, "%s: has %zu bytes, expected a GGUF header of at least %d", p->name, n, HEAD_LEAST);
+    return fail(err, ST_FORMAT, "%s: is not a GGUF file (it starts with the bytes %02x %02x %02x %02x)", p->name,
+                head[0], head[1], head[2], head[3]);
 }
 
 static Status check_version(const Part *p, uint32_t version, Error *err)
@@ -347,7 +368,8 @@ static Status check_version(const Part *p, uint32_t version, Error *err)
     uint32_t swapped = __builtin_bswap32(version);
     if (version == 2 || version == 3) return ST_OK;
     if ((version & 0xffff) == 0 && swapped >= 1 && swapped <= 3)
-        return fail(err, ST_UNSUPPORTED, "%s: big-endian GGUF version %u, expected little-endian version 2 or 3", p->name, swapped);
+        return fail(err, ST_UNSUPPORTED, "%s: big-endian GGUF version %u, expected little-endian version 2 or 3",
+                    p->name, swapped);
     return fail(err, ST_UNSUPPORTED, "%s: GGUF version %u, expected 2 or 3", p->name, version);
 }
 
@@ -355,21 +377,22 @@ static Status check_version(const Part *p, uint32_t version, Error *err)
 static Status part_read(Gguf *g, Part *p, const uint8_t *image, Error *err)
 {
     Reader r = { .part = p, .image = image, .kind = "header", .err = err };
-    if (p->size < 24) return fail(err, ST_FORMAT, "%s: has %zu bytes, expected a GGUF header of at least 24", p->name, p->size);
     r.capacity = p->size < GGUF_HEAD_MAX ? p->size : GGUF_HEAD_MAX;
-    p->head = malloc(r.capacity);                  /* only the pages that are read into become memory */
+    p->head = malloc(r.capacity + 1);              /* only pages that are written become resident */
     if (!p->head) return fail(err, ST_MEMORY, "%s: no memory for its header", p->name);
-    TRY(need(&r, 24));
-    TRY(check_magic(p, p->head, err));
+    size_t first = p->size < FILE_KIND_BYTES ? p->size : FILE_KIND_BYTES;
+    TRY(need(&r, first));
+    TRY(check_kind(p, p->head, first, err));
     uint32_t version = load_u32(p->head + 4);
     TRY(check_version(p, version, err));
     p->version = (int32_t) version;
     uint64_t n_tensors = load_u64(p->head + 8), n_keys = load_u64(p->head + 16);
-    r.at = 24;
+    r.at = HEAD_LEAST;
     if (n_keys < 1 || n_keys > GGUF_KEYS_MAX || n_keys > (p->size - r.at) / KEY_MIN_BYTES)
         return fail(err, ST_FORMAT, "%s: n_kv is %llu, expected 1 to %d and room for them in %zu bytes", p->name,
                     (unsigned long long) n_keys, GGUF_KEYS_MAX, p->size - r.at);
-    if (n_tensors > (p->size - r.at) / TENSOR_MIN_BYTES)    /* again behind the keys; here so that keys are not read in vain */
+    /* checked again after the keys; checked here so that keys are not read in vain */
+    if (n_tensors > (p->size - r.at) / TENSOR_MIN_BYTES)
         return fail(err, ST_FORMAT, "%s: n_tensors is %llu, but there is no room for them in %zu bytes", p->name,
                     (unsigned long long) n_tensors, p->size - r.at);
     TRY(read_keys(&r, n_keys));
@@ -415,11 +438,11 @@ static bool split_name(const char *path, uint32_t *no, uint32_t *count)
     size_t n = strlen(path);
     if (n < SPLIT_TAIL) return false;
     const char *tail = path + n - SPLIT_TAIL;
-    return tail[0] == '-' && split_digits(tail + 1, no) && memcmp(tail + 6, "-of-", 4) == 0 && split_digits(tail + 10, count) &&
-           memcmp(tail + 15, ".gguf", 5) == 0;
+    return tail[0] == '-' && split_digits(tail + 1, no) && memcmp(tail + 6, "-of-", 4) == 0 &&
+           split_digits(tail + 10, count) && memcmp(tail + 15, ".gguf", 5) == 0;
 }
 
-/* The path of part no (from 1), in the caller's memory. */
+/* Returns the path of part no (from 1), in memory that the caller frees. */
 static char *split_path(const char *path, uint32_t no, uint32_t count)
 {
     size_t n = strlen(path);
@@ -431,24 +454,27 @@ static char *split_path(const char *path, uint32_t no, uint32_t count)
     return out;
 }
 
-/* A split.* key that must have one value; missing is wrong too when the file is known to be a part. */
+/* Checks a split.* key that must have one value; if the file is known to be a part, a missing key is an error too. */
 static Status split_check(const Part *p, const char *key, uint64_t expected, Error *err)
 {
     uint64_t value;
     Status   status = part_whole(p, key, &value, UINT32_MAX, err);
-    if (status == ST_END) return fail(err, ST_FORMAT, "%s: %s is missing, expected %llu", p->name, key, (unsigned long long) expected);
+    if (status == ST_END)
+        return fail(err, ST_FORMAT, "%s: %s is missing, expected %llu", p->name, key, (unsigned long long) expected);
     if (status != ST_OK) return status;
     if (value != expected)
-        return fail(err, ST_FORMAT, "%s: %s is %llu, expected %llu", p->name, key, (unsigned long long) value, (unsigned long long) expected);
+        return fail(err, ST_FORMAT, "%s: %s is %llu, expected %llu", p->name, key, (unsigned long long) value,
+                    (unsigned long long) expected);
     return ST_OK;
 }
 
-/* Usually only the first part names its architecture; one that names another is from another model. */
+/* Usually only the first part names its architecture; a part that names another one belongs to another model. */
 static Status split_check_model(const Part *first, const Part *p, Error *err)
 {
     const Key *a = part_key(first, "general.architecture"), *b = part_key(p, "general.architecture");
     if (a && b && (a->type != b->type || a->bytes != b->bytes || memcmp(a->value, b->value, a->bytes) != 0))
-        return fail(err, ST_FORMAT, "%s: general.architecture differs from that of %s: a part of another model", p->name, first->name);
+        return fail(err, ST_FORMAT, "%s: general.architecture differs from that of %s: a part of another model",
+                    p->name, first->name);
     return ST_OK;
 }
 
@@ -467,12 +493,13 @@ static Status split_open_rest(Gguf *g, const char *path, uint32_t count, Error *
         const Part *p = &g->parts[i];
         TRY(split_check(p, "split.no", i, err));
         TRY(split_check(p, "split.count", count, err));
-        if (has_total == ST_OK && part_key(p, "split.tensors.count")) TRY(split_check(p, "split.tensors.count", total, err));
+        if (has_total == ST_OK && part_key(p, "split.tensors.count"))
+            TRY(split_check(p, "split.tensors.count", total, err));
         TRY(split_check_model(&g->parts[0], p, err));
     }
     if (has_total == ST_OK && total != (uint64_t) g->n_tensors)
-        return fail(err, ST_FORMAT, "%s: split.tensors.count is %llu, but the %u parts have %d tensors", g->parts[0].name,
-                    (unsigned long long) total, count, g->n_tensors);
+        return fail(err, ST_FORMAT, "%s: split.tensors.count is %llu, but the %u parts have %d tensors",
+                    g->parts[0].name, (unsigned long long) total, count, g->n_tensors);
     return ST_OK;
 }
 
@@ -481,10 +508,12 @@ static Status parts_open(Gguf *g, const char *path, Error *err)
     uint32_t no = 1, of = 1;
     bool     split = split_name(path, &no, &of);
     if (split && (of < 1 || of > GGUF_PARTS_MAX || no < 1 || no > of))
-        return fail(err, ST_FORMAT, "%s: part %u of %u by its name, expected 1 to %d parts counted from 1", path, no, of, GGUF_PARTS_MAX);
+        return fail(err, ST_FORMAT, "%s: part %u of %u by its name, expected 1 to %d parts counted from 1", path, no,
+                    of, GGUF_PARTS_MAX);
     g->parts = calloc(of, sizeof *g->parts);
     char *first = split ? split_path(path, 1, of) : strdup(path);
-    Status status = g->parts && first ? part_open(g, first, err) : fail(err, ST_MEMORY, "%s: no memory to open it", path);
+    Status status = g->parts && first ? part_open(g, first, err)
+                                      : fail(err, ST_MEMORY, "%s: no memory to open it", path);
     free(first);
     TRY(status);
     const Part *p = &g->parts[0];
@@ -492,7 +521,9 @@ static Status parts_open(Gguf *g, const char *path, Error *err)
     uint64_t count = 1;
     status = part_whole(p, "split.count", &count, UINT32_MAX, err);
     if (status != ST_OK && status != ST_END) return status;
-    if (count != of) return fail(err, ST_FORMAT, "%s: split.count is %llu, but by its name this is part 1 of %u", p->name, (unsigned long long) count, of);
+    if (count != of)
+        return fail(err, ST_FORMAT, "%s: split.count is %llu, but by its name this is part 1 of %u", p->name,
+                    (unsigned long long) count, of);
     return of > 1 ? split_open_rest(g, path, of, err) : ST_OK;
 }
 
@@ -584,6 +615,12 @@ const GgufTensor *gguf_tensor(const Gguf *g, const char *name)
 {
     int32_t i = names_find(g->order, g->n_tensors, name);
     return i < 0 ? NULL : &g->tensors[i];
+}
+
+void gguf_want(const Gguf *g, const char *file, const uint8_t *at, size_t n)
+{
+    for (int32_t i = 0; i < g->n_parts; i++)
+        if (g->parts[i].file.map && g->parts[i].name == file) file_want(&g->parts[i].file, at, n);
 }
 
 void gguf_drop(const Gguf *g, const char *file, const uint8_t *at, size_t n)

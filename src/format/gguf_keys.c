@@ -1,5 +1,5 @@
-/* gguf_keys.c - the values of a GGUF file's keys, read by their declared type. Numbers are widened, never cut: any integer type
- * serves where an integer is asked for, if the value fits. */
+/* gguf_keys.c - the values of a GGUF file's keys, read by their declared type. Numbers are widened, never truncated:
+ * where an integer is expected, any integer type is accepted if the value fits. */
 #include <math.h>
 #include <stdio.h>
 
@@ -8,7 +8,8 @@
 enum { ARRAY_HEAD = 4 + 8 };                       /* element type and count, in front of the elements */
 
 static const struct { const char *name; int32_t bytes; } value_types[] = {
-    [GV_U8] = { "u8", 1 }, [GV_I8] = { "i8", 1 }, [GV_U16] = { "u16", 2 }, [GV_I16] = { "i16", 2 }, [GV_U32] = { "u32", 4 },
+    [GV_U8] = { "u8", 1 }, [GV_I8] = { "i8", 1 }, [GV_U16] = { "u16", 2 }, [GV_I16] = { "i16", 2 },
+    [GV_U32] = { "u32", 4 },
     [GV_I32] = { "i32", 4 }, [GV_F32] = { "f32", 4 }, [GV_BOOL] = { "bool", 1 }, [GV_STRING] = { "string", 0 },
     [GV_ARRAY] = { "array", 0 }, [GV_U64] = { "u64", 8 }, [GV_I64] = { "i64", 8 }, [GV_F64] = { "f64", 8 },
 };
@@ -18,7 +19,7 @@ int32_t gguf_type_bytes(GgufType t) { return value_types[t].bytes; }
 
 /* ---- one value ---- */
 
-/* Wide enough for u64 and i64 alike. */
+/* Holds every u64 and every i64. */
 typedef __int128 Whole;
 
 static bool whole_at(Whole *out, GgufType t, const uint8_t *p)
@@ -77,15 +78,17 @@ static Status wrong_type(const Part *p, const Key *k, const char *expected, Erro
 static Status get_whole(const Part *p, const Key *k, const uint8_t *at, Whole min, Whole max, Whole *out, Error *err)
 {
     Whole v;
-    if (!whole_at(&v, k->elem, at)) return wrong_type(p, k, k->type == GV_ARRAY ? "array of integers" : "an integer", err);
+    if (!whole_at(&v, k->elem, at))
+        return wrong_type(p, k, k->type == GV_ARRAY ? "array of integers" : "an integer", err);
     if (v < min || v > max)
         return fail(err, ST_FORMAT, "%s: key '%.*s' is %s, expected %s to %s", p->name, names_shown(k->name), k->name,
-                    whole_text(v, (char[32]) { 0 }), whole_text(min, (char[32]) { 0 }), whole_text(max, (char[32]) { 0 }));
+                    whole_text(v, (char[32]) { 0 }), whole_text(min, (char[32]) { 0 }),
+                    whole_text(max, (char[32]) { 0 }));
     *out = v;
     return ST_OK;
 }
 
-/* Any number that a float holds exactly. */
+/* Reads any number that a float holds exactly. */
 static Status get_real(const Part *p, const Key *k, const uint8_t *at, float *out, Error *err)
 {
     Whole v;
@@ -95,11 +98,12 @@ static Status get_real(const Part *p, const Key *k, const uint8_t *at, float *ou
     }
     if (k->elem == GV_F64) {
         double d = real_at(GV_F64, at);
-        if (!(fabs(d) <= 3.4028234663852886e38) && isfinite(d))     /* converting it would be undefined */
-            return fail(err, ST_FORMAT, "%s: key '%.*s' is %g, expected an f32", p->name, names_shown(k->name), k->name, d);
+        if (!(fabs(d) <= 3.4028234663852886e38) && isfinite(d))     /* the conversion would be undefined */
+            return fail(err, ST_FORMAT, "%s: key '%.*s' is %g, expected an f32", p->name, names_shown(k->name),
+                        k->name, d);
         if (!isnan(d) && (double) (float) d != d)
-            return fail(err, ST_FORMAT, "%s: key '%.*s' is %.17g of type f64, expected a value that f32 holds exactly", p->name,
-                        names_shown(k->name), k->name, d);
+            return fail(err, ST_FORMAT, "%s: key '%.*s' is %.17g of type f64, expected a value that f32 holds exactly",
+                        p->name, names_shown(k->name), k->name, d);
         *out = (float) d;
         return ST_OK;
     }
@@ -132,7 +136,10 @@ Status part_whole(const Part *p, const char *name, uint64_t *out, uint64_t max, 
 
 bool gguf_has(const Gguf *g, const char *key) { return part_key(&g->parts[0], key) != NULL; }
 
-Status gguf_get_u64(const Gguf *g, const char *key, uint64_t *out, Error *err) { return part_whole(&g->parts[0], key, out, UINT64_MAX, err); }
+Status gguf_get_u64(const Gguf *g, const char *key, uint64_t *out, Error *err)
+{
+    return part_whole(&g->parts[0], key, out, UINT64_MAX, err);
+}
 
 Status gguf_get_u32(const Gguf *g, const char *key, uint32_t *out, Error *err)
 {
@@ -141,12 +148,14 @@ Status gguf_get_u32(const Gguf *g, const char *key, uint32_t *out, Error *err)
     Whole       v = 0, largest = 0;
     if (!k) return ST_END;
     size_t start = k->type == GV_ARRAY ? ARRAY_HEAD : 0;
-    if (k->count == 0) return fail(err, ST_FORMAT, "%s: key '%.*s' is an empty array, expected u32", p->name, names_shown(key), key);
+    if (k->count == 0)
+        return fail(err, ST_FORMAT, "%s: key '%.*s' is an empty array, expected u32", p->name, names_shown(key), key);
     for (uint64_t i = 0; i < k->count; i++) {
         TRY(get_whole(p, k, k->value + start + i * (size_t) gguf_type_bytes(k->elem), 0, UINT32_MAX, &v, err));
         if (v != 0 && largest != 0 && v != largest)
-            return fail(err, ST_FORMAT, "%s: key '%.*s' is an array of different values (%s and %s), expected one u32", p->name,
-                        names_shown(key), key, whole_text(largest, (char[32]) { 0 }), whole_text(v, (char[32]) { 0 }));
+            return fail(err, ST_FORMAT, "%s: key '%.*s' is an array of different values (%s and %s), expected one u32",
+                        p->name, names_shown(key), key, whole_text(largest, (char[32]) { 0 }),
+                        whole_text(v, (char[32]) { 0 }));
         if (v > largest) largest = v;
     }
     *out = (uint32_t) largest;
@@ -192,7 +201,7 @@ Status gguf_array(const Gguf *g, const char *key, GgufType *elem, uint64_t *coun
     return ST_OK;
 }
 
-/* The key, and where its element i lies. */
+/* Finds the key, and where its element i is. */
 static Status element(const Gguf *g, const char *key, uint64_t i, const Key **out, const uint8_t **at, Error *err)
 {
     const Part *p = &g->parts[0];
@@ -200,8 +209,8 @@ static Status element(const Gguf *g, const char *key, uint64_t i, const Key **ou
     if (!k) return ST_END;
     if (k->type != GV_ARRAY) return wrong_type(p, k, "array", err);
     if (i >= k->count)
-        return fail(err, ST_ARG, "%s: key '%.*s' has %llu elements, element %llu was asked for", p->name, names_shown(key), key,
-                    (unsigned long long) k->count, (unsigned long long) i);
+        return fail(err, ST_ARG, "%s: key '%.*s' has %llu elements, element %llu was asked for", p->name,
+                    names_shown(key), key, (unsigned long long) k->count, (unsigned long long) i);
     *out = k;
     *at = k->value + (k->strings ? k->strings[i] : ARRAY_HEAD + i * (size_t) gguf_type_bytes(k->elem));
     return ST_OK;
@@ -271,7 +280,7 @@ static void put(Text *t, const char *s, size_t n)
 
 static void put_text(Text *t, const char *s) { put(t, s, strlen(s)); }
 
-/* Quoted, on one line, cut between characters; invalid bytes are kept, as tokens may be parts of characters. */
+/* Quoted, on one line, cut between characters; invalid bytes are kept, since tokens may be parts of characters. */
 static void put_string(Text *t, const char *s, size_t n)
 {
     size_t shown = n;
@@ -314,7 +323,8 @@ size_t gguf_key_text(const Gguf *g, int32_t i, char *out, size_t cap)
         put_text(&t, head);
         for (uint64_t j = 0; j < k->count && j < SHOWN_VALUES; j++) {
             put_text(&t, j ? ", " : ": ");
-            put_value(&t, k->elem, k->value + (k->strings ? k->strings[j] : ARRAY_HEAD + j * (size_t) gguf_type_bytes(k->elem)));
+            put_value(&t, k->elem,
+                      k->value + (k->strings ? k->strings[j] : ARRAY_HEAD + j * (size_t) gguf_type_bytes(k->elem)));
         }
         if (k->count > SHOWN_VALUES) put_text(&t, ", ...");
     } else put_value(&t, k->type, k->value);

@@ -1,14 +1,12 @@
-/* gguf_write.c - writes GGUF v3 files. Keys and tensor infos are collected in memory and written when the first data (or the end)
- * comes; the first failure sticks, later calls do nothing, and gguf_write_close reports it. Whatever this file refuses, the reader
- * would refuse too: a file that was kept can be opened. */
-#include <errno.h>
-#include <fcntl.h>
+/* gguf_write.c - writes GGUF v3 files. Keys and tensor infos are collected in memory and written before the first data
+ * (or at the end); the first failure sticks, later calls do nothing, and gguf_write_close reports it. This file refuses
+ * everything that the reader would refuse: a file that was kept can be opened. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/save.h"
 #include "format/gguf_file.h"
 
 typedef struct {
@@ -18,18 +16,17 @@ typedef struct {
     uint64_t bytes;
 } OutTensor;
 
-typedef struct { uint8_t *at; size_t n, cap; } Bytes;
 
 struct GgufWriter {
-    char      *path, *temporary;
-    FILE      *file;
-    Bytes      keys;                               /* as they will stand in the file */
+    char      *path;
+    Save       save;
+    Bytes      keys;                               /* in the byte layout of the file */
     char     **names;                              /* [n_keys] */
     OutTensor *tensors;
     int32_t    n_keys, n_tensors;
-    bool       started;                            /* the header is written */
-    int32_t    current;                            /* tensor whose data comes next ... */
-    uint64_t   done;                               /* ... and how much of it is there */
+    bool       started;                            /* the header has been written */
+    int32_t    current;                            /* the tensor whose data comes next ... */
+    uint64_t   done;                               /* ... and how much of it has been written */
     Error      error;                              /* the first one */
 };
 
@@ -40,21 +37,10 @@ Status gguf_write_open(GgufWriter **out, const char *path, Error *err)
 {
     *out = NULL;
     GgufWriter *w = calloc(1, sizeof *w);
-    size_t      n = strlen(path);
-    if (w) {
-        w->path = strdup(path);
-        w->temporary = malloc(n + sizeof ".tmp");
-    }
-    if (!w || !w->path || !w->temporary) {
-        gguf_write_close(w, false, NULL);
-        return fail(err, ST_MEMORY, "%s: no memory to write it", path);
-    }
-    memcpy(w->temporary, path, n);
-    memcpy(w->temporary + n, ".tmp", sizeof ".tmp");
-    int fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd >= 0 && !(w->file = fdopen(fd, "wb"))) close(fd);
-    if (!w->file) {
-        Status status = fail(err, ST_IO, "%s: cannot be created: %m", w->temporary);
+    if (w) w->path = strdup(path);
+    Status status = w && w->path ? save_open(&w->save, path, SAVE_SHARED, err)
+                                 : fail(err, ST_MEMORY, "%s: no memory to write it", path);
+    if (status != ST_OK) {
         gguf_write_close(w, false, NULL);
         return status;
     }
@@ -66,25 +52,14 @@ Status gguf_write_open(GgufWriter **out, const char *path, Error *err)
 
 static void put(GgufWriter *w, const void *bytes, size_t n)
 {
-    Bytes *b = &w->keys;
     size_t end;
     if (w->error.code != ST_OK) return;
-    if (!check_add(&end, b->n, n) || end > GGUF_HEAD_MAX) {
+    if (!check_add(&end, w->keys.n, n) || end > GGUF_HEAD_MAX) {
         STICK(w, ST_ARG, "keys of more than %d bytes", GGUF_HEAD_MAX);
         return;
     }
-    if (end > b->cap) {
-        size_t   cap = end + end / 2 + 256;
-        uint8_t *at = realloc(b->at, cap);
-        if (!at) {
-            STICK(w, ST_MEMORY, "no memory for %zu bytes of keys", cap);
-            return;
-        }
-        b->at = at;
-        b->cap = cap;
-    }
-    if (n > 0) memcpy(b->at + b->n, bytes, n);
-    b->n = end;
+    bytes_put(&w->keys, bytes, n);
+    if (w->keys.failed) STICK(w, ST_MEMORY, "no memory for %zu bytes of keys", end);
 }
 
 static void put_u32(GgufWriter *w, uint32_t v) { put(w, &v, sizeof v); }
@@ -97,15 +72,18 @@ static void put_string(GgufWriter *w, const char *s, size_t n)
     put(w, s, n);
 }
 
-/* Name and type of a key; its value follows. */
+/* Writes the name and type of a key; its value follows. */
 static void put_key(GgufWriter *w, const char *key, GgufType type)
 {
     size_t n = strlen(key);
     if (w->error.code != ST_OK) return;
     if (w->started) STICK(w, ST_ARG, "key '%.*s' comes after the first data", names_shown(key), key);
-    else if (n > GGUF_KEY_BYTES_MAX || !names_valid(key, n)) STICK(w, ST_ARG, "key number %d is empty, too long or not plain UTF-8", w->n_keys);
-    else if (strcmp(key, "general.alignment") == 0) STICK(w, ST_ARG, "key '%s' cannot be written: the alignment is %d", key, GGUF_ALIGN_DEFAULT);
-    else if (w->n_keys == GGUF_KEYS_MAX) STICK(w, ST_ARG, "more than %d keys", GGUF_KEYS_MAX);
+    else if (n > GGUF_KEY_BYTES_MAX || !names_valid(key, n))
+        STICK(w, ST_ARG, "key number %d is empty, too long or not plain UTF-8", w->n_keys);
+    else if (strcmp(key, "general.alignment") == 0)
+        STICK(w, ST_ARG, "key '%s' cannot be written: the alignment is %d", key, GGUF_ALIGN_DEFAULT);
+    else if (w->n_keys == GGUF_KEYS_MAX)
+        STICK(w, ST_ARG, "more than %d keys", GGUF_KEYS_MAX);
     if (w->error.code != ST_OK) return;
     char **names = realloc(w->names, ((size_t) w->n_keys + 1) * sizeof *names);
     if (names) w->names = names;
@@ -128,7 +106,11 @@ static void put_array(GgufWriter *w, const char *key, GgufType elem, size_t coun
 void gguf_write_u32(GgufWriter *w, const char *key, uint32_t v) { put_key(w, key, GV_U32); put_u32(w, v); }
 void gguf_write_f32(GgufWriter *w, const char *key, float v) { put_key(w, key, GV_F32); put(w, &v, sizeof v); }
 void gguf_write_bool(GgufWriter *w, const char *key, bool v) { put_key(w, key, GV_BOOL); put(w, &(uint8_t) { v }, 1); }
-void gguf_write_str(GgufWriter *w, const char *key, const char *s, size_t n) { put_key(w, key, GV_STRING); put_string(w, s, n); }
+void gguf_write_str(GgufWriter *w, const char *key, const char *s, size_t n)
+{
+    put_key(w, key, GV_STRING);
+    put_string(w, s, n);
+}
 
 void gguf_write_i32s(GgufWriter *w, const char *key, const int32_t *v, size_t n)
 {
@@ -166,24 +148,29 @@ void gguf_write_key_of(GgufWriter *w, const Gguf *g, int32_t i)
 
 /* ---- tensors ---- */
 
-/* False, and the error sticks: not what a reader would accept. */
+/* Returns false, with the error stored, if a reader would not accept the tensor. */
 static bool tensor_describe(GgufWriter *w, OutTensor *o, const char *name, Type t, int32_t n_dims, const int64_t *ne)
 {
     size_t n = strlen(name), total;
     if (w->started) STICK(w, ST_ARG, "tensor '%.*s' comes after the first data", names_shown(name), name);
-    else if (n > GGUF_NAME_MAX || !names_valid(name, n)) STICK(w, ST_ARG, "tensor number %d: its name is empty, too long or not plain UTF-8", w->n_tensors);
-    else if (n_dims < 1 || n_dims > 4) STICK(w, ST_ARG, "tensor '%s' has %d dimensions, expected 1 to 4", name, n_dims);
-    else if (w->n_tensors == GGUF_TENSORS_MAX) STICK(w, ST_ARG, "more than %d tensors", GGUF_TENSORS_MAX);
+    else if (n > GGUF_NAME_MAX || !names_valid(name, n))
+        STICK(w, ST_ARG, "tensor number %d: its name is empty, too long or not plain UTF-8", w->n_tensors);
+    else if (n_dims < 1 || n_dims > 4)
+        STICK(w, ST_ARG, "tensor '%s' has %d dimensions, expected 1 to 4", name, n_dims);
+    else if (w->n_tensors == GGUF_TENSORS_MAX)
+        STICK(w, ST_ARG, "more than %d tensors", GGUF_TENSORS_MAX);
     if (w->error.code != ST_OK) return false;
     const TypeInfo *type = type_info(t);
     *o = (OutTensor) { .type = type->ggml, .n_dims = n_dims, .ne = { 1, 1, 1, 1 } };
     memcpy(o->name, name, n);
     for (int32_t i = 0; i < n_dims; i++) o->ne[i] = ne[i];
     if (o->ne[0] < 1 || o->ne[1] < 1 || o->ne[2] < 1 || o->ne[3] < 1 || o->ne[0] % type->block != 0 || o->type < 0 ||
-        !check_mul(&total, (size_t) (o->ne[0] / type->block), (size_t) type->bytes) || !check_mul(&total, total, (size_t) o->ne[1]) ||
-        !check_mul(&total, total, (size_t) o->ne[2]) || !check_mul(&total, total, (size_t) o->ne[3]) || total > INT64_MAX / 2) {
-        STICK(w, ST_ARG, "tensor '%s' of type %s has shape [%lld, %lld, %lld, %lld], expected positive sizes and rows of a multiple of %d",
-              name, type->name, (long long) o->ne[0], (long long) o->ne[1], (long long) o->ne[2], (long long) o->ne[3], type->block);
+        !check_mul(&total, (size_t) (o->ne[0] / type->block), (size_t) type->bytes) ||
+        !check_mul(&total, total, (size_t) o->ne[1]) || !check_mul(&total, total, (size_t) o->ne[2]) ||
+        !check_mul(&total, total, (size_t) o->ne[3]) || total > INT64_MAX / 2) {
+        STICK(w, ST_ARG, "tensor '%s' of type %s has shape [%lld, %lld, %lld, %lld], expected positive sizes and rows "
+              "of a multiple of %d", name, type->name, (long long) o->ne[0], (long long) o->ne[1], (long long) o->ne[2],
+              (long long) o->ne[3], type->block);
         return false;
     }
     o->bytes = total;
@@ -207,13 +194,14 @@ void gguf_write_tensor(GgufWriter *w, const char *name, Type t, int32_t n_dims, 
 
 static void out(GgufWriter *w, const void *bytes, size_t n)
 {
-    if (w->error.code == ST_OK && n > 0 && fwrite(bytes, 1, n, w->file) != n) STICK(w, ST_IO, "%zu bytes cannot be written: %m", n);
+    if (w->error.code == ST_OK && n > 0 && fwrite(bytes, 1, n, w->save.file) != n)
+        STICK(w, ST_IO, "%zu bytes cannot be written: %m", n);
 }
 
 static void out_u32(GgufWriter *w, uint32_t v) { out(w, &v, sizeof v); }
 static void out_u64(GgufWriter *w, uint64_t v) { out(w, &v, sizeof v); }
 
-/* Zeros from position `at` to the next multiple of the alignment. */
+/* Writes zeros from position `at` to the next multiple of the alignment. */
 static void out_pad(GgufWriter *w, uint64_t at)
 {
     static const uint8_t zeros[GGUF_ALIGN_DEFAULT];
@@ -263,7 +251,8 @@ static void start(GgufWriter *w)
             STICK(w, ST_ARG, "tensor '%s' makes the file too large", t->name);
         offset += -offset % GGUF_ALIGN_DEFAULT;
     }
-    if (at > GGUF_HEAD_MAX) STICK(w, ST_ARG, "a header of %llu bytes, expected at most %d", (unsigned long long) at, GGUF_HEAD_MAX);
+    if (at > GGUF_HEAD_MAX)
+        STICK(w, ST_ARG, "a header of %llu bytes, expected at most %d", (unsigned long long) at, GGUF_HEAD_MAX);
     out_pad(w, at);
 }
 
@@ -293,32 +282,24 @@ static void finish(GgufWriter *w)
 {
     start(w);
     if (w->current < w->n_tensors)
-        STICK(w, ST_ARG, "tensor '%s' has %llu of %llu bytes", w->tensors[w->current].name, (unsigned long long) w->done,
-              (unsigned long long) w->tensors[w->current].bytes);
-    /* The name appears only when the bytes are on the disk: a power cut leaves the old file or the new one. */
-    if (w->error.code == ST_OK && (fflush(w->file) != 0 || fsync(fileno(w->file)) != 0)) STICK(w, ST_IO, "cannot be %s: %m", "written");
-    if (fclose(w->file) != 0) STICK(w, ST_IO, "cannot be %s: %m", "written");
-    w->file = NULL;
-    if (w->error.code == ST_OK && rename(w->temporary, w->path) != 0) STICK(w, ST_IO, "cannot be renamed from %s: %m", w->temporary);
-    if (w->error.code != ST_OK) unlink(w->temporary);
+        STICK(w, ST_ARG, "tensor '%s' has %llu of %llu bytes", w->tensors[w->current].name,
+              (unsigned long long) w->done, (unsigned long long) w->tensors[w->current].bytes);
+    bool complete = w->error.code == ST_OK;
+    save_close(&w->save, w->path, complete, complete ? &w->error : NULL);
 }
 
 Status gguf_write_close(GgufWriter *w, bool keep, Error *err)
 {
     if (!w) return ST_OK;
     if (keep) finish(w);
-    else if (w->file) {
-        fclose(w->file);
-        unlink(w->temporary);
-    }
+    else if (w->save.file) save_close(&w->save, w->path, false, NULL);
     Status status = keep ? w->error.code : ST_OK;
     if (status != ST_OK && err) *err = w->error;
     for (int32_t i = 0; i < w->n_keys; i++) free(w->names[i]);
     free(w->names);
     free(w->tensors);
-    free(w->keys.at);
+    bytes_free(&w->keys);
     free(w->path);
-    free(w->temporary);
     free(w);
     return status;
 }

@@ -3,12 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the UTF-8 sequence at s, at most n bytes; 0: invalid (overlong forms and surrogates too). */
+/* Length of the UTF-8 sequence at s, at most n bytes; 0 if invalid (also for overlong forms and surrogates). */
 static size_t utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;
     size_t   length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+    unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80,
+             high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
     if (s[0] < 0xc2 || s[0] > 0xf4 || length > n || s[1] < low || s[1] > high) return 0;
     for (size_t i = 2; i < length; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;

@@ -30,8 +30,8 @@ const TypeInfo *type_info(Type t) { return &types[t]; }
 bool type_from_ggml(Type *out, uint32_t ggml)
 {
     for (int t = 0; t < T_COUNT; t++) {
-        if (types[t].ggml >= 0 && (uint32_t)types[t].ggml == ggml) {
-            *out = (Type)t;
+        if (types[t].ggml >= 0 && (uint32_t) types[t].ggml == ggml) {
+            *out = (Type) t;
             return true;
         }
     }
@@ -42,7 +42,7 @@ bool type_from_name(Type *out, const char *name)
 {
     for (int t = 0; t < T_COUNT; t++) {
         if (strcasecmp(types[t].name, name) == 0) {
-            *out = (Type)t;
+            *out = (Type) t;
             return true;
         }
     }
@@ -51,7 +51,7 @@ bool type_from_name(Type *out, const char *name)
 
 size_t type_row_bytes(Type t, int64_t cols)
 {
-    return (size_t)(cols / types[t].block) * (size_t)types[t].bytes;
+    return (size_t) (cols / types[t].block) * (size_t) types[t].bytes;
 }
 
 static float float_of_bits(uint32_t bits)
@@ -70,9 +70,9 @@ static uint32_t bits_of_float(float f)
 
 float half_to_float(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
-    if (exponent == 0) {                                   /* zero and subnormals count in steps of 2^-24 */
-        float magnitude = (float)mantissa * 0x1p-24f;
+    uint32_t sign = (uint32_t) (h >> 15) << 31, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+    if (exponent == 0) {                                   /* zero and subnormals are multiples of 2^-24 */
+        float magnitude = (float) mantissa * 0x1p-24f;
         return sign ? -magnitude : magnitude;
     }
     uint32_t high = exponent == 31 ? 255 : exponent + 112;
@@ -82,25 +82,25 @@ float half_to_float(uint16_t h)
 uint16_t half_from_float(float f)
 {
     uint32_t bits = bits_of_float(f), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);       /* 65520 and more round to infinity */
+    if (magnitude > 0x7f800000u) return (uint16_t) (sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
+    if (magnitude >= 0x477ff000u) return (uint16_t) (sign | 0x7c00u);      /* 65520 and more round to infinity */
     if (magnitude < 0x38800000u) {
-        /* Below 2^-14 the result is subnormal, a count of 2^-24: that is the last place of floats in [0.5, 1), so the addition
-         * does the rounding. */
+        /* Below 2^-14 the result is subnormal, a multiple of 2^-24: that is the last place of floats in [0.5, 1), so
+         * the addition does the rounding. */
         float count = float_of_bits(magnitude) + 0.5f;
-        return (uint16_t)(sign | (bits_of_float(count) - 0x3f000000u));
+        return (uint16_t) (sign | (bits_of_float(count) - 0x3f000000u));
     }
     magnitude += 0xfffu + ((magnitude >> 13) & 1u);
-    return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
+    return (uint16_t) (sign | (magnitude - 0x38000000u) >> 13);
 }
 
-float bf16_to_float(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+float bf16_to_float(uint16_t h) { return float_of_bits((uint32_t) h << 16); }
 
 uint16_t bf16_from_float(float f)
 {
     uint32_t bits = bits_of_float(f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t) (bits >> 16 | 0x40u);
+    return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s)
@@ -109,36 +109,36 @@ void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s)
         *scale = sc[s] & 63;
         *min = sc[s + 4] & 63;
     } else {
-        *scale = (uint8_t)((sc[s + 4] & 15) | (sc[s - 4] >> 6) << 4);
-        *min = (uint8_t)((sc[s + 4] >> 4) | (sc[s] >> 6) << 4);
+        *scale = (uint8_t) ((sc[s + 4] & 15) | (sc[s - 4] >> 6) << 4);
+        *min = (uint8_t) ((sc[s + 4] >> 4) | (sc[s] >> 6) << 4);
     }
 }
 
 /* Bytes of a block, whose fields need not be aligned. */
-static uint16_t load16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
+static uint16_t load16(const uint8_t *p) { return (uint16_t) (p[0] | p[1] << 8); }
 
 static uint32_t load32(const uint8_t *p)
 {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    return (uint32_t) p[0] | (uint32_t) p[1] << 8 | (uint32_t) p[2] << 16 | (uint32_t) p[3] << 24;
 }
 
 static float load_half(const uint8_t *p) { return half_to_float(load16(p)); }
 
-/* One block each. Every product is rounded to float before the next step, in the order written: scale times block scale first, then
- * times the code, then the minimum. */
+/* Each decodes one block. Every product is rounded to float before the next step, in the order written: first the scale
+ * times the block scale, then times the code, then the minimum. */
 
 static void decode_q8_0(float *y, const uint8_t *b)
 {
     float d = load_half(b);
-    for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)b[2 + i];
+    for (int i = 0; i < 32; i++) y[i] = d * (float) (int8_t) b[2 + i];
 }
 
 static void decode_q4_0(float *y, const uint8_t *b)
 {
     float d = load_half(b);
     for (int i = 0; i < 16; i++) {
-        y[i]      = d * (float)((b[2 + i] & 15) - 8);
-        y[i + 16] = d * (float)((b[2 + i] >> 4) - 8);
+        y[i]      = d * (float) ((b[2 + i] & 15) - 8);
+        y[i + 16] = d * (float) ((b[2 + i] >> 4) - 8);
     }
 }
 
@@ -146,8 +146,8 @@ static void decode_q4_1(float *y, const uint8_t *b)
 {
     float d = load_half(b), m = load_half(b + 2);
     for (int i = 0; i < 16; i++) {
-        y[i]      = d * (float)(b[4 + i] & 15) + m;
-        y[i + 16] = d * (float)(b[4 + i] >> 4) + m;
+        y[i]      = d * (float) (b[4 + i] & 15) + m;
+        y[i + 16] = d * (float) (b[4 + i] >> 4) + m;
     }
 }
 
@@ -156,10 +156,10 @@ static void decode_q5_0(float *y, const uint8_t *b)
     float d = load_half(b);
     uint32_t high = load32(b + 2);
     for (int i = 0; i < 16; i++) {
-        int low_code  = (b[6 + i] & 15) | (int)((high >> i) & 1) << 4;
-        int high_code = (b[6 + i] >> 4) | (int)((high >> (i + 16)) & 1) << 4;
-        y[i]      = d * (float)(low_code - 16);
-        y[i + 16] = d * (float)(high_code - 16);
+        int low_code  = (b[6 + i] & 15) | (int) ((high >> i) & 1) << 4;
+        int high_code = (b[6 + i] >> 4) | (int) ((high >> (i + 16)) & 1) << 4;
+        y[i]      = d * (float) (low_code - 16);
+        y[i + 16] = d * (float) (high_code - 16);
     }
 }
 
@@ -168,10 +168,10 @@ static void decode_q5_1(float *y, const uint8_t *b)
     float d = load_half(b), m = load_half(b + 2);
     uint32_t high = load32(b + 4);
     for (int i = 0; i < 16; i++) {
-        int low_code  = (b[8 + i] & 15) | (int)((high >> i) & 1) << 4;
-        int high_code = (b[8 + i] >> 4) | (int)((high >> (i + 16)) & 1) << 4;
-        y[i]      = d * (float)low_code + m;
-        y[i + 16] = d * (float)high_code + m;
+        int low_code  = (b[8 + i] & 15) | (int) ((high >> i) & 1) << 4;
+        int high_code = (b[8 + i] >> 4) | (int) ((high >> (i + 16)) & 1) << 4;
+        y[i]      = d * (float) low_code + m;
+        y[i + 16] = d * (float) high_code + m;
     }
 }
 
@@ -179,12 +179,13 @@ static void decode_iq4_nl(float *y, const uint8_t *b)
 {
     float d = load_half(b);
     for (int i = 0; i < 16; i++) {
-        y[i]      = d * (float)quant_iq4[b[2 + i] & 15];
-        y[i + 16] = d * (float)quant_iq4[b[2 + i] >> 4];
+        y[i]      = d * (float) quant_iq4[b[2 + i] & 15];
+        y[i + 16] = d * (float) quant_iq4[b[2 + i] >> 4];
     }
 }
 
-/* Q2_K and Q3_K: element 128p + 32r + 16c + l has its two low bits in byte 32p + 16c + l at 2r, and scale 8p + 2r + c. */
+/* Q2_K and Q3_K: element 128p + 32r + 16c + l has its two low bits in byte 32p + 16c + l at 2r, and scale
+ * 8p + 2r + c. */
 
 static void decode_q2_k(float *y, const uint8_t *b)
 {
@@ -192,10 +193,10 @@ static void decode_q2_k(float *y, const uint8_t *b)
     float d = load_half(b + 80), dmin = load_half(b + 82);
     for (int s = 0; s < 16; s++) {
         int p = s >> 3, r = (s >> 1) & 3, c = s & 1;
-        float scale = d * (float)(sc[s] & 15), min = dmin * (float)(sc[s] >> 4);
+        float scale = d * (float) (sc[s] & 15), min = dmin * (float) (sc[s] >> 4);
         for (int l = 0; l < 16; l++) {
             int code = (q[32 * p + 16 * c + l] >> 2 * r) & 3;
-            y[16 * s + l] = scale * (float)code - min;
+            y[16 * s + l] = scale * (float) code - min;
         }
     }
 }
@@ -208,10 +209,10 @@ static void decode_q3_k(float *y, const uint8_t *b)
         int p = s >> 3, r = (s >> 1) & 3, c = s & 1;
         int scale4 = s < 8 ? sc[s] & 15 : sc[s - 8] >> 4;
         int scale6 = scale4 | ((sc[8 + (s & 3)] >> 2 * (s >> 2)) & 3) << 4;
-        float scale = d * (float)(scale6 - 32);
+        float scale = d * (float) (scale6 - 32);
         for (int l = 0; l < 16; l++) {
             int low = (q[32 * p + 16 * c + l] >> 2 * r) & 3, bit = (high[16 * c + l] >> (4 * p + r)) & 1;
-            y[16 * s + l] = scale * (float)(low - (bit ? 0 : 4));
+            y[16 * s + l] = scale * (float) (low - (bit ? 0 : 4));
         }
     }
 }
@@ -223,10 +224,10 @@ static void decode_q4_k(float *y, const uint8_t *b)
     for (int s = 0; s < 8; s++) {
         uint8_t S, M;
         quant_k4_scale(&S, &M, sc, s);
-        float scale = d * (float)S, min = dmin * (float)M;
+        float scale = d * (float) S, min = dmin * (float) M;
         for (int l = 0; l < 32; l++) {
             int code = (q[32 * (s >> 1) + l] >> 4 * (s & 1)) & 15;
-            y[32 * s + l] = scale * (float)code - min;
+            y[32 * s + l] = scale * (float) code - min;
         }
     }
 }
@@ -238,10 +239,10 @@ static void decode_q5_k(float *y, const uint8_t *b)
     for (int s = 0; s < 8; s++) {
         uint8_t S, M;
         quant_k4_scale(&S, &M, sc, s);
-        float scale = d * (float)S, min = dmin * (float)M;
+        float scale = d * (float) S, min = dmin * (float) M;
         for (int l = 0; l < 32; l++) {
             int code = ((q[32 * (s >> 1) + l] >> 4 * (s & 1)) & 15) | ((high[l] >> s) & 1) << 4;
-            y[32 * s + l] = scale * (float)code - min;
+            y[32 * s + l] = scale * (float) code - min;
         }
     }
 }
@@ -253,11 +254,11 @@ static void decode_q6_k(float *y, const uint8_t *b)
     float d = load_half(b + 208);
     for (int s = 0; s < 16; s++) {
         int p = s >> 3, r = (s >> 1) & 3, c = s & 1;
-        float scale = d * (float)(int8_t)sc[s];
+        float scale = d * (float) (int8_t) sc[s];
         for (int k = 0; k < 16; k++) {
             int l = 16 * c + k;
             int low = (ql[64 * p + 32 * (r & 1) + l] >> 4 * (r >> 1)) & 15, high = (qh[32 * p + l] >> 2 * r) & 3;
-            y[16 * s + k] = scale * (float)((low | high << 4) - 32);
+            y[16 * s + k] = scale * (float) ((low | high << 4) - 32);
         }
     }
 }
@@ -269,10 +270,10 @@ static void decode_iq4_xs(float *y, const uint8_t *b)
     const uint8_t *low = b + 4, *q = b + 8;
     for (int s = 0; s < 8; s++) {
         int scale6 = ((low[s >> 1] >> 4 * (s & 1)) & 15) | ((high >> 2 * s) & 3) << 4;
-        float scale = d * (float)(scale6 - 32);
+        float scale = d * (float) (scale6 - 32);
         for (int i = 0; i < 16; i++) {
-            y[32 * s + i]      = scale * (float)quant_iq4[q[16 * s + i] & 15];
-            y[32 * s + i + 16] = scale * (float)quant_iq4[q[16 * s + i] >> 4];
+            y[32 * s + i]      = scale * (float) quant_iq4[q[16 * s + i] & 15];
+            y[32 * s + i + 16] = scale * (float) quant_iq4[q[16 * s + i] >> 4];
         }
     }
 }
@@ -280,14 +281,16 @@ static void decode_iq4_xs(float *y, const uint8_t *b)
 void quant_decode(float *y, Type t, const void *row, int64_t n)
 {
     static void (*const decode[T_COUNT])(float *, const uint8_t *) = {
-        [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0, [T_Q5_1] = decode_q5_1,
-        [T_IQ4_NL] = decode_iq4_nl, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k, [T_Q5_K] = decode_q5_k,
+        [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0,
+        [T_Q5_1] = decode_q5_1,
+        [T_IQ4_NL] = decode_iq4_nl, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k,
+        [T_Q5_K] = decode_q5_k,
         [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs, [T_TQ3_0] = quant_decode_tq3,
     };
     const uint8_t *b = row;
     switch (t) {
     case T_F32:
-        memcpy(y, row, (size_t)n * sizeof *y);
+        memcpy(y, row, (size_t) n * sizeof *y);
         break;
     case T_F16:
         for (int64_t i = 0; i < n; i++) y[i] = load_half(b + 2 * i);

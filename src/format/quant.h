@@ -1,6 +1,7 @@
 /* quant.h - the tensor types of GGUF files: names, block sizes, and the arithmetic of their blocks.
- * A row of a tensor is a whole number of blocks; rows are quantised independently. The decoders here are the meaning of a type, one
- * plain loop each (spec: the field order of ggml-common.h, restated in doc/formats.md); kernels are tested against them. */
+ * A row of a tensor is a whole number of blocks; rows are quantised independently. The decoders here define a type, one
+ * plain loop each (spec: the field order of ggml-common.h, restated in doc/formats.md); kernels are tested against
+ * them. */
 #ifndef RATOON_FORMAT_QUANT_H
 #define RATOON_FORMAT_QUANT_H
 
@@ -8,12 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Our own numbers; ggml's are only met in files (type_from_ggml). */
+/* Our own numbers; ggml's occur only in files (type_from_ggml). */
 typedef enum {
     T_F32, T_F16, T_BF16, T_I32,
     T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,          /* blocks of 32 */
     T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
-    T_TQ3_0,                                                   /* blocks of 128, of keys and values only: in no file */
+    T_TQ3_0,                                                   /* blocks of 128, for keys and values only: never in a
+                                                                * file */
     T_COUNT
 } Type;
 
@@ -27,9 +29,9 @@ typedef struct {
 const TypeInfo *type_info(Type t);                 /* t in [0, T_COUNT) */
 bool   type_from_ggml(Type *out, uint32_t ggml);   /* false: unknown to us */
 bool   type_from_name(Type *out, const char *name);/* case-insensitive; false: unknown */
-size_t type_row_bytes(Type t, int64_t cols);       /* cols a multiple of the block and below 2^40 */
+size_t type_row_bytes(Type t, int64_t cols);       /* cols is a multiple of the block and below 2^40 */
 
-/* IEEE half and bfloat16. to: round to nearest even, overflow to infinity, NaN stays NaN. */
+/* IEEE half and bfloat16. *_from_float: round to nearest even, overflow to infinity, NaN stays NaN. */
 float    half_to_float(uint16_t h);
 uint16_t half_from_float(float f);
 float    bf16_to_float(uint16_t h);
@@ -37,15 +39,17 @@ uint16_t bf16_from_float(float f);
 
 /* One row of n values (a multiple of the block). T_I32 is not accepted. */
 void quant_decode(float *y, Type t, const void *row, int64_t n);
-/* F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ3_0; false: no encoder for t. Deterministic. */
+/* F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ3_0; returns false if t has no encoder.
+ * Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 
 /* Codebook of IQ4_NL and IQ4_XS, and the 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
 extern const int8_t quant_iq4[16];
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
 
-/* TQ3_0, quant_tq3.c: its levels; the rotation of groups of 128 values and its inverse, in place, n a multiple of 128; one group to its
- * 56 bytes and back; and a block of 32 values left in the rotated space, where attention reads them. */
+/* TQ3_0, quant_tq3.c: its levels; the rotation of groups of 128 values and its inverse, in place, n a multiple of 128;
+ * one group to its 56 bytes and back; and the decoding of a block of 32 values that stay in the rotated space, as
+ * attention reads them. */
 extern const float quant_tq3[8];
 void quant_rotate(float *x, int64_t n);
 void quant_unrotate(float *x, int64_t n);

@@ -1,6 +1,7 @@
 /* recipe.h - which type each tensor of a quantised file gets.
- * A recipe is a name that people ask for ("Q4_K_M") and a rule over the tensor's name, shape and layer; the rules are llama.cpp's, so
- * a file of ours holds the same types as one of theirs. Vectors, norms, convolutions and routers stay F32 in every recipe. */
+ * A recipe is a name that people know ("Q4_K_M") and a rule over the tensor's name, shape and layer. The rules are
+ * llama.cpp's for dense models without an importance matrix, so our files hold the same types as theirs. Vectors,
+ * norms, convolutions and routers stay F32 in every recipe. */
 #ifndef RATOON_FORMAT_RECIPE_H
 #define RATOON_FORMAT_RECIPE_H
 
@@ -9,21 +10,24 @@
 
 #include "format/quant.h"
 
+typedef struct Recipe Recipe;
+
+/* What the rules ask about a model. */
 typedef struct {
-    const char *name;
-    Type        base;                              /* what most matrices become */
-    Type        more;                              /* what values, and every layer's ffn_down, become in the layers that get more bits */
-    uint32_t    file_type;                         /* general.file_type of the file */
-} Recipe;
+    int32_t n_layer;            /* layers of the file, including those after the trunk */
+    bool    tied;               /* the file has no output.weight, so the embedding is also the output matrix */
+    bool    grouped;            /* four or more query heads share a key/value head */
+} RecipeModel;
 
-const Recipe *recipe_find(const char *name);       /* case-insensitive; NULL: unknown */
-const Recipe *recipe_at(int32_t i);                /* NULL behind the last */
+const Recipe *recipe_find(const char *name);       /* case-insensitive, "Q4_K" is Q4_K_M; NULL: unknown */
+const Recipe *recipe_at(int32_t i);                /* in order of size; NULL past the last */
+const char   *recipe_name(const Recipe *r);
+uint32_t      recipe_file_type(const Recipe *r);   /* general.file_type of the file */
 
-/* N of a name "blk.N.", -1: the tensor belongs to no layer. */
+/* Returns N for a name "blk.N.", or -1 if the tensor belongs to no layer. */
 int32_t recipe_layer(const char *name);
 
-/* ne[0] is the length of a row; trailing dimensions of 1 do not count as n_dims. tied: the file has no output.weight, so the embedding
- * is also the output matrix. n_layer: layers of the file, those behind the trunk included. */
-Type recipe_type(const Recipe *r, const char *name, int32_t n_dims, const int64_t *ne, int32_t n_layer, bool tied);
+/* ne[0] is the length of a row; n_dims does not count trailing dimensions of 1. */
+Type recipe_type(const Recipe *r, const RecipeModel *m, const char *name, int32_t n_dims, const int64_t *ne);
 
 #endif

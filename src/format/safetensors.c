@@ -1,9 +1,8 @@
-/* safetensors.c - opens Hugging Face checkpoints. A file is a length, a JSON header and data that the header must cover exactly, without
- * holes; all of it is untrusted. What is kept of the header is our own table of names, so that the JSON tree (ten times its size) is
- * freed before anything else is read.
+/* safetensors.c - opens Hugging Face checkpoints. A file is a length, a JSON header, and data that the header must
+ * cover exactly, without gaps; all of it is untrusted. Only our own table of names is kept of the header, so that the
+ * JSON tree (ten times its size) is freed before anything else is read.
  *
- *   | u64 n | JSON of n bytes: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data ... |
- */
+ *   | u64 n | JSON of n bytes: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data ... | */
 #include "format/safetensors.h"
 
 #include <stdbool.h>
@@ -14,17 +13,18 @@
 
 #include "base/check.h"
 #include "format/file.h"
+#include "format/file_kind.h"
 #include "format/names.h"
 
 enum {
-    HEADER_MAX = 100 * 1000 * 1000,                /* the cap of the reference library */
+    HEADER_MAX = 100 * 1000 * 1000,                /* the limit of the reference library */
     TENSORS_MAX = 65536, SHARDS_MAX = 1024, INDEX_MAX = 64 << 20, CONFIG_MAX = 16 << 20
 };
 
 typedef struct {
     File   file;                                   /* path NULL: parsed from memory */
     char  *name;                                   /* for messages */
-    char  *names;                                  /* of its tensors, one after the other */
+    char  *names;                                  /* the names of its tensors, one after the other */
     size_t size;
 } Shard;
 
@@ -37,18 +37,19 @@ struct Safetensors {
     json_t     *config;
 };
 
-typedef struct { uint64_t begin, end; int32_t i; } Extent;
+typedef struct { uint64_t begin, end; int32_t i; } TensorSpan;
 
 /* ---- one tensor of a header ---- */
 
 static const struct { const char *name; Type type; int64_t i64; size_t bytes; } dtypes[] = {
-    { "F32", T_F32, 0, 4 }, { "F16", T_F16, 0, 2 }, { "BF16", T_BF16, 0, 2 }, { "I32", T_I32, 0, 4 }, { "I64", T_I32, 1, 8 },
+    { "F32", T_F32, 0, 4 }, { "F16", T_F16, 0, 2 }, { "BF16", T_BF16, 0, 2 }, { "I32", T_I32, 0, 4 },
+    { "I64", T_I32, 1, 8 },
 };
 
 #define FAIL_TENSOR(p, t, err, format, ...) \
     fail(err, ST_FORMAT, "%s: tensor '%.*s': " format, (p)->name, names_shown((t)->name), (t)->name, __VA_ARGS__)
 
-/* Type and size of one value. */
+/* Reads the dtype and the size of one value. */
 static Status read_dtype(const Shard *p, SafeTensor *t, const json_t *dtype, size_t *bytes, Error *err)
 {
     const char *name = json_string_value(dtype);
@@ -63,7 +64,7 @@ static Status read_dtype(const Shard *p, SafeTensor *t, const json_t *dtype, siz
     return FAIL_TENSOR(p, t, err, "dtype '%.*s', expected F32, F16, BF16, I32 or I64", names_shown(name), name);
 }
 
-/* The shape, and in t->bytes its size with values of `each` bytes. */
+/* Reads the shape; sets t->bytes to the tensor's size with values of `each` bytes. */
 static Status read_shape(const Shard *p, SafeTensor *t, const json_t *shape, size_t each, Error *err)
 {
     size_t n = json_array_size(shape), total = each;
@@ -72,10 +73,12 @@ static Status read_shape(const Shard *p, SafeTensor *t, const json_t *shape, siz
     for (size_t i = 0; i < SAFE_DIMS; i++) t->shape[i] = 1;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(shape, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 1) return FAIL_TENSOR(p, t, err, "shape[%zu] is not an integer of at least 1", i);
+        if (!json_is_integer(v) || json_integer_value(v) < 1)
+            return FAIL_TENSOR(p, t, err, "shape[%zu] is not an integer of at least 1", i);
         t->shape[i] = json_integer_value(v);
         if (!check_mul(&total, total, (size_t) t->shape[i]))
-            return FAIL_TENSOR(p, t, err, "its size overflows at shape[%zu], which is %lld", i, (long long) t->shape[i]);
+            return FAIL_TENSOR(p, t, err, "its size overflows at shape[%zu], which is %lld", i,
+                               (long long) t->shape[i]);
     }
     t->n_dims = (int32_t) n;
     t->bytes = total;
@@ -83,26 +86,31 @@ static Status read_shape(const Shard *p, SafeTensor *t, const json_t *shape, siz
 }
 
 /* data: size of the data section; start: where it begins in the file. */
-static Status read_offsets(const Shard *p, const SafeTensor *t, const json_t *offsets, size_t each, size_t start, size_t data, Extent *e, Error *err)
+static Status read_offsets(const Shard *p, const SafeTensor *t, const json_t *offsets, size_t each, size_t start,
+                           size_t data, TensorSpan *e, Error *err)
 {
     const json_t *a = json_array_get(offsets, 0), *b = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(a) || !json_is_integer(b))
         return FAIL_TENSOR(p, t, err, "data_offsets is missing or not a list of %d integers", 2);
     json_int_t begin = json_integer_value(a), end = json_integer_value(b);
     if (begin < 0 || end < begin || (uint64_t) end > data)
-        return FAIL_TENSOR(p, t, err, "data_offsets [%lld, %lld] are reversed or outside the %zu bytes of data", (long long) begin, (long long) end, data);
+        return FAIL_TENSOR(p, t, err, "data_offsets [%lld, %lld] are reversed or outside the %zu bytes of data",
+                           (long long) begin, (long long) end, data);
     if ((uint64_t) (end - begin) != t->bytes)
-        return FAIL_TENSOR(p, t, err, "data_offsets [%lld, %lld] span %lld bytes, but dtype and shape need %llu", (long long) begin,
-                           (long long) end, (long long) (end - begin), (unsigned long long) t->bytes);
-    /* The data is used where it lies. start is at most the file's size, as begin is. */
+        return FAIL_TENSOR(p, t, err, "data_offsets [%lld, %lld] span %lld bytes, but dtype and shape need %llu",
+                           (long long) begin, (long long) end, (long long) (end - begin),
+                           (unsigned long long) t->bytes);
+    /* The data is used in place, so it must be aligned. start is at most the file's size, as begin is. */
     if ((start + (size_t) begin) % each != 0)
-        return FAIL_TENSOR(p, t, err, "begins at byte %zu of the file, expected a multiple of %zu: check the header length", start + (size_t) begin, each);
+        return FAIL_TENSOR(p, t, err, "begins at byte %zu of the file, expected a multiple of %zu: check the "
+                           "header length", start + (size_t) begin, each);
     e->begin = (uint64_t) begin;
     e->end = (uint64_t) end;
     return ST_OK;
 }
 
-static Status read_tensor(const Shard *p, SafeTensor *t, const json_t *entry, size_t start, size_t data, Extent *e, Error *err)
+static Status read_tensor(const Shard *p, SafeTensor *t, const json_t *entry, size_t start, size_t data, TensorSpan *e,
+                          Error *err)
 {
     size_t each = 1;
     if (!json_is_object(entry)) return FAIL_TENSOR(p, t, err, "its entry is not an %s", "object");
@@ -115,22 +123,25 @@ static Status read_tensor(const Shard *p, SafeTensor *t, const json_t *entry, si
 
 static int by_begin(const void *a, const void *b)
 {
-    const Extent *x = a, *y = b;
+    const TensorSpan *x = a, *y = b;
     return x->begin != y->begin ? (x->begin > y->begin) - (x->begin < y->begin) : (x->i > y->i) - (x->i < y->i);
 }
 
 /* The tensors must cover the data exactly. */
-static Status check_extents(const Shard *p, const SafeTensor *t, Extent *e, int32_t n, size_t data, Error *err)
+static Status check_extents(const Shard *p, const SafeTensor *t, TensorSpan *e, int32_t n, size_t data, Error *err)
 {
     uint64_t end = 0;
     if (n > 1) qsort(e, (size_t) n, sizeof *e, by_begin);
     for (int32_t i = 0; i < n; i++) {
         if (e[i].begin != end)
-            return FAIL_TENSOR(p, &t[e[i].i], err, "data_offsets begin at %llu, expected %llu: the tensors %s", (unsigned long long) e[i].begin,
-                               (unsigned long long) end, e[i].begin < end ? "overlap" : "leave a hole");
+            return FAIL_TENSOR(p, &t[e[i].i], err, "data_offsets begin at %llu, expected %llu: the tensors %s",
+                               (unsigned long long) e[i].begin, (unsigned long long) end,
+                               e[i].begin < end ? "overlap" : "leave a hole");
         end = e[i].end;
     }
-    if (end != data) return fail(err, ST_FORMAT, "%s: %zu bytes of data, but the tensors end at %llu", p->name, data, (unsigned long long) end);
+    if (end != data)
+        return fail(err, ST_FORMAT, "%s: %zu bytes of data, but the tensors end at %llu", p->name, data,
+                    (unsigned long long) end);
     return ST_OK;
 }
 
@@ -146,8 +157,9 @@ static Status check_metadata(const Shard *p, const json_t *metadata, Error *err)
     return ST_OK;
 }
 
-/* Names of the tensors go into p->names, descriptions into t and e, in the order of the header. */
-static Status read_entries(Shard *p, SafeTensor *t, Extent *e, const json_t *header, size_t start, size_t data, Error *err)
+/* Puts the tensors' names into p->names and their descriptions into t and e, in the order of the header. */
+static Status read_entries(Shard *p, SafeTensor *t, TensorSpan *e, const json_t *header, size_t start, size_t data,
+                           Error *err)
 {
     const char   *key;
     const json_t *entry;
@@ -159,7 +171,9 @@ static Status read_entries(Shard *p, SafeTensor *t, Extent *e, const json_t *hea
     json_object_foreach((json_t *) (uintptr_t) header, key, entry) {
         size_t n = strlen(key);
         if (strcmp(key, "__metadata__") == 0) continue;
-        if (!names_valid(key, n)) return fail(err, ST_FORMAT, "%s: the name of tensor number %d is empty or has control characters", p->name, i);
+        if (!names_valid(key, n))
+            return fail(err, ST_FORMAT, "%s: the name of tensor number %d is empty or has control characters",
+                        p->name, i);
         memcpy(name, key, n + 1);
         t[i] = (SafeTensor) { .name = name, .file = p->name };
         name += n + 1;
@@ -170,16 +184,18 @@ static Status read_entries(Shard *p, SafeTensor *t, Extent *e, const json_t *hea
     return ST_OK;
 }
 
-static Status read_header(Safetensors *s, Shard *p, const json_t *header, size_t start, const uint8_t *image, Error *err)
+static Status read_header(Safetensors *s, Shard *p, const json_t *header, size_t start, const uint8_t *image,
+                          Error *err)
 {
     if (!json_is_object(header)) return fail(err, ST_FORMAT, "%s: the header is not a JSON object", p->name);
     const json_t *metadata = json_object_get(header, "__metadata__");
     size_t        n = json_object_size(header) - (metadata ? 1 : 0), data = p->size - start;
     TRY(check_metadata(p, metadata, err));
-    if (n > (size_t) (TENSORS_MAX - s->n)) return fail(err, ST_FORMAT, "%s: too many tensors, expected at most %d", p->name, TENSORS_MAX);
+    if (n > (size_t) (TENSORS_MAX - s->n))
+        return fail(err, ST_FORMAT, "%s: too many tensors, expected at most %d", p->name, TENSORS_MAX);
     SafeTensor *all = realloc(s->tensors, ((size_t) s->n + n + 1) * sizeof *all);
     if (all) s->tensors = all;
-    Extent *extents = malloc((n + 1) * sizeof *extents);
+    TensorSpan *extents = malloc((n + 1) * sizeof *extents);
     Status  status = all && extents ? ST_OK : fail(err, ST_MEMORY, "%s: no memory for %zu tensors", p->name, n);
     if (status == ST_OK) status = read_entries(p, all + s->n, extents, header, start, data, err);
     if (status == ST_OK) status = check_extents(p, all + s->n, extents, (int32_t) n, data, err);
@@ -200,20 +216,35 @@ static Status shard_bytes(const Shard *p, void *out, size_t offset, size_t n, co
     return ST_OK;
 }
 
+/* A header length that cannot be right: another kind of file is named for what it is. */
+static Status refuse_header(Shard *p, uint64_t n, const uint8_t *image, Error *err)
+{
+    uint8_t head[FILE_KIND_BYTES];
+    size_t have = p->size < sizeof head ? p->size : sizeof head;
+    TRY(shard_bytes(p, head, 0, have, image, err));
+    FileKind k = file_kind(head, have);
+    if (k != FILE_SAFETENSORS && k != FILE_OTHER)
+        return fail(err, ST_UNSUPPORTED, "%s: is %s, expected a safetensors file", p->name, file_kind_name(k));
+    return fail(err, ST_FORMAT, "%s: the header length is %llu, expected 2 to %d and no more than the %zu bytes "
+                "left in the file", p->name, (unsigned long long) n, HEADER_MAX, p->size - 8);
+}
+
 /* Adds the tensors of a shard whose name, size and file (or image) are set. */
 static Status shard_read(Safetensors *s, Shard *p, const uint8_t *image, Error *err)
 {
     uint64_t n;
-    if (p->size < 8 + 2) return fail(err, ST_FORMAT, "%s: has %zu bytes, expected a safetensors header of at least 10", p->name, p->size);
+    if (p->size < 8 + 2)
+        return fail(err, ST_FORMAT, "%s: has %zu bytes, expected a safetensors header of at least 10", p->name,
+                    p->size);
     TRY(shard_bytes(p, &n, 0, 8, image, err));
-    if (n < 2 || n > HEADER_MAX || n > p->size - 8)
-        return fail(err, ST_FORMAT, "%s: the header length is %llu, expected 2 to %d and no more than the %zu bytes left in the file", p->name,
-                    (unsigned long long) n, HEADER_MAX, p->size - 8);
+    if (n < 2 || n > HEADER_MAX || n > p->size - 8) return refuse_header(p, n, image, err);
     char *text = malloc((size_t) n);
-    if (!text) return fail(err, ST_MEMORY, "%s: no memory for its header of %llu bytes", p->name, (unsigned long long) n);
+    if (!text)
+        return fail(err, ST_MEMORY, "%s: no memory for its header of %llu bytes", p->name, (unsigned long long) n);
     json_t *header = NULL;
     Status  status = shard_bytes(p, text, 8, (size_t) n, image, err);
-    if (status == ST_OK && text[0] != '{') status = fail(err, ST_FORMAT, "%s: the header does not begin with '{'", p->name);
+    if (status == ST_OK && text[0] != '{')
+        status = fail(err, ST_FORMAT, "%s: the header does not begin with '{'", p->name);
     if (status == ST_OK) status = json_read(&header, text, (size_t) n, p->name, err);
     free(text);
     if (status == ST_OK) status = read_header(s, p, header, 8 + (size_t) n, image, err);
@@ -239,7 +270,8 @@ static void shard_close(Shard *p)
 
 /* ---- folders ---- */
 
-/* folder/name in the caller's memory; the folder is the first n bytes of path, "" being the current one. */
+/* Returns folder/name in memory that the caller frees; the folder is the first n bytes of path, "" being the current
+ * one. */
 static char *path_join(const char *path, size_t n, const char *name)
 {
     while (n > 1 && path[n - 1] == '/') n--;
@@ -252,7 +284,8 @@ static char *path_join(const char *path, size_t n, const char *name)
     return out;
 }
 
-/* The whole of a small JSON file, which must be an object; *out NULL and ST_OK when it is missing and may be. */
+/* Loads a whole small JSON file, which must be an object. If it is missing and optional, returns ST_OK with *out
+ * NULL. */
 static Status object_load(json_t **out, const char *path, size_t max, bool optional, Error *err)
 {
     File   f;
@@ -275,14 +308,15 @@ static Status object_load(json_t **out, const char *path, size_t max, bool optio
     return status;
 }
 
-/* A shard is named by a file in the same folder, and nothing else. */
+/* A shard must be named as a file in the same folder. */
 static bool shard_name_valid(const char *name)
 {
     size_t n = strlen(name);
-    return names_valid(name, n) && n < 256 && !strchr(name, '/') && name[0] != '.' && n > 12 && strcmp(name + n - 12, ".safetensors") == 0;
+    return names_valid(name, n) && n < 256 && !strchr(name, '/') && name[0] != '.' && n > 12 &&
+           strcmp(name + n - 12, ".safetensors") == 0;
 }
 
-/* The distinct file names of the index, sorted and numbered; refs point into the JSON. */
+/* Collects the distinct file names of the index, sorted and numbered; refs point into the JSON. */
 static Status index_shards(NameRef *refs, int32_t *n, const json_t *map, const char *path, Error *err)
 {
     const char   *key;
@@ -291,8 +325,8 @@ static Status index_shards(NameRef *refs, int32_t *n, const json_t *map, const c
     json_object_foreach((json_t *) (uintptr_t) map, key, value) {
         const char *name = json_string_value(value);
         if (!name || !shard_name_valid(name))
-            return fail(err, ST_FORMAT, "%s: weight_map '%.*s' names '%.*s', expected a .safetensors file in the same folder", path,
-                        names_shown(key), key, name ? names_shown(name) : 0, name ? name : "");
+            return fail(err, ST_FORMAT, "%s: weight_map '%.*s' names '%.*s', expected a .safetensors file in the "
+                        "same folder", path, names_shown(key), key, name ? names_shown(name) : 0, name ? name : "");
         refs[m] = (NameRef) { name, m };
         m++;
     }
@@ -302,7 +336,8 @@ static Status index_shards(NameRef *refs, int32_t *n, const json_t *map, const c
             refs[distinct] = (NameRef) { refs[i].name, distinct };
             distinct++;
         }
-    if (distinct < 1 || distinct > SHARDS_MAX) return fail(err, ST_FORMAT, "%s: weight_map names %d files, expected 1 to %d", path, distinct, SHARDS_MAX);
+    if (distinct < 1 || distinct > SHARDS_MAX)
+        return fail(err, ST_FORMAT, "%s: weight_map names %d files, expected 1 to %d", path, distinct, SHARDS_MAX);
     *n = distinct;
     return ST_OK;
 }
@@ -313,11 +348,13 @@ static Status index_tensors(Safetensors *s, Error *err)
     if (!s->order) return fail(err, ST_MEMORY, "%s: no memory for %d tensors", s->path, s->n);
     for (int32_t i = 0; i < s->n; i++) s->order[i] = (NameRef) { s->tensors[i].name, i };
     const NameRef *twice = names_sort(s->order, s->n);
-    if (twice) return fail(err, ST_FORMAT, "%s: tensor '%.*s' occurs twice", s->tensors[twice->i].file, names_shown(twice->name), twice->name);
+    if (twice)
+        return fail(err, ST_FORMAT, "%s: tensor '%.*s' occurs twice", s->tensors[twice->i].file,
+                    names_shown(twice->name), twice->name);
     return ST_OK;
 }
 
-/* Every tensor of the index must be in the file that the index names; refs[i] is the file name of shard i. */
+/* Checks that every tensor of the index is in the file that the index names; refs[i] is the file name of shard i. */
 static Status index_check(const Safetensors *s, const json_t *map, const NameRef *refs, const char *path, Error *err)
 {
     const char   *key;
@@ -326,12 +363,14 @@ static Status index_check(const Safetensors *s, const json_t *map, const NameRef
         const SafeTensor *t = safetensors_get(s, key);
         const char       *name = json_string_value(value);
         if (!t || t->file != s->shards[names_find(refs, s->n_shards, name)].name)
-            return fail(err, ST_FORMAT, "%s: weight_map '%.*s': there is no such tensor in %s", path, names_shown(key), key, name);
+            return fail(err, ST_FORMAT, "%s: weight_map '%.*s': there is no such tensor in %s", path, names_shown(key),
+                        key, name);
     }
     return ST_OK;
 }
 
-static Status index_open_with(Safetensors *s, const json_t *map, NameRef *refs, const char *path, size_t folder, Error *err)
+static Status index_open_with(Safetensors *s, const json_t *map, NameRef *refs, const char *path, size_t folder,
+                              Error *err)
 {
     int32_t n = 0;
     TRY(index_shards(refs, &n, map, path, err));
@@ -347,7 +386,7 @@ static Status index_open_with(Safetensors *s, const json_t *map, NameRef *refs, 
     return index_check(s, map, refs, path, err);
 }
 
-/* path is an index; the first `folder` bytes of it are its folder. */
+/* path is that of an index; its first `folder` bytes are its folder. */
 static Status index_open(Safetensors *s, const char *path, size_t folder, Error *err)
 {
     json_t *index;
@@ -357,7 +396,8 @@ static Status index_open(Safetensors *s, const char *path, size_t folder, Error 
     Status        status;
     if (!json_is_object(map)) status = fail(err, ST_FORMAT, "%s: weight_map is missing or not an object", path);
     else if (json_object_size(map) > TENSORS_MAX)
-        status = fail(err, ST_FORMAT, "%s: weight_map has %zu tensors, expected at most %d", path, json_object_size(map), TENSORS_MAX);
+        status = fail(err, ST_FORMAT, "%s: weight_map has %zu tensors, expected at most %d", path,
+                      json_object_size(map), TENSORS_MAX);
     else if (!refs) status = fail(err, ST_MEMORY, "%s: no memory for its list of tensors", path);
     else status = index_open_with(s, map, refs, path, folder, err);
     free(refs);
@@ -382,11 +422,12 @@ static Status config_open(Safetensors *s, const char *path, size_t folder, Error
     return status;
 }
 
-/* A whole model in one file wins over an index, as in the reference library. */
+/* A whole model in one file takes precedence over an index, as in the reference library. */
 static Status folder_open(Safetensors *s, const char *path, Error *err)
 {
     size_t n = strlen(path);
-    char  *single = path_join(path, n, "model.safetensors"), *index = path_join(path, n, "model.safetensors.index.json");
+    char  *single = path_join(path, n, "model.safetensors"),
+          *index = path_join(path, n, "model.safetensors.index.json");
     Status status;
     if (!single || !index) status = fail(err, ST_MEMORY, "%s: no memory for a file name", path);
     else if (access(single, F_OK) == 0) status = single_open(s, single, err);
@@ -459,6 +500,12 @@ Status safetensors_check_files(const Safetensors *s, Error *err)
     for (int32_t i = 0; i < s->n_shards; i++)
         if (s->shards[i].file.path) TRY(file_check(&s->shards[i].file, err));
     return ST_OK;
+}
+
+void safetensors_want(const Safetensors *s, const char *file, const uint8_t *at, size_t n)
+{
+    for (int32_t i = 0; i < s->n_shards; i++)
+        if (s->shards[i].file.map && s->shards[i].name == file) file_want(&s->shards[i].file, at, n);
 }
 
 void safetensors_drop(const Safetensors *s, const char *file, const uint8_t *at, size_t n)

@@ -7,36 +7,82 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/grow.h"
 #include "base/mathd.h"
+#include "model/families.h"
 
-static const Family *const families[] = { &family_llama, &family_qwen3, &family_qwen35 };
+#define DECLARED(family) extern const Family family;
+#define LISTED(family) &family,
+FAMILIES(DECLARED)
+static const Family *const built_in[] = { FAMILIES(LISTED) };
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
+/* Families from a statically linked program, ending with NULL: the tests' family. */
+extern const Family *const families_linked[] __attribute__((weak));
+
+/* Returns NULL after the last. */
+static const Family *family_at(int32_t i)
+{
+    if (i < BUILT_IN) return built_in[i];
+    return families_linked ? families_linked[i - BUILT_IN] : NULL;
+}
 
 const Family *model_family(const char *arch)
 {
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (strcmp(families[i]->arch, arch) == 0) return families[i];
+    for (int32_t i = 0; family_at(i); i++)
+        if (strcmp(family_at(i)->arch, arch) == 0) return family_at(i);
     return NULL;
+}
+
+static Status refuse_arch(const char *file, const char *arch, Error *err)
+{
+    char names[256] = "";
+    for (int32_t i = 0; family_at(i); i++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", family_at(i)->arch);
+    }
+    return fail(err, ST_UNSUPPORTED, "%s: general.architecture is '%s', which is not supported (supported: %s)", file,
+                arch, names);
+}
+
+/* A string key, cut to fit; ST_END: it is missing. */
+static Status text_of(char *out, size_t cap, const Gguf *g, const char *key, Error *err)
+{
+    const char *s = "";
+    size_t n = 0;
+    Status st = gguf_get_str(g, key, &s, &n, err);
+    snprintf(out, cap, "%.*s", (int) (n < cap ? n : cap - 1), s);
+    return st;
+}
+
+Status model_check(const Gguf *g, Error *err)
+{
+    char type[32], arch[64];
+    if (text_of(type, sizeof type, g, "general.type", NULL) == ST_OK &&
+        (strcmp(type, "adapter") == 0 || strcmp(type, "mmproj") == 0 || strcmp(type, "imatrix") == 0))
+        return fail(err, ST_UNSUPPORTED, "%s: general.type is '%s', expected 'model'", gguf_path(g), type);
+    Status st = text_of(arch, sizeof arch, g, "general.architecture", err);
+    if (st == ST_END) return fail(err, ST_FORMAT, "%s: key general.architecture is missing", gguf_path(g));
+    if (st != ST_OK) return st;
+    if (!model_family(arch)) return refuse_arch(gguf_path(g), arch, err);
+    return gguf_n_tensors(g) > 0 ? ST_OK : fail(err, ST_FORMAT, "%s: it holds no tensors", gguf_path(g));
 }
 
 /* ---- memory ---- */
 
-void *model_alloc(Model *m, size_t bytes, const char *part, Error *err)
+void *model_alloc(Model *m, int32_t stage, size_t bytes, const char *part, Error *err)
 {
-    if (m->n_owned == m->cap_owned) {
-        int32_t cap = m->cap_owned ? 2 * m->cap_owned : 256;
-        void *grown = realloc(m->owned, sizeof *m->owned * (size_t) cap);
-        if (!grown) {
-            fail(err, ST_MEMORY, "%s: out of memory", m->file);
-            return NULL;
-        }
-        m->owned = grown;
-        m->cap_owned = cap;
+    if (!grow_to(&m->owned, &m->cap_owned, (size_t) m->n_owned + 1, 256, sizeof *m->owned)) {
+        fail(err, ST_MEMORY, "%s: out of memory", m->file);
+        return NULL;
     }
-    void *p = m->be->alloc(m->be, bytes, part);
+    Backend *be = m->stages.at[stage].be;
+    void *p = be->alloc(be, bytes, part);
     if (!p) {
         fail(err, ST_MEMORY, "%s: out of memory for %s (%zu bytes)", m->file, part, bytes);
         return NULL;
     }
+    m->owned[m->n_owned].be = be;
     m->owned[m->n_owned].p = p;
     m->owned[m->n_owned++].bytes = bytes;
     return p;
@@ -45,9 +91,9 @@ void *model_alloc(Model *m, size_t bytes, const char *part, Error *err)
 void model_close(Model *m)
 {
     if (!m) return;
-    for (int32_t i = 0; i < m->n_owned; i++) m->be->release(m->be, m->owned[i].p, m->owned[i].bytes);
+    for (int32_t i = 0; i < m->n_owned; i++) m->owned[i].be->release(m->owned[i].be, m->owned[i].p, m->owned[i].bytes);
     free(m->owned);
-    free(m->recurrent);
+    free(m->params);
     free(m->spec);
     free(m->layers);
     free(m);
@@ -55,12 +101,36 @@ void model_close(Model *m)
 
 /* ---- binding ---- */
 
-/* A tensor that was found, and where it goes. The table is complete and checked before the first upload. */
-typedef struct { const Bind *bind; Tensor *at; WeightView view; int64_t row0; int32_t rows, cols; } Found;
-typedef struct { Model *m; const Weights *w; const ModelOptions *o; Found *found; int32_t n, cap; int64_t done, total; Error *err; } Loader;
-enum { PIECE_BYTES = 16 << 20 };                    /* of a tensor in its file */
+/* A tensor that was found, and its destination. The table is complete and checked before the first upload. */
+typedef struct {
+    const Bind *bind;
+    Tensor     *at;
+    WeightView  view;
+    int64_t     row0;
+    int32_t     rows, cols, n, stage;              /* n: matrices */
+    size_t      bytes;                             /* to allocate; 0: the backend reads the file */
+} Found;
+/* up: forks that pack and upload, created at a stage's first tensor. */
+typedef struct {
+    Model *m;
+    const Weights *w;
+    const ModelOptions *o;
+    Found *found;
+    int32_t n; size_t cap;
+    int64_t done, total;
+    struct { int32_t at; size_t from, bytes; } ahead;         /* what the disk is asked for: up to here, bytes in all */
+    size_t read;                                              /* bytes of the files that were used */
+    Bind again;                                    /* binds the embedding once more, in a model with several stages */
+    Backend *up[STAGES_MAX];
+    Error *err;
+} Loader;
+/* bytes of a tensor read from the file at once; bytes of the next ones that the disk reads meanwhile */
+enum { PIECE_BYTES = 16 << 20, AHEAD_BYTES = 64 << 20 };
 
-static int32_t size_of(const Model *m, size_t place) { return place ? *(const int32_t *) (const void *) ((const char *) m + place) : 1; }
+static int32_t size_of(const Model *m, int32_t il, int32_t which)
+{
+    return m->family->size ? m->family->size(m, il, which) : model_size(m, which);
+}
 
 /* Tries "prefix" + each alternative of names. */
 static bool find_any(const Loader *l, const char *prefix, const char *names, WeightView *out)
@@ -75,37 +145,58 @@ static bool find_any(const Loader *l, const char *prefix, const char *names, Wei
     return false;
 }
 
+static Status refuse_type(const Loader *l, const WeightView *v)
+{
+    char names[256] = "";
+    for (int t = 0; t < T_COUNT; t++) {
+        size_t n = strlen(names);
+        if (type_info((Type) t)->weight)
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", type_info((Type) t)->name);
+    }
+    const GgufTensor *t = l->w->gguf ? gguf_tensor(l->w->gguf, v->name) : NULL;
+    return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which is not supported (supported: %s)", v->file,
+                v->name, t ? gguf_tensor_type_name(t) : type_info(v->type)->name, names);
+}
+
 static Status check_shape(const Loader *l, const Found *f)
 {
     const WeightView *v = &f->view;
     int64_t want[2] = { f->cols, f->rows };
-    if (!v->known) return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has a type that ratoon does not run", v->file, v->name);
-    if (f->bind->kind == BIND_PLAIN && v->n_dims == 3 && v->ne[0] == want[0] && v->ne[1] < want[1] && v->ne[1] * v->ne[2] == want[1]) return ST_OK;
+    if (!v->known)
+        return refuse_type(l, v);
+    if (f->bind->kind == BIND_PLAIN && v->n_dims == 3 && v->ne[0] == want[0] && v->ne[1] < want[1] &&
+        v->ne[1] * v->ne[2] == want[1])
+        return ST_OK;
+    if (f->bind->kind == BIND_EXPERTS) {
+        if (v->n_dims <= 3 && v->ne[0] == want[0] && v->ne[1] == want[1] && v->ne[2] == f->n) return ST_OK;
+        return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%lld, %lld, %d]", v->file,
+                    v->name, (long long) v->ne[0], (long long) v->ne[1], (long long) v->ne[2], (long long) want[0],
+                    (long long) want[1], f->n);
+    }
     if (v->n_dims > 2 || v->ne[0] != want[0] || v->ne[1] != want[1])
-        return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%lld, %lld]", v->file, v->name, (long long) v->ne[0],
-                    (long long) v->ne[1], (long long) v->ne[2], (long long) want[0], (long long) want[1]);
+        return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%lld, %lld]", v->file,
+                    v->name, (long long) v->ne[0], (long long) v->ne[1], (long long) v->ne[2], (long long) want[0],
+                    (long long) want[1]);
     return ST_OK;
 }
 
 static Status add_found(Loader *l, const Found *f)
 {
-    if (l->n == l->cap) {
-        int32_t cap = l->cap ? 2 * l->cap : 512;
-        Found *grown = realloc(l->found, sizeof *grown * (size_t) cap);
-        if (!grown) return fail(l->err, ST_MEMORY, "%s: out of memory", l->m->file);
-        l->found = grown;
-        l->cap = cap;
-    }
+    if (!grow_to(&l->found, &l->cap, (size_t) l->n + 1, 512, sizeof *l->found))
+        return fail(l->err, ST_MEMORY, "%s: out of memory", l->m->file);
     l->found[l->n++] = *f;
     return ST_OK;
 }
 
-/* A row of alternatives with 1-D shape stored as [n] or, by some writers, as [1, n]: both are compared after dropping ones. */
-static Status bind_one(Loader *l, const Bind *b, uint8_t *base, const char *prefix, int64_t *fused_row)
+/* Some writers store 1-D tensors as [1, n] instead of [n]: shapes are compared without dimensions of 1. */
+static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint8_t *base, const char *prefix,
+                       int64_t *fused_row)
 {
     Model *m = l->m;
-    Found f = { .bind = b, .at = (Tensor *) (void *) (base + b->place), .rows = size_of(m, b->rows), .cols = size_of(m, b->cols) };
-    if (f.rows == 0 || f.cols == 0) return ST_OK;  /* a size that this model does not have */
+    Found f = { .bind = b, .stage = stage, .at = (Tensor *) (void *) (base + b->place),
+                .rows = size_of(m, il, b->rows), .cols = size_of(m, il, b->cols),
+                .n = b->kind == BIND_EXPERTS ? size_of(m, il, SIZE_EXPERTS) : 1 };
+    if (f.rows == 0 || f.cols == 0 || f.n == 0) return ST_OK;  /* this model lacks the tensor */
     if (find_any(l, prefix, b->name, &f.view)) {
         TRY(check_shape(l, &f));
         return add_found(l, &f);
@@ -114,12 +205,16 @@ static Status bind_one(Loader *l, const Bind *b, uint8_t *base, const char *pref
         f.row0 = *fused_row;
         *fused_row += f.rows;
         if (f.view.ne[0] != f.cols || f.view.n_dims > 2 || f.view.ne[1] < *fused_row || !f.view.known)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld], expected [%d, at least %lld]", f.view.file, f.view.name,
-                        (long long) f.view.ne[0], (long long) f.view.ne[1], f.cols, (long long) *fused_row);
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld], expected [%d, at least %lld]",
+                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1], f.cols,
+                        (long long) *fused_row);
         return add_found(l, &f);
     }
     if (b->optional) return ST_OK;
-    return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d])", m->file, prefix, (int) strcspn(b->name, "|"), b->name, f.cols, f.rows);
+    char n[16] = "";
+    if (b->kind == BIND_EXPERTS) snprintf(n, sizeof n, ", %d", f.n);
+    return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d%s])", m->file, prefix,
+                (int) strcspn(b->name, "|"), b->name, f.cols, f.rows, n);
 }
 
 static Status bind_all(Loader *l)
@@ -127,7 +222,17 @@ static Status bind_all(Loader *l)
     Model *m = l->m;
     const Family *fam = m->family;
     int64_t none = 0;
-    for (int32_t i = 0; i < fam->n_global; i++) TRY(bind_one(l, &fam->global[i], (uint8_t *) m, "", &none));
+    const int32_t last = m->stages.n - 1;
+    for (int32_t i = 0; i < fam->n_global; i++) {
+        const Bind *b = &fam->global[i];
+        bool embed = b->place == offsetof(Model, embed);
+        TRY(bind_one(l, b, -1, embed ? 0 : last, (uint8_t *) m, "", &none));
+        if (!embed || last == 0) continue;
+        l->again = *b;                             /* a second copy for users in the last stage */
+        l->again.place = offsetof(Model, embed_end);
+        TRY(bind_one(l, &l->again, -1, last, (uint8_t *) m, "", &none));
+    }
+    for (int32_t i = 0; i < fam->n_own; i++) TRY(bind_one(l, &fam->own[i], -1, last, m->params, "", &none));
     for (int32_t il = 0; il < m->n_layers; il++) {
         char prefix[32];
         int64_t fused_row = 0;
@@ -135,11 +240,12 @@ static Status bind_all(Loader *l)
         for (int32_t i = 0; i < fam->n_layer_bind; i++) {
             const Bind *b = &fam->layer_bind[i];
             if (b->only != LAYER_NONE && b->only != m->spec[il].kind) continue;
-            TRY(bind_one(l, b, model_layer(m, il), prefix, &fused_row));
+            TRY(bind_one(l, b, il, stages_of(&m->stages, il), model_layer(m, il), prefix, &fused_row));
         }
-        WeightView v;                              /* rows that nobody took would mean that the parts were cut in the wrong places */
+        WeightView v;               /* leftover rows would mean that the parts were cut at the wrong places */
         if (fused_row > 0 && find_any(l, prefix, "attn_qkv.weight", &v) && v.ne[1] != fused_row)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name, (long long) v.ne[1], (long long) fused_row);
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name,
+                        (long long) v.ne[1], (long long) fused_row);
     }
     return ST_OK;
 }
@@ -151,60 +257,67 @@ static bool was_found(const Loader *l, const char *name)
     return false;
 }
 
-/* Whether leaving this tensor out would change what the model computes. Of a target only its own layers, embedding and output count:
- * files carry towers for images, layers that predict further ahead, and tables of older converters besides. */
+/* Whether omitting this tensor would change what the model computes. For a target only its own layers, embedding and
+ * output count: files may also have image towers, layers that predict further ahead, and tables from older
+ * converters. */
 static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
     if (l->m->family->strict) return true;
     if (l->m->target) return sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0 && il == l->m->first_layer;
-    if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0) return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
+    if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0)
+        return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
     return strncmp(name, "output", 6) == 0 || strncmp(name, "token_embd", 10) == 0;
 }
 
-/* A model with a tensor that is not understood would run and be wrong; a drafter would guess badly, which looks like a bad drafter. */
+/* A target with an unknown tensor would run and be wrong; a drafter would just guess badly, which looks like a bad
+ * drafter. */
 static Status refuse_unknown(const Loader *l)
 {
     for (int32_t i = 0; i < weights_n(l->w); i++) {
         WeightView v;
         weights_at(l->w, i, &v);
         if (belongs(l, v.name) && !was_found(l, v.name))
-            return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s is unknown to the family '%s', and leaving it out would change what is computed", v.file, v.name,
-                        l->m->family->arch);
+            return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s is unknown to the family '%s', and leaving it out would "
+                        "change what is computed", v.file, v.name, l->m->family->arch);
     }
     return ST_OK;
 }
 
 /* ---- upload ---- */
 
+static bool is_vector(const Found *f) { return f->bind->kind == BIND_VECTOR || f->bind->kind == BIND_PLAIN; }
+
 static Type loaded_type(const Loader *l, const Found *f)
 {
-    if (f->bind->kind == BIND_VECTOR || f->bind->kind == BIND_PLAIN) return T_F32;
+    if (is_vector(f)) return T_F32;
     bool wide = f->view.type == T_F32 || f->view.type == T_F16 || f->view.type == T_BF16;
-    if (l->m->target && f->bind->kind == BIND_MATRIX && wide && !l->o->keep_types && f->cols % type_info(T_Q8_0)->block == 0) return T_Q8_0;
+    if (l->m->target && f->bind->kind != BIND_TABLE && wide && !l->o->keep_types &&
+        f->cols % type_info(T_Q8_0)->block == 0)
+        return T_Q8_0;
     return f->view.type;
 }
 
 static Status upload_vector(Loader *l, Found *f)
 {
-    size_t n, bytes;
-    if (!check_mul(&n, (size_t) f->rows, (size_t) f->cols) || !check_mul(&bytes, n, sizeof(float)))
-        return fail(l->err, ST_FORMAT, "%s: tensor %s is too large", f->view.file, f->view.name);
-    float *v = malloc(bytes);
-    void *p = model_alloc(l->m, bytes, "norms", l->err);
+    float *v = malloc(f->bytes);
+    void *p = model_alloc(l->m, f->stage, f->bytes, "norms", l->err);
     if (!v || !p) {
         free(v);
         return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     }
     size_t row_bytes = type_row_bytes(f->view.type, f->cols);
-    for (int32_t r = 0; r < f->rows; r++) quant_decode(v + (size_t) r * (size_t) f->cols, f->view.type, f->view.data + row_bytes * (size_t) r, f->cols);
-    *f->at = (Tensor) { T_F32, f->rows, f->cols, p };
-    l->m->be->copy_in(l->m->be, p, v, bytes);
+    for (int32_t r = 0; r < f->rows; r++)
+        quant_decode(v + (size_t) r * (size_t) f->cols, f->view.type, f->view.data + row_bytes * (size_t) r, f->cols);
+    *f->at = (Tensor) { T_F32, f->rows, f->cols, p, 0 };
+    Backend *be = l->m->stages.at[f->stage].be;
+    be->copy_in(be, p, v, f->bytes);
+    Status st = be->sync(be, l->err);
     free(v);
-    return ST_OK;
+    return st;
 }
 
-/* Tells how much is done; the answer may be to stop. */
+/* Reports progress; the hook may cancel. */
 static Status report(Loader *l)
 {
     if (l->o->progress && !l->o->progress(l->o->ud, l->m->target ? "drafter" : "model", l->done, l->total))
@@ -212,7 +325,7 @@ static Status report(Loader *l)
     return ST_OK;
 }
 
-/* n rows of another type, for the caller to free. */
+/* Converts n rows to another type; the caller frees *out. */
 static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t n, uint8_t **out)
 {
     size_t from_row = type_row_bytes(f->view.type, f->cols), to_row = type_row_bytes(to, f->cols);
@@ -232,74 +345,161 @@ static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src,
     return ST_OK;
 }
 
-/* In pieces whose pages of the file are given back one by one: what is resident is the packed copy and a piece. */
-static Status upload_rows(Loader *l, const Found *f)
+/* Bytes of a tensor in its file. */
+static size_t file_bytes(const Found *f)
 {
-    Model *m = l->m;
+    return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) f->rows * (size_t) f->n : 0;
+}
+
+/* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. */
+static void read_ahead(Loader *l)
+{
+    while (l->ahead.at < l->n && l->ahead.bytes < l->read + AHEAD_BYTES) {
+        const Found *f = &l->found[l->ahead.at];
+        size_t all = file_bytes(f), left = all - l->ahead.from, n = left < PIECE_BYTES ? left : PIECE_BYTES;
+        size_t row0 = type_row_bytes(f->view.type, f->cols) * (size_t) f->row0;
+        if (n > 0) weights_want(l->w, &f->view, row0 + l->ahead.from, n);
+        l->ahead.bytes += n;
+        l->ahead.from += n;
+        if (l->ahead.from < all) continue;
+        l->ahead.from = 0;
+        l->ahead.at++;
+    }
+}
+
+/* Uploads matrix i in pieces and releases each piece's file pages, so only the packed copy and one piece are
+ * resident. */
+static Status upload_rows(Loader *l, const Found *f, int32_t i)
+{
+    Backend *be = l->m->stages.at[f->stage].be, **up = &l->up[f->stage];
+    if (!*up) TRY(be->fork(be, 0, up, l->err));
     Tensor *w = f->at;
-    size_t row_bytes = type_row_bytes(f->view.type, f->cols), from = row_bytes * (size_t) f->row0;
+    size_t row_bytes = type_row_bytes(f->view.type, f->cols),
+           from = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->rows);
     size_t piece = PIECE_BYTES / row_bytes / UPLOAD_ROWS * UPLOAD_ROWS;
     int32_t step = piece < UPLOAD_ROWS ? UPLOAD_ROWS : piece > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t) piece;
     for (int32_t r = 0, n; r < f->rows; r += n, from += row_bytes * (size_t) n) {
         n = f->rows - r < step ? f->rows - r : step;
+        read_ahead(l);
+        l->read += row_bytes * (size_t) n;
         uint8_t *made = NULL;
         if (w->type != f->view.type) TRY(requantise(l, f, w->type, f->view.data + from, n, &made));
-        m->be->upload(m->be, w, made ? made : f->view.data + from, r, n);
+        (*up)->upload(*up, w, i, made ? made : f->view.data + from, r, n);
         free(made);
         weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
         l->done += (int64_t) n * f->cols;
         TRY(report(l));
     }
+    return (*up)->sync(*up, l->err);
+}
+
+static int64_t values_of(const Found *f) { return (int64_t) f->rows * f->cols * f->n; }
+
+static const char *part_of(const Loader *l) { return l->m->target ? "drafter weights" : "weights"; }
+
+/* Determines what to allocate for a tensor, unless the backend reads it in place. */
+static Status place(Loader *l, Found *f)
+{
+    Model *m = l->m;
+    if (is_vector(f)) {
+        size_t n;
+        if (!check_mul(&n, (size_t) f->rows, (size_t) f->cols) || !check_mul(&f->bytes, n, sizeof(float)))
+            return fail(l->err, ST_FORMAT, "%s: tensor %s is too large", f->view.file, f->view.name);
+        return ST_OK;
+    }
+    Type type = loaded_type(l, f);
+    Backend *be = m->stages.at[f->stage].be;
+    size_t each = be->weight_bytes(be, type, f->rows, f->cols);
+    if (each == 0)
+        return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which the backend '%s' has no product for",
+                    f->view.file, f->view.name, type_info(type)->name, be->name);
+    if (!check_mul(&f->bytes, each, (size_t) f->n))
+        return fail(l->err, ST_FORMAT, "%s: tensor %s is too large", f->view.file, f->view.name);
+    m->weight_bytes += f->bytes;
+    m->n_weights += (uint64_t) values_of(f);
+    size_t row_bytes = type_row_bytes(type, f->cols);
+    const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
+    Source s = { .fd = -1, .stride = row_bytes * (size_t) f->rows, .n = stack, .part = part_of(l) };
+    if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
+    *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
+    if (be->attach(be, f->at, &s)) f->bytes = 0;
     return ST_OK;
 }
 
 static Status upload_matrix(Loader *l, Found *f)
 {
-    Model *m = l->m;
-    Type type = loaded_type(l, f);
-    size_t bytes = m->be->weight_bytes(m->be, type, f->rows, f->cols);
-    if (bytes == 0)
-        return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which the backend '%s' has no product for", f->view.file, f->view.name,
-                    type_info(type)->name, m->be->name);
-    m->weight_bytes += bytes;
-    m->n_weights += (uint64_t) f->rows * (uint64_t) f->cols;
-    if (m->be->in_place && type == f->view.type) { /* the map outlives the model */
-        *f->at = (Tensor) { type, f->rows, f->cols, (void *) (uintptr_t) (f->view.data + type_row_bytes(type, f->cols) * (size_t) f->row0) };
-        return ST_OK;
+    if (f->bytes == 0) return ST_OK;
+    f->at->data = model_alloc(l->m, f->stage, f->bytes, part_of(l), l->err);
+    if (!f->at->data) return ST_MEMORY;
+    for (int32_t i = 0; i < f->n; i++) TRY(upload_rows(l, f, i));
+    return ST_OK;
+}
+
+/* The system would grant more memory than there is, and kill the process once it is used. */
+static Status check_memory(const Loader *l)
+{
+    const Model *m = l->m;
+    for (int32_t k = 0; k < m->stages.n && !l->o->overcommit; k++) {
+        uint64_t need = 0, there = 0, total;
+        for (int32_t i = 0; i < l->n; i++)
+            if (l->found[i].stage == k) need += l->found[i].bytes;
+        m->stages.at[k].be->memory(m->stages.at[k].be, &there, &total);
+        if (there > 0 && need > there)
+            return fail(l->err, ST_MEMORY, "%s: its weights take %.2f GB, but %.2f GB of memory are free", m->file,
+                        (double) need / 1e9, (double) there / 1e9);
     }
-    void *p = model_alloc(m, bytes, m->target ? "drafter weights" : "weights", l->err);
-    if (!p) return ST_MEMORY;
-    *f->at = (Tensor) { type, f->rows, f->cols, p };
-    return m->be->counts ? ST_OK : upload_rows(l, f);
+    return ST_OK;
 }
 
 static Status upload_all(Loader *l)
 {
-    for (int32_t i = 0; i < l->n; i++) l->total += (int64_t) l->found[i].rows * l->found[i].cols;
+    for (int32_t i = 0; i < l->n; i++) TRY(place(l, &l->found[i]));
+    TRY(check_memory(l));
+    for (int32_t i = 0; i < l->n; i++) l->total += values_of(&l->found[i]);
     for (int32_t i = 0; i < l->n; i++) {
         Found *f = &l->found[i];
         int64_t before = l->done;
         TRY(report(l));
-        bool vector = f->bind->kind == BIND_VECTOR || f->bind->kind == BIND_PLAIN;
-        TRY(vector ? upload_vector(l, f) : upload_matrix(l, f));
-        TRY(l->m->be->sync(l->m->be, l->err));
-        l->done = before + (int64_t) f->rows * f->cols;
+        if (is_vector(f)) l->read += file_bytes(f);
+        TRY(is_vector(f) ? upload_vector(l, f) : upload_matrix(l, f));
+        l->done = before + values_of(f);
     }
     return report(l);
 }
 
 /* ---- opening ---- */
 
-/* A head is a whole number of its type's blocks. */
-static Status check_kv(const Model *m, Type t, const char *what, Error *err)
+/* Checks what operations rely on, for families whose layers differ. */
+static Status check_heads(const Model *m, Error *err)
 {
     for (int32_t il = 0; il < m->n_layers; il++) {
         const LayerSpec *p = &m->spec[il];
-        if (p->kind != LAYER_ATTENTION || m->be->kv_row_bytes(m->be, t, p->head_dim)) continue;
+        if (p->kind != LAYER_ATTENTION) continue;
+        if (p->kv_heads < 1 || p->heads % p->kv_heads)
+            return fail(err, ST_FORMAT, "%s: layer %d has %d query heads, expected a multiple of its %d key heads",
+                        m->file, il, p->heads, p->kv_heads);
+        if (p->head_dim % 16 || value_dim(p) % 16)
+            return fail(err, ST_UNSUPPORTED, "%s: the keys of layer %d are %d wide, its values %d, expected multiples "
+                        "of 16", m->file, il, p->head_dim, value_dim(p));
+    }
+    return ST_OK;
+}
+
+/* Checks that a head is a whole number of its type's blocks. */
+static Status check_kv(const Model *m, bool values, const char *what, Error *err)
+{
+    for (int32_t il = 0; il < m->n_layers; il++) {
+        const LayerSpec *p = &m->spec[il];
+        Backend *be = stages_be(&m->stages, il);
+        if (p->kind != LAYER_ATTENTION || be->kv_bytes(be, p, values, 1)) continue;
+        Type t = values ? p->v_type : p->k_type;
         const TypeInfo *info = type_info(t);
-        if (p->head_dim % info->block == 0) return fail(err, ST_UNSUPPORTED, "%s: %s of type %s do not run on the backend %s", m->file, what, info->name, m->be->name);
-        return fail(err, ST_UNSUPPORTED, "%s: the heads of layer %d are %d wide, expected a multiple of %d for %s of type %s", m->file, il, p->head_dim,
-                    info->block, what, info->name);
+        const int32_t width = values ? value_dim(p) : p->head_dim;
+        if (width % info->block == 0)
+            return fail(err, ST_UNSUPPORTED, "%s: %s of type %s do not run on the backend %s", m->file, what,
+                        info->name, be->name);
+        return fail(err, ST_UNSUPPORTED, "%s: the heads of layer %d are %d wide, expected a multiple of %d for %s of "
+                    "type %s", m->file, il, width, info->block, what, info->name);
     }
     return ST_OK;
 }
@@ -314,11 +514,21 @@ static bool all_f32(const Weights *w)
     return true;
 }
 
+/* Slots so that neither a chunk of CHUNK rows nor a tree overwrites what its rows attend to; whole panels of any
+ * type. */
+static int32_t ring_for(int32_t window)
+{
+    enum { CHUNK = 512, PANEL = 128 };
+    return (window + CHUNK + ROWS_DECODE + PANEL - 1) / PANEL * PANEL;
+}
+
 static Status load(Loader *l)
 {
     Model *m = l->m;
+    m->params = calloc(1, m->family->params_bytes);
+    if (!m->params) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
     TRY(m->family->read(m, l->w, l->err));
-    /* Keys and values are kept in f16, and in f32 for a file that is f32 throughout: nobody has such a file for speed. */
+    /* Keys and values are f16, or f32 if the file is f32 throughout: nobody uses such a file for speed. */
     Type kv = (m->target ? l->o->keep_types : all_f32(l->w)) ? T_F32 : T_F16;
     m->k_type = l->o->k_type == T_COUNT || m->target ? kv : l->o->k_type;
     m->v_type = l->o->v_type == T_COUNT || m->target ? kv : l->o->v_type;
@@ -328,26 +538,30 @@ static Status load(Loader *l)
     for (int32_t il = 0; il < m->n_layers; il++) {
         LayerSpec *p = &m->spec[il];
         m->family->spec(m, il, p);
+        if (!m->target && p->window > 0) p->ring = ring_for(p->window);
         if (!m->target && p->kind == LAYER_ATTENTION && p->window == 0) p->window = l->o->window;
     }
-    TRY(check_kv(m, m->k_type, "keys", l->err));
-    TRY(check_kv(m, m->v_type, "values", l->err));
+    TRY(check_heads(m, l->err));
+    TRY(check_kv(m, false, "keys", l->err));
+    TRY(check_kv(m, true, "values", l->err));
     TRY(bind_all(l));
     TRY(refuse_unknown(l));
     TRY(upload_all(l));
     TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
     if (m->family->bound) m->family->bound(m);
-    if (!m->head.data) m->head = m->target ? m->target->head : m->embed;
-    if (!m->embed.data && m->target) m->embed = m->target->embed;
+    if (!m->embed.data && m->target) m->embed = m->target->embed_end;
+    if (m->stages.n == 1) m->embed_end = m->embed;
+    if (!m->head.data) m->head = m->target ? m->target->head : m->embed_end;
     return ST_OK;
 }
 
-Status model_open(Model **out, Backend *be, const Weights *w, const Model *target, const ModelOptions *o, Error *err)
+Status model_open(Model **out, const Stages *stages, const Weights *w, const Model *target, const ModelOptions *o,
+                  Error *err)
 {
     *out = NULL;
     Model *m = calloc(1, sizeof *m);
     if (!m) return fail(err, ST_MEMORY, "%s: out of memory", weights_path(w));
-    m->be = be;
+    m->stages = target ? stages_one(stages_last(stages)) : *stages;
     m->target = target;
     m->embed_scale = m->logit_scale = 1;
     snprintf(m->file, sizeof m->file, "%s", weights_path(w));
@@ -355,25 +569,21 @@ Status model_open(Model **out, Backend *be, const Weights *w, const Model *targe
     if (target) {
         m->family = o->mtp ? &draft_mtp : &draft_dflash;
     } else if (!w->gguf) {
-        st = fail(err, ST_UNSUPPORTED, "%s: a target model must be a GGUF file (convert it first); safetensors folders are read as drafters", m->file);
+        st = fail(err, ST_UNSUPPORTED, "%s: a target model must be a GGUF file (convert it first); safetensors folders "
+                  "are read as drafters", m->file);
     } else {
-        const char *s = NULL;
-        size_t n = 0;
-        st = gguf_get_str(w->gguf, "general.architecture", &s, &n, err);
-        if (st == ST_END) st = fail(err, ST_FORMAT, "%s: key general.architecture is missing", m->file);
-        if (st == ST_OK) {
-            snprintf(m->arch, sizeof m->arch, "%.*s", (int) (n < sizeof m->arch ? n : sizeof m->arch - 1), s);
-            m->family = model_family(m->arch);
-            if (!m->family)
-                st = fail(err, ST_UNSUPPORTED, "%s: general.architecture is '%s', expected one of llama, qwen3, qwen35", m->file, m->arch);
-        }
-        if (st == ST_OK && gguf_get_str(w->gguf, "general.name", &s, &n, NULL) == ST_OK)
-            snprintf(m->name, sizeof m->name, "%.*s", (int) (n < sizeof m->name ? n : sizeof m->name - 1), s);
+        st = model_check(w->gguf, err);
+        text_of(m->arch, sizeof m->arch, w->gguf, "general.architecture", NULL);
+        text_of(m->name, sizeof m->name, w->gguf, "general.name", NULL);
+        m->family = model_family(m->arch);
     }
     Loader l = { .m = m, .w = w, .o = o, .err = err };
     if (st == ST_OK) st = load(&l);
     free(l.found);
+    for (int32_t k = 0; k < m->stages.n; k++)
+        if (l.up[k]) l.up[k]->close(l.up[k]);
     if (st != ST_OK) {
+        stages_sync(&m->stages, NULL);             /* the failure is already reported */
         model_close(m);
         return st;
     }
@@ -386,7 +596,8 @@ Status model_set_taps(Model *m, const int32_t *ids, int32_t n, Error *err)
     if (n < 0 || n > TAPS_MAX) return fail(err, ST_ARG, "%s: %d taps, expected at most %d", m->file, n, TAPS_MAX);
     for (int32_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] > m->n_layers || (i > 0 && ids[i] <= ids[i - 1]))
-            return fail(err, ST_ARG, "%s: tap id %d, expected ascending ids from 0 to %d", m->file, ids[i], m->n_layers);
+            return fail(err, ST_ARG, "%s: tap id %d, expected ascending ids from 0 to %d", m->file, ids[i],
+                        m->n_layers);
         m->tap[i] = ids[i];
     }
     m->n_taps = n;
@@ -398,31 +609,43 @@ Status model_set_taps(Model *m, const int32_t *ids, int32_t n, Error *err)
 
 #define N(field) offsetof(Model, field)
 const Bind model_ends[MODEL_ENDS] = {
-    { "token_embd.weight", N(embed), N(vocab), N(dim), BIND_MATRIX, false, LAYER_NONE, NULL },
-    { "output_norm.weight", N(out_norm), 0, N(dim), BIND_VECTOR, false, LAYER_NONE, NULL },
-    { "output.weight", N(head), N(vocab), N(dim), BIND_MATRIX, true, LAYER_NONE, NULL },
+    { "token_embd.weight", N(embed), SIZE_VOCAB, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "output_norm.weight", N(out_norm), SIZE_ONE, SIZE_DIM, BIND_VECTOR, false, LAYER_NONE, NULL },
+    { "output.weight", N(head), SIZE_VOCAB, SIZE_DIM, BIND_MATRIX, true, LAYER_NONE, NULL },
 };
 #undef N
 
-/* The vocabulary's size is that of the embedding; a key and the token list must agree with it. */
+int32_t model_size(const Model *m, int32_t which)
+{
+    const int32_t size[SIZE_OWN] = { [SIZE_ONE] = 1, [SIZE_DIM] = m->dim, [SIZE_FFN] = m->ffn, [SIZE_VOCAB] = m->vocab,
+                                     [SIZE_Q] = m->q_dim, [SIZE_KV] = m->kv_dim, [SIZE_HEAD] = m->head_dim };
+    return which < SIZE_OWN ? size[which] : 0;
+}
+
+/* The embedding gives the vocabulary's size; the key and the token list must agree with it. */
 static Status read_vocab(Model *m, const Weights *w, const char *arch, Error *err)
 {
     WeightView v;
-    if (!weights_find(w, "token_embd.weight", &v)) return fail(err, ST_FORMAT, "%s: tensor token_embd.weight is missing", m->file);
+    if (!weights_find(w, "token_embd.weight", &v))
+        return fail(err, ST_FORMAT, "%s: tensor token_embd.weight is missing", m->file);
     if (v.n_dims != 2 || v.ne[1] < 1 || v.ne[1] > 1 << 24)
-        return fail(err, ST_FORMAT, "%s: tensor token_embd.weight has shape [%lld, %lld], expected [%d, vocabulary]", v.file, (long long) v.ne[0], (long long) v.ne[1], m->dim);
+        return fail(err, ST_FORMAT, "%s: tensor token_embd.weight has shape [%lld, %lld], expected [%d, vocabulary]",
+                    v.file, (long long) v.ne[0], (long long) v.ne[1], m->dim);
     m->vocab = (int32_t) v.ne[1];
     int32_t key;
     TRY(weights_u32(w->gguf, arch, "vocab_size", 1, 1 << 24, m->vocab, &key, err));
-    if (key != m->vocab) return fail(err, ST_FORMAT, "%s: %s.vocab_size is %d, but token_embd.weight has %d rows", m->file, arch, key, m->vocab);
+    if (key != m->vocab)
+        return fail(err, ST_FORMAT, "%s: %s.vocab_size is %d, but token_embd.weight has %d rows", m->file, arch, key,
+                    m->vocab);
     GgufType elem;
     uint64_t n;
     if (gguf_array(w->gguf, "tokenizer.ggml.tokens", &elem, &n, NULL) == ST_OK && n != (uint64_t) m->vocab)
-        return fail(err, ST_FORMAT, "%s: tokenizer.ggml.tokens has %llu entries, but token_embd.weight has %d rows", m->file, (unsigned long long) n, m->vocab);
+        return fail(err, ST_FORMAT, "%s: tokenizer.ggml.tokens has %llu entries, but token_embd.weight has %d rows",
+                    m->file, (unsigned long long) n, m->vocab);
     return ST_OK;
 }
 
-/* Writers for whose models the scale is the usual one leave the key out, or write 0. */
+/* Converters omit the key, or write 0, if the scale is the usual one. */
 static Status read_scale(Model *m, const Gguf *g, const char *arch, Error *err)
 {
     char key[160];
@@ -433,40 +656,50 @@ static Status read_scale(Model *m, const Gguf *g, const char *arch, Error *err)
     return weights_f32(g, arch, "attention.scale", m->attention_scale, &m->attention_scale, err);
 }
 
-Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err)
 {
     const Gguf *g = w->gguf;
-    int32_t v_len;
     TRY(weights_u32(g, arch, "block_count", 1, LAYERS_MAX, 0, &m->n_layers, err));
     TRY(weights_u32(g, arch, "embedding_length", 1, 1 << 17, 0, &m->dim, err));
     TRY(weights_u32(g, arch, "feed_forward_length", 1, 1 << 20, 0, &m->ffn, err));
     TRY(weights_u32(g, arch, "context_length", 1, 1 << 30, 4096, &m->ctx_train, err));
+    TRY(weights_f32(g, arch, "attention.layer_norm_rms_epsilon", 0, &m->eps, err));
+    return read_vocab(m, w, arch, err);
+}
+
+Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    int32_t v_len;
+    TRY(model_read_sizes(m, w, arch, err));
     TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
     TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
     if (m->heads % m->kv_heads)
-        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d", m->file, arch, m->heads, m->kv_heads);
+        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
+                    m->file, arch, m->heads, m->kv_heads);
     TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, m->dim / m->heads, &m->head_dim, err));
     TRY(weights_u32(g, arch, "attention.value_length", 1, 1024, m->head_dim, &v_len, err));
     if (v_len != m->head_dim)
-        return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file, arch, v_len, m->head_dim);
-    if (m->head_dim % 16) return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch, m->head_dim);
-    TRY(weights_f32(g, arch, "attention.layer_norm_rms_epsilon", 0, &m->eps, err));
-    TRY(read_scale(m, g, arch, err));
+        return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file,
+                    arch, v_len, m->head_dim);
+    if (m->head_dim % 16)
+        return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch,
+                    m->head_dim);
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
-    return read_vocab(m, w, arch, err);
+    return read_scale(m, g, arch, err);
 }
 
 void model_attention_spec(const Model *m, int32_t il, LayerSpec *out)
 {
     (void) il;
-    *out = (LayerSpec) { .kind = LAYER_ATTENTION, .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim, .causal = true,
-                         .scale = m->attention_scale, .k_type = m->k_type, .v_type = m->v_type };
+    *out = (LayerSpec) { .kind = LAYER_ATTENTION, .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim,
+                         .causal = true, .scale = m->attention_scale, .k_type = m->k_type, .v_type = m->v_type };
 }
 
 /* ---- rotation ---- */
 
-/* Which position stream pair i reads: interleaved M-RoPE (spec targets.md 6.4). Text puts one number into all streams. */
+/* Which position stream pair i reads: interleaved M-RoPE (spec targets.md 6.4). For text all streams are equal. */
 static int32_t lane_of_pair(const int32_t *section, int32_t i)
 {
     if (i % 3 == 1 && i < 3 * section[1]) return 1;
@@ -477,26 +710,41 @@ static int32_t lane_of_pair(const int32_t *section, int32_t i)
 
 typedef struct { bool linear, yarn; float factor, attn_factor, beta_fast, beta_slow; int32_t original; } Scaling;
 
-static Status read_scaling(Scaling *s, const Weights *w, const char *arch, Error *err)
+/* Reads a scaling's key; *out keeps its default if the file lacks it. */
+static Status scaling_f32(const Gguf *g, const char *arch, const char *scaling, const char *name, float *out,
+                          Error *err)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", scaling, name);
+    return weights_f32(g, arch, key, *out, out, err);
+}
+
+static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const char *scaling, Error *err)
 {
     *s = (Scaling) { .factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
-    if (!w->gguf) return ST_OK;
-    char key[128];
+    if (!g || !scaling) return ST_OK;
+    char key[160];
     const char *type = NULL;
     size_t n = 0;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    Status st = gguf_get_str(w->gguf, key, &type, &n, err);
+    float yarn_factor = 1;
+    snprintf(key, sizeof key, "%s.%s.type", arch, scaling);
+    Status st = gguf_get_str(g, key, &type, &n, err);
     if (st != ST_OK && st != ST_END) return st;
     s->linear = n == 6 && memcmp(type, "linear", 6) == 0;
     s->yarn = n == 4 && memcmp(type, "yarn", 4) == 0;
     if (n > 0 && !s->linear && !s->yarn && !(n == 4 && memcmp(type, "none", 4) == 0))
-        return fail(err, ST_UNSUPPORTED, "%s: %s is '%.*s', expected none, linear or yarn", gguf_path(w->gguf), key, (int) (n < 40 ? n : 40), type);
+        return fail(err, ST_UNSUPPORTED, "%s: %s is '%.*s', expected none, linear or yarn", gguf_path(g), key,
+                    (int) (n < 40 ? n : 40), type);
     if (st == ST_END) s->linear = true;            /* a factor without a type is linear */
-    TRY(weights_f32(w->gguf, arch, "rope.scaling.factor", 1, &s->factor, err));
-    TRY(weights_f32(w->gguf, arch, "rope.scaling.attn_factor", 1, &s->attn_factor, err));
-    TRY(weights_u32(w->gguf, arch, "rope.scaling.original_context_length", 1, 1 << 30, 1 << 30, &s->original, err));
-    if (s->yarn && s->original == 1 << 30) return fail(err, ST_FORMAT, "%s: key %s.rope.scaling.original_context_length is missing", gguf_path(w->gguf), arch);
-    return ST_OK;
+    TRY(scaling_f32(g, arch, scaling, "factor", &s->factor, err));
+    TRY(scaling_f32(g, arch, scaling, "attn_factor", &s->attn_factor, err));
+    if (!s->yarn) return ST_OK;
+    TRY(scaling_f32(g, arch, scaling, "yarn_attn_factor", &yarn_factor, err));
+    TRY(scaling_f32(g, arch, scaling, "yarn_beta_fast", &s->beta_fast, err));
+    TRY(scaling_f32(g, arch, scaling, "yarn_beta_slow", &s->beta_slow, err));
+    s->attn_factor *= yarn_factor;
+    snprintf(key, sizeof key, "%s.original_context_length", scaling);
+    return weights_u32(g, arch, key, 1, 1 << 30, 0, &s->original, err);
 }
 
 /* Dimension at which a wave of this many turns fits the original context (yarn). */
@@ -505,56 +753,77 @@ static double yarn_corr(const Scaling *s, int32_t n_rot, double base, double tur
     return n_rot * mathd_log(s->original / (2 * 3.14159265358979323846 * turns)) / (2 * mathd_log(base));
 }
 
-Status model_rope(Model *m, const Weights *w, const char *arch, int32_t n_rot, bool neox, float base, const int32_t *sections, Error *err)
+/* Copies the frequencies, and the lane that each reads, into a stage's memory. */
+static Status place_rope(Model *m, Rope *rope, int32_t stage, const double *freq, const int32_t *lane, Error *err)
 {
-    int32_t pairs = n_rot / 2;
-    Scaling sc;
-    TRY(read_scaling(&sc, w, arch, err));
-    double *freq = malloc(sizeof *freq * (size_t) pairs);
-    float *factor = malloc(sizeof *factor * (size_t) pairs);
-    int32_t *lane = malloc(sizeof *lane * (size_t) pairs);
-    Status st = freq && factor && lane ? ST_OK : fail(err, ST_MEMORY, "%s: out of memory", m->file);
-    for (int32_t i = 0; st == ST_OK && i < pairs; i++) {
-        factor[i] = 1;
-        lane[i] = sections ? lane_of_pair(sections, i) : 0;
-    }
+    Backend *be = m->stages.at[stage].be;
+    size_t pairs = (size_t) rope->n_rot / 2;
+    double *place = model_alloc(m, stage, sizeof *freq * pairs, "norms", err);
+    int32_t *place_lane = lane ? model_alloc(m, stage, sizeof *lane * pairs, "norms", err) : NULL;
+    if (!place || (lane && !place_lane)) return ST_MEMORY;
+    be->copy_in(be, place, freq, sizeof *freq * pairs);
+    if (lane) be->copy_in(be, place_lane, lane, sizeof *lane * pairs);
+    rope->freq = place;
+    rope->lane_of = place_lane;
+    return be->sync(be, err);
+}
+
+/* Divisors of the frequencies, [n_rot / 2]: ones, or a tensor's values. */
+static Status read_factors(const Model *m, const Weights *w, const RopeSpec *r, float *factor, Error *err)
+{
+    const int32_t pairs = r->n_rot / 2;
+    for (int32_t i = 0; i < pairs; i++) factor[i] = 1;
     WeightView v;
-    if (st == ST_OK && weights_find(w, "rope_freqs.weight", &v)) {
-        if (!v.known || v.ne[0] != pairs || v.n_dims != 1)
-            st = fail(err, ST_FORMAT, "%s: tensor rope_freqs.weight has %lld values, expected %d", v.file, (long long) v.ne[0], pairs);
-        else
-            quant_decode(factor, v.type, v.data, pairs);
-    }
+    if (!r->factors || !weights_find(w, r->factors, &v)) return ST_OK;
+    if (!v.known || v.ne[0] != pairs || v.n_dims != 1)
+        return fail(err, ST_FORMAT, "%s: tensor %s has %lld values, expected %d", v.file, r->factors,
+                    (long long) v.ne[0], pairs);
+    quant_decode(factor, v.type, v.data, pairs);
+    for (int32_t i = 0; i < pairs; i++)
+        if (!(factor[i] > 0))
+            return fail(err, ST_FORMAT, "%s: tensor %s value %d is %g, expected a positive number", m->file,
+                        r->factors, i, (double) factor[i]);
+    return ST_OK;
+}
+
+/* freq [n_rot / 2] holds the divisors on entry. */
+static void scale_freqs(double *freq, const RopeSpec *r, const Scaling *sc)
+{
+    const double base = (double) r->base;
     double low = 0, high = 0;
-    if (sc.yarn) {
-        low = fmax(0, floor(yarn_corr(&sc, n_rot, (double) base, (double) sc.beta_fast)));
-        high = fmin(n_rot - 1, ceil(yarn_corr(&sc, n_rot, (double) base, (double) sc.beta_slow)));
+    if (sc->yarn) {
+        low = fmax(0, floor(yarn_corr(sc, r->n_rot, base, (double) sc->beta_fast)));
+        high = fmin(r->n_rot - 1, ceil(yarn_corr(sc, r->n_rot, base, (double) sc->beta_slow)));
     }
-    for (int32_t i = 0; st == ST_OK && i < pairs; i++) {
-        if (!(factor[i] > 0)) {
-            st = fail(err, ST_FORMAT, "%s: tensor rope_freqs.weight value %d is %g, expected a positive number", m->file, i, (double) factor[i]);
-            break;
-        }
-        double f = mathd_exp(-2.0 * i / n_rot * mathd_log((double) base)) / (double) factor[i];
-        if (sc.yarn) {
-            double ramp = 1 - fmin(fmax((i - low) / fmax(0.001, high - low), 0), 1);
-            freq[i] = f / (double) sc.factor * (1 - ramp) + f * ramp;
-        } else {
-            freq[i] = f / (double) sc.factor;
-        }
+    for (int32_t i = 0; i < r->n_rot / 2; i++) {
+        double f = mathd_exp(-2.0 * i / r->n_rot * mathd_log(base)) / freq[i];
+        double ramp = sc->yarn ? 1 - fmin(fmax((i - low) / fmax(0.001, high - low), 0), 1) : 0;
+        freq[i] = sc->yarn ? f / (double) sc->factor * (1 - ramp) + f * ramp : f / (double) sc->factor;
     }
-    m->rope = (Rope) { .n_rot = n_rot, .neox = neox, .mscale = sc.attn_factor };
-    if (sc.yarn) m->rope.mscale *= (float) (1 + 0.1 * mathd_log((double) sc.factor));
+}
+
+Status model_rope(Model *m, const Weights *w, const char *arch, const RopeSpec *r, StageRope *out, Error *err)
+{
+    const size_t pairs = (size_t) r->n_rot / 2;
+    Scaling sc;
+    TRY(read_scaling(&sc, w->gguf, arch, r->scaling, err));
+    double *freq = malloc(sizeof *freq * pairs);
+    float *factor = malloc(sizeof *factor * pairs);
+    int32_t *lane = malloc(sizeof *lane * pairs);
+    Status st = freq && factor && lane ? ST_OK : fail(err, ST_MEMORY, "%s: out of memory", m->file);
+    if (st == ST_OK) st = read_factors(m, w, r, factor, err);
     if (st == ST_OK) {
-        double *place = model_alloc(m, sizeof *freq * (size_t) pairs, "norms", err);
-        int32_t *place_lane = sections ? model_alloc(m, sizeof *lane * (size_t) pairs, "norms", err) : NULL;
-        if (!place || (sections && !place_lane)) st = ST_MEMORY;
-        if (st == ST_OK) {
-            m->be->copy_in(m->be, place, freq, sizeof *freq * (size_t) pairs);
-            if (sections) m->be->copy_in(m->be, place_lane, lane, sizeof *lane * (size_t) pairs);
-            m->rope.freq = place;
-            m->rope.lane_of = place_lane;
+        for (size_t i = 0; i < pairs; i++) {
+            freq[i] = (double) factor[i];
+            lane[i] = r->sections ? lane_of_pair(r->sections, (int32_t) i) : 0;
         }
+        scale_freqs(freq, r, &sc);
+    }
+    Rope rope = { .n_rot = r->n_rot, .neox = r->neox, .mscale = sc.attn_factor };
+    if (sc.yarn) rope.mscale *= (float) (1 + 0.1 * mathd_log((double) sc.factor));
+    for (int32_t k = 0; st == ST_OK && k < m->stages.n; k++) {
+        out->at[k] = rope;
+        st = place_rope(m, &out->at[k], k, freq, r->sections ? lane : NULL, err);
     }
     free(freq);
     free(factor);
@@ -564,26 +833,37 @@ Status model_rope(Model *m, const Weights *w, const char *arch, int32_t n_rot, b
 
 /* ---- passes ---- */
 
-static bool cancelled(const Step *s, int32_t il) { return s->hooks && s->hooks->cancel && s->hooks->cancel(s->hooks->ud, il); }
-
-static void store_taps(const Model *m, Step *s, int32_t id, const Tensor *x)
+static bool cancelled(const Step *s, int32_t il)
 {
-    for (int32_t j = 0; !m->target && j < m->n_taps; j++)             /* a drafter's list names layers of its target */
-        if (m->tap[j] == id) s->be->tap(s->be, x, &s->rows, j, m->n_taps);
+    return s->hooks && s->hooks->cancel && s->hooks->cancel(s->hooks->ud, il);
 }
 
-/* Output norm, head, and what is drawn from the logits. Only rows whose logits are wanted pass through, unless the normed state of
- * every row is a tap. */
-static void finish(const Model *m, Step *s, const PassOut *out, const Tensor *x, int32_t k)
+/* x and the tapped rows that travel with it between stages: the first n taps, since taps ascend with the layers. */
+typedef struct { Tensor *x, *tapped[TAPS_MAX]; int32_t n; } Flow;
+
+static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Tensor *x)
+{
+    for (int32_t j = 0; !m->target && j < m->n_taps; j++) {           /* a drafter's list refers to its target's
+                                                                       * layers */
+        if (m->tap[j] != id) continue;
+        if (!s->next) s->be->tap(s->be, x, &s->rows, j, m->n_taps);
+        else s->be->copy(s->be, flow->tapped[j]->data, x->data, sizeof(float) * (size_t) x->rows * (size_t) x->cols);
+    }
+}
+
+/* Output norm, head, and the top k of the logits. Only rows whose logits are wanted are computed, but the norm of all
+ * rows if it is a tap. */
+static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int32_t k)
 {
     Backend *be = s->be;
+    const Tensor *x = flow->x;
     int32_t last = m->n_taps && !m->target ? m->tap[m->n_taps - 1] : -1;
     if (last == m->n_layers) {
-        Tensor *y = norm(s, x, &m->out_norm, m->eps);
-        store_taps(m, s, m->n_layers, y);
+        Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
+        store_taps(m, s, flow, m->n_layers, y);
     }
     if (s->host.n_logits == 0) return;
-    Tensor *rows = new_tensor(s, T_F32, s->host.n_logits, m->dim);
+    Tensor *rows = step_new_tensor(s, T_F32, s->host.n_logits, m->dim);
     be->logit_rows(be, rows, x, &s->rows);
     be->norm(be, out->hidden, rows, &m->out_norm, m->eps);
     Tensor *y = out->logits;
@@ -591,55 +871,105 @@ static void finish(const Model *m, Step *s, const PassOut *out, const Tensor *x,
     be->matmul(be, 1, &y, &head, out->hidden);
     if (m->logit_scale != 1 || m->softcap > 0) be->scale(be, out->logits, m->logit_scale, m->softcap);
     if (k > 0) be->top_k(be, out->id, out->score, out->logits, &s->rows, k);
-    if (out->edge) {
-        Tensor *g = linear1(s, out->hidden, &m->selector_hidden);
-        be->pair_scores(be, out->edge, &m->selector_pred, &m->selector_succ, out->id, out->score, g, &s->rows);
-    }
-    if (out->next) be->pick(be, out->next, out->logits, &s->rows);
+    if (out->edge) m->family->edges(m, s, out);
 }
 
-Status model_pass(const Model *m, Step *s, PassOut *out, int32_t k, Error *err)
+/* Makes the tensors for the last stage's results. */
+static void make_results(const Model *m, Step *s, PassOut *out, int32_t k)
+{
+    int32_t n_logits = s->host.n_logits;
+    out->logits = step_new_tensor(s, T_F32, n_logits, m->vocab);
+    out->hidden = step_new_tensor(s, T_F32, n_logits, m->dim);
+    if (k > 0) {
+        out->id = step_new_tensor(s, T_I32, n_logits, k);
+        out->score = step_new_tensor(s, T_F32, n_logits, k);
+        if (m->edges) out->edge = step_new_tensor(s, T_F32, n_logits, k * k);
+    }
+}
+
+/* Rows in scratch for x, for the taps of earlier stages, and, in all but the last stage, for this stage's own taps. */
+static void make_flow(const Model *m, Step *s, Flow *flow)
+{
+    flow->x = step_new_rows(s, m->dim);
+    int32_t end = s->next ? m->stages.at[s->stage].end : s->stage ? m->stages.at[s->stage - 1].end : 0;
+    for (flow->n = 0; !m->target && flow->n < m->n_taps && m->tap[flow->n] < end; flow->n++)
+        flow->tapped[flow->n] = step_new_rows(s, m->dim);
+}
+
+/* Sends rows through the host, in the order of the next stage's Flow. */
+static Status send_rows(Step *s, const Flow *flow, Error *err)
+{
+    size_t n = (size_t) s->n_real * (size_t) flow->x->cols;
+    float *at = s->carry;
+    s->be->copy_out(s->be, at, flow->x->data, sizeof *at * n);
+    for (int32_t j = 0; j < flow->n; j++) s->be->copy_out(s->be, at += n, flow->tapped[j]->data, sizeof *at * n);
+    return step_wait(s, err);
+}
+
+static void receive_rows(Step *s, const float *carry, const Flow *flow, const int32_t sent)
+{
+    size_t n = (size_t) s->n_real * (size_t) flow->x->cols;
+    s->be->copy_in(s->be, flow->x->data, carry, sizeof *carry * n);
+    for (int32_t j = 0; j < sent; j++)
+        s->be->copy_in(s->be, flow->tapped[j]->data, carry += n, sizeof *carry * n);
+}
+
+/* Makes the calls of a stage, which a backend may record. Returns whether it was cancelled. */
+static bool run_layers(const Model *m, Step *s, Flow *flow, const PassOut *out, int32_t k)
 {
     Backend *be = s->be;
-    int32_t n_logits = s->host.n_logits;
-    *out = (PassOut) { 0 };
-    out->logits = new_tensor(s, T_F32, n_logits, m->vocab);
-    out->hidden = new_tensor(s, T_F32, n_logits, m->dim);
-    if (k > 0) {
-        out->id = new_tensor(s, T_I32, n_logits, k);
-        out->score = new_tensor(s, T_F32, n_logits, k);
-        if (m->selector_hidden.data) out->edge = new_tensor(s, T_F32, n_logits, k * k);
-    } else if (be->pick && !s->host_draws && n_logits) {
-        out->next = new_tensor(s, T_I32, 1, n_logits);
+    Tensor *x = flow->x;
+    int32_t il = s->stage ? m->stages.at[s->stage - 1].end : 0, end = m->stages.at[s->stage].end;
+    if (s->stage == 0) {
+        step_embed(s, x, &m->embed);
+        if (m->embed_scale != 1) be->scale(be, x, m->embed_scale, 0);
+        step_trace(s, "embed", -1, x);
     }
-    Tensor *x = new_rows(s, m->dim);
-    if (pass_commit(s, m)) return be->sync(be, err);
-    const Tensor ids = { T_I32, 1, s->host.n, s->rows.token };
-    be->embed(be, x, &m->embed, &ids);
-    if (m->embed_scale != 1) be->scale(be, x, m->embed_scale, 0);
-    trace(s, "embed", -1, x);
+    for (int32_t j = 0; !s->next && j < flow->n; j++) be->tap(be, flow->tapped[j], &s->rows, j, m->n_taps);
     bool stop = false;
     StepMark mark = step_mark(s);
-    for (int32_t il = 0; il < m->n_layers && !stop; il++) {
+    for (; il < m->n_layers && il < end && !stop; il++) {
         m->family->layer(m, s, il, x);
-        trace(s, "layer", il, x);
-        store_taps(m, s, il, x);
+        step_trace(s, "layer", il, x);
+        store_taps(m, s, flow, il, x);
         step_reset(s, mark);
         stop = cancelled(s, il);
     }
-    if (!stop) finish(m, s, out, x, k);
+    if (!stop && !s->next) finish(m, s, out, flow, k);
     be->pass_end(be, !stop);
-    Status st = be->sync(be, err);
-    if (st != ST_OK) return st;
-    if (s->overflow) return fail(err, ST_BACKEND, "%s: a pass of %d rows needs more scratch than was planned", m->file, s->host.n);
-    return stop ? fail(err, ST_CANCEL, "the pass was cancelled") : ST_OK;
+    return stop;
 }
 
-Status model_context(const Model *m, Step *s, Error *err)
+Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *err)
+{
+    *out = (PassOut) { 0 };
+    pass_tables(first);
+    const float *carry = NULL;
+    int32_t stage = 0, sent = 0;
+    for (Step *s = first; s; s = s->next, stage++) {
+        Flow flow;
+        s->stage = stage;
+        if (!s->next) make_results(m, s, out, k);
+        make_flow(m, s, &flow);
+        if (carry) receive_rows(s, carry, &flow, sent);
+        if (!pass_commit(s, m) && run_layers(m, s, &flow, out, k)) {
+            TRY(step_wait(s, err));
+            return fail(err, ST_CANCEL, "the pass was cancelled");
+        }
+        if (s->next) TRY(send_rows(s, &flow, err));
+        carry = s->carry;
+        sent = flow.n;
+    }
+    return ST_OK;
+}
+
+void model_context(const Model *m, Step *s)
 {
     Backend *be = s->be;
-    Tensor *taps = new_rows(s, m->target->tap_width);
-    if (pass_commit(s, &m->family)) return be->sync(be, err);
+    s->stage = 0;
+    pass_tables(s);
+    Tensor *taps = step_new_rows(s, m->target->tap_width);
+    if (pass_commit(s, &m->family)) return;
     be->tap_get(be, taps, &s->rows);
     Tensor *c = m->family->context(m, s, taps);
     StepMark mark = step_mark(s);
@@ -648,7 +978,4 @@ Status model_context(const Model *m, Step *s, Error *err)
         step_reset(s, mark);
     }
     be->pass_end(be, true);
-    Status st = be->sync(be, err);
-    if (st == ST_OK && s->overflow) st = fail(err, ST_BACKEND, "%s: %d tap rows need more scratch than was planned", m->file, s->host.n);
-    return st;
 }

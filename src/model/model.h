@@ -1,6 +1,7 @@
-/* model.h - families as data plus one function; binding of weights; the layer loop.
- * A family is one file: a table that names its tensors, a reader of its keys, and layer(), which reads top to bottom as mathematics.
- * Loading, taps, cancellation, tracing and memory exist once, here. A drafter is a family with a second entry for committed taps. */
+/* model.h - families as data and a few functions; binding of weights; the layer loop.
+ * A family is one file: a table of its tensors and their sizes, a reader of its keys into its own parameters, and
+ * layer(), which reads top to bottom as mathematics. Loading, taps, cancellation, tracing and memory exist once, here.
+ * A drafter is a family with a second entry point, for committed taps. */
 #ifndef RATOON_MODEL_MODEL_H
 #define RATOON_MODEL_MODEL_H
 
@@ -10,106 +11,139 @@
 
 typedef struct Model Model;
 
-enum { TAPS_MAX = 16, LAYERS_MAX = 4096, DRAFT_LAYERS_MAX = 64 };
+/* id, score [n_logits, k] and edge [n_logits, k * k] (Model.edges) are set if k > 0; hidden: the rows after the output
+ * norm. */
+typedef struct { Tensor *logits, *hidden, *id, *score, *edge; } PassOut;
 
-/* MATRIX: weight of a product, packed by upload(). VECTOR: [1, cols] F32. PLAIN: [rows, cols] F32 as it is. TABLE: rows are looked up. */
-typedef enum { BIND_MATRIX, BIND_VECTOR, BIND_PLAIN, BIND_TABLE } BindKind;
+enum { TAPS_MAX = 16, LAYERS_MAX = 4096 };
+
+/* MATRIX: weight of a matrix product, packed by upload(). VECTOR: [1, cols] F32. PLAIN: [rows, cols] F32, unpacked.
+ * TABLE: rows are looked up. EXPERTS: a stack of SIZE_EXPERTS matrices, [cols, rows, n] in the file. */
+typedef enum { BIND_MATRIX, BIND_VECTOR, BIND_PLAIN, BIND_TABLE, BIND_EXPERTS } BindKind;
+/* Symbolic sizes for a weight's rows and columns; a family's own begin at SIZE_OWN. */
+enum { SIZE_ONE, SIZE_DIM, SIZE_FFN, SIZE_VOCAB, SIZE_Q, SIZE_KV, SIZE_HEAD, SIZE_EXPERTS, SIZE_OWN };
 typedef struct {
-    const char *name;                              /* without the layer's prefix; alternatives of other writers after '|' */
-    size_t      place;                             /* of the Tensor: in the layer's struct, or in Model for globals */
-    size_t      rows, cols;                        /* of the int32_t in Model that holds the size; rows 0: 1 */
+    const char *name;           /* without the layer's prefix; alternatives from other converters after '|' */
+    size_t      place;          /* of the Tensor: in the layer's struct, in Model (global), or in the params (own) */
+    int32_t     rows, cols;     /* SIZE_; a size of 0 means that this model lacks the tensor */
     BindKind    kind;
     bool        optional;
-    LayerKind   only;                              /* LAYER_NONE: every layer */
-    const char *fused;                             /* another tensor that holds these rows, after those of the fused entries before it */
+    LayerKind   only;           /* LAYER_NONE: every layer */
+    const char *fused;          /* another tensor that contains these rows, after those of the preceding fused
+                                 * entries */
 } Bind;
 
 typedef struct {
     const char *arch;
-    const Bind *global; int32_t n_global;
+    const Bind *global; int32_t n_global;          /* tensors of Model */
+    const Bind *own; int32_t n_own;                /* tensors of the params */
     const Bind *layer_bind; int32_t n_layer_bind;
-    size_t      layer_bytes;
-    bool        strict;                            /* any tensor that no entry names is an error (drafters) */
+    size_t      layer_bytes, params_bytes;         /* sizes of the family's structs: a layer's weights, and
+                                                    * Model.params */
+    bool        strict;                            /* a tensor that no entry names is an error (drafters) */
     Status    (*read)(Model *m, const Weights *w, Error *err);                     /* hyper-parameters */
+    int32_t   (*size)(const Model *m, int32_t il, int32_t which);                  /* il -1: no layer; NULL:
+                                                                                    * model_size */
     void      (*spec)(const Model *m, int32_t il, LayerSpec *out);                 /* what layer il keeps */
     void      (*layer)(const Model *m, Step *s, int32_t il, Tensor *x);            /* x += layer(x) */
-    Tensor   *(*context)(const Model *m, Step *s, const Tensor *taps);             /* drafters: joined taps -> what context_layer reads */
-    void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in remember() */
-    void      (*bound)(Model *m);                  /* when all tensors are there; NULL: nothing to do */
+    Tensor   *(*context)(const Model *m, Step *s, const Tensor *taps);      /* drafters: joined taps -> what
+                                                                             * context_layer reads */
+    void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in step_store_kv() */
+    void      (*edges)(const Model *m, Step *s, const PassOut *out);        /* drafters with Model.edges: fills
+                                                                             * out->edge */
+    void      (*bound)(Model *m);                  /* called when all tensors are loaded; NULL: none */
 } Family;
 
-/* What stands before and behind the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
+/* Tensors before and after the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
 enum { MODEL_ENDS = 3 };
 extern const Bind model_ends[MODEL_ENDS];
 
-extern const Family family_llama, family_qwen3, family_qwen35, draft_dflash, draft_mtp;
+extern const Family draft_dflash, draft_mtp;       /* targets: families.h */
 
 struct Model {
     const Family *family;
-    Backend      *be;
+    Stages        stages;                                                         /* whose memory holds the weights */
     char          name[128], arch[64], file[512];
-    /* sizes every family has; those that a family lacks are 0 */
-    int32_t       dim, n_layers, n_extra, vocab, ffn, ctx_train;                  /* n_extra: layers behind the trunk (MTP), not loaded */
-    int32_t       heads, kv_heads, head_dim, q_dim, kv_dim, q_gate_dim;           /* q_gate_dim: 2 * q_dim, query and gate */
-    int32_t       k_heads, v_heads, k_dim, v_dim, conv_width, conv_dim, inner_dim;/* delta net; inner = v_heads * v_dim */
+    void         *params;                                                         /* family->params_bytes, its own */
+    /* sizes every family has */
+    int32_t       dim, n_layers, n_extra, vocab, ffn, ctx_train;            /* n_extra: layers after the trunk (MTP),
+                                                                             * not loaded */
+    int32_t       heads, kv_heads, head_dim, q_dim, kv_dim;
     float         eps, attention_scale, embed_scale, logit_scale, softcap;        /* scales 1, softcap 0: off */
     Type          k_type, v_type;
-    bool         *recurrent;                                                      /* [n_layers], qwen35 */
-    Rope          rope;
     /* taps: 0-based "after layer"; id n_layers is the state after the output norm */
     int32_t       n_taps, tap[TAPS_MAX], tap_width;
     /* drafters */
     const Model  *target;                                                         /* lends embedding and head */
-    int32_t       lead, hold, first_layer, join_dim;                              /* MTP, others 0: where a row stands beyond its tap's position; taps
-                                                                                     that wait for the drafter itself; place in the file; 2 * dim */
-    int32_t       block, mask_id, ring, target_layers, conv_taps, conv_group, conv_rows, conv_proj_dim, selector_rank, selector_vocab;
-    bool          context_norm;
-    int32_t       window[DRAFT_LAYERS_MAX];                                       /* per layer, 0: full */
-    bool          causal[DRAFT_LAYERS_MAX];
-    Tensor        fc, hidden_norm, selector_hidden, selector_pred, selector_succ;
+    int32_t       lead, hold, first_layer;                                  /* MTP, others 0: distance of a row from its
+                                                                             * tap's position; taps held back for the
+                                                                             * next draft; layer number in the file */
+    int32_t       block, mask_id, ring;
+    bool          edges;                                                          /* its top k come with PassOut.edge
+                                                                                   * (pair scores) */
     /* globals */
-    Tensor        embed, out_norm, head;
+    Tensor        embed, out_norm, head;           /* embed in the first stage, the others in the last */
+    Tensor        embed_end;       /* embed in the last stage: the head if it is tied, and a drafter's embedding */
     LayerSpec    *spec;                                                           /* [n_layers] */
-    uint8_t      *layers;                                                         /* [n_layers] of family->layer_bytes */
-    struct { void *p; size_t bytes; } *owned; int32_t n_owned, cap_owned;         /* backend memory to release */
-    uint64_t      weight_bytes;                                                   /* all tensors, packed or, in place, as in the file */
+    uint8_t      *layers;                                                        /* [n_layers] of family->layer_bytes */
+    struct { Backend *be; void *p; size_t bytes; } *owned; int32_t n_owned; size_t cap_owned; /* to release */
+    uint64_t      weight_bytes;                                   /* all tensors, as packed or, if attached, as in the
+                                                                   * file */
     uint64_t      n_weights;                                                      /* values in matrices */
 };
 
 typedef struct {
-    Type  k_type, v_type;                          /* of a target; T_COUNT: F16, and F32 for a file that is F32 throughout */
-    int32_t window;                                /* of a target: layers that see everything see this many positions only; 0: everything */
-    bool  keep_types;                              /* drafters: do not requantise matrices above 8 bits to Q8_0 */
-    bool  mtp;                                     /* drafters: the target's own layer behind its trunk, from the target's file */
+    Type  k_type, v_type;   /* of a target; T_COUNT: F16, or F32 for a file that is F32 throughout */
+    int32_t window;         /* of a target: limits layers without a window to this many positions; 0: no limit */
+    bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
+    bool  overcommit;       /* do not check whether there is memory for the weights */
+    bool  mtp;              /* drafters: the target's own layer after its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */
     void *ud;
 } ModelOptions;
 
-/* Reads hyper-parameters, checks every tensor's name, shape and type, then uploads. target NULL: a target model; else a drafter for it. */
-Status model_open(Model **out, Backend *be, const Weights *w, const Model *target, const ModelOptions *o, Error *err);
+/* Reads hyper-parameters, checks every tensor's name, shape and type, then uploads. target NULL: opens a target;
+ * otherwise a drafter for it, which has one stage, the target's last. */
+Status model_open(Model **out, const Stages *stages, const Weights *w, const Model *target, const ModelOptions *o,
+                  Error *err);
 void   model_close(Model *m);
+/* Whether the file is a target of a family that is known: ST_UNSUPPORTED or ST_FORMAT say what it is instead. */
+Status model_check(const Gguf *g, Error *err);
 /* The family that reads this file, or NULL. */
 const Family *model_family(const char *arch);
-/* Which taps a pass of this target stores. ids ascending, each <= n_layers. */
+/* Sets which taps a pass of this target stores. ids ascending, each <= n_layers. */
 Status model_set_taps(Model *m, const int32_t *ids, int32_t n, Error *err);
 
 static inline void *model_layer(const Model *m, int32_t il) { return m->layers + m->family->layer_bytes * (size_t) il; }
 
-/* id, score [n_logits, k] and edge [n_logits, k * k] (DFlash2 only) where k > 0; next [1, n_logits] where the backend picks; hidden:
- * the rows after the output norm. */
-typedef struct { Tensor *logits, *hidden, *id, *score, *edge, *next; } PassOut;
-/* Runs the rows of s, whose slices and wants are set. ST_CANCEL between layers. Results live in scratch until the next pass_start. */
+/* Runs the rows of s, whose slices and wants are set, through all stages. It does not wait for the last one:
+ * step_wait(step_last(s)) does, also for whatever is queued after it. ST_CANCEL between layers. Results live in the
+ * scratch of the last stage until the next pass_start. */
 Status model_pass(const Model *m, Step *s, PassOut *out, int32_t k, Error *err);
-/* Drafters: CHAIN rows on the drafter's state whose tap slots name waiting taps; they become keys/values. */
-Status model_context(const Model *m, Step *s, Error *err);
+/* Drafters: turns waiting taps, named by the tap slots of CHAIN rows on the drafter's state, into keys/values. Does not
+ * wait; step_wait does. */
+void   model_context(const Model *m, Step *s);
 
-/* For family files: the keys that every attention family has (block_count, embedding_length, heads, norm eps, vocabulary ...), checked. */
+/* For family files: the keys that every family has (block_count, embedding_length, feed_forward_length, context_length,
+ * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */
+Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err);
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err);
+/* SIZE_ONE to SIZE_HEAD from the fields of Model; 0 for others. */
+int32_t model_size(const Model *m, int32_t which);
 /* The spec of a causal attention layer with the model's heads. */
 void   model_attention_spec(const Model *m, int32_t il, LayerSpec *out);
-/* For family files: frequencies base^(-2i/n_rot) with the file's scaling, uploaded. factors: [n_rot / 2] divisors or NULL. */
-Status model_rope(Model *m, const Weights *w, const char *arch, int32_t n_rot, bool neox, float base, const int32_t *sections, Error *err);
-/* Backend memory that model_close releases. */
-void  *model_alloc(Model *m, size_t bytes, const char *part, Error *err);
+/* For family files: uploads frequencies base^(-2i/n_rot); a family can have several rotations, in its params. scaling:
+ * the keys `arch.SCALING.type`, .factor and so on (NULL: not scaled); factors: the tensor of divisors, used if the file
+ * has it (NULL: none); sections: which lane each pair reads (NULL: lane 0). */
+typedef struct {
+    int32_t        n_rot;
+    bool           neox;
+    float          base;
+    const char    *scaling, *factors;
+    const int32_t *sections;
+} RopeSpec;
+Status model_rope(Model *m, const Weights *w, const char *arch, const RopeSpec *r, StageRope *out, Error *err);
+/* Allocates memory of a stage; model_close releases it. */
+void  *model_alloc(Model *m, int32_t stage, size_t bytes, const char *part, Error *err);
 
 #endif

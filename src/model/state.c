@@ -3,37 +3,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/step.h"
-
 static int32_t channels(const LayerSpec *p) { return 2 * p->k_heads * p->k_dim + p->v_heads * p->v_dim; }
-static size_t matrix_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) p->v_heads * (size_t) p->k_dim * (size_t) p->v_dim; }
-static size_t window_bytes(const LayerSpec *p) { return sizeof(float) * (size_t) (p->conv_width - 1) * (size_t) channels(p); }
-/* n slots, and those that lie together with the last. */
-static size_t whole(const State *s, Type t, bool values, size_t n)
+static size_t matrix_bytes(const LayerSpec *p)
 {
-    size_t unit = (size_t) s->be->kv_slots(s->be, t, values);
-    return (n + unit - 1) / unit * unit;
+    return sizeof(float) * (size_t) p->v_heads * (size_t) p->k_dim * (size_t) p->v_dim;
+}
+static size_t window_bytes(const LayerSpec *p)
+{
+    return sizeof(float) * (size_t) (p->conv_width - 1) * (size_t) channels(p);
+}
+/* Number of ring slots of a layer; 0: every position has a slot of its own. */
+static int32_t wrap_of(const State *s, int32_t il)
+{
+    const LayerSpec *p = &s->spec[il];
+    bool shorter = p->kind == LAYER_ATTENTION && !s->ring && p->ring > 0 && p->ring < s->ctx + ROWS_DECODE;
+    return shorter ? p->ring : 0;
 }
 
-static size_t slots(const State *s) { return (size_t) (s->ring ? s->ring : s->ctx) + ROWS_DECODE; }
+static int32_t slots(const State *s, int32_t il)
+{
+    int32_t wrap = wrap_of(s, il);
+    return wrap ? wrap : (s->ring ? s->ring : s->ctx) + ROWS_DECODE;
+}
 
-static size_t k_row(const State *s, const LayerSpec *p) { return s->be->kv_row_bytes(s->be, p->k_type, p->kv_heads * p->head_dim); }
-static size_t v_row(const State *s, const LayerSpec *p) { return s->be->kv_row_bytes(s->be, p->v_type, p->kv_heads * p->head_dim); }
+static size_t kv_bytes(const State *s, int32_t il, bool values, int32_t n)
+{
+    Backend *be = stages_be(&s->owner, il);
+    return be->kv_bytes(be, &s->spec[il], values, n);
+}
 
-/* One table says what a layer owns, for allocation and release alike. */
+/* One table lists what a layer owns, for allocation and release alike. */
 typedef struct { void **at; size_t bytes; const char *part; } Piece;
 enum { PIECES = 10 };
 
-static int32_t layer_pieces(const State *s, const LayerSpec *p, StateLayer *l, Piece out[PIECES])
+static int32_t layer_pieces(const State *s, int32_t il, StateLayer *l, Piece out[PIECES])
 {
+    const LayerSpec *p = &s->spec[il];
     int32_t n = 0;
     if (p->kind == LAYER_NONE) return 0;
     out[n++] = (Piece) { (void **) &l->mark, 3 * sizeof(int32_t), "session tables" };
     if (p->kind == LAYER_ATTENTION) {
         const char *part = s->ring ? "drafter keys/values" : "keys/values";
-        out[n++] = (Piece) { &l->k, k_row(s, p) * whole(s, p->k_type, false, slots(s)), part };
-        out[n++] = (Piece) { &l->v, v_row(s, p) * whole(s, p->v_type, true, slots(s)), part };
-        if (s->ring) out[n++] = (Piece) { (void **) &l->slot_pos, sizeof(int32_t) * (size_t) s->ring, "session tables" };
+        out[n++] = (Piece) { &l->k, kv_bytes(s, il, false, slots(s, il)), part };
+        out[n++] = (Piece) { &l->v, kv_bytes(s, il, true, slots(s, il)), part };
+        if (s->ring)
+            out[n++] = (Piece) { (void **) &l->slot_pos, sizeof(int32_t) * (size_t) s->ring, "session tables" };
+        if (wrap_of(s, il) && s->ckpt_max) {
+            const size_t n_copies = (size_t) s->ckpt_max;
+            out[n++] = (Piece) { &l->kept_k, n_copies * kv_bytes(s, il, false, slots(s, il)), "checkpoints" };
+            out[n++] = (Piece) { &l->kept_v, n_copies * kv_bytes(s, il, true, slots(s, il)), "checkpoints" };
+        }
     } else {
         size_t heads = (size_t) p->v_heads, rows = ROWS_DECODE;
         out[n++] = (Piece) { (void **) &l->matrix, matrix_bytes(p) * (size_t) s->n_sets, "delta matrices" };
@@ -41,67 +60,103 @@ static int32_t layer_pieces(const State *s, const LayerSpec *p, StateLayer *l, P
         out[n++] = (Piece) { (void **) &l->rec_x, sizeof(float) * rows * (size_t) channels(p), "records" };
         out[n++] = (Piece) { (void **) &l->rec_a, sizeof(float) * rows * heads, "records" };
         out[n++] = (Piece) { (void **) &l->rec_d, sizeof(float) * rows * heads * (size_t) p->v_dim, "records" };
-        out[n++] = (Piece) { (void **) &l->rec_k, sizeof(float) * 2 * rows * (size_t) p->k_heads * (size_t) p->k_dim, "records" };
+        out[n++] = (Piece) { (void **) &l->rec_k, sizeof(float) * 2 * rows * (size_t) p->k_heads * (size_t) p->k_dim,
+                             "records" };
     }
     return n;
 }
 
-Status state_open(State *s, Backend *be, const LayerSpec *spec, int32_t n_layers, int32_t ctx, int32_t ring, int32_t n_ckpt, Error *err)
+static Status open_layer(State *s, int32_t il, Error *err)
 {
-    if (n_layers < 1 || ctx < 1 || ring < 0) return fail(err, ST_ARG, "session: %d layers, context of %d", n_layers, ctx);
-    *s = (State) { .be = be, .spec = spec, .n_layers = n_layers, .ctx = ctx, .ring = ring, .gen = 1 };
-    for (int32_t il = 0; il < n_layers; il++) s->recurrent |= spec[il].kind == LAYER_DELTA;
-    s->ckpt_max = !s->recurrent ? 0 : n_ckpt > CHECKPOINTS_MAX ? CHECKPOINTS_MAX : n_ckpt;
+    Backend *be = stages_be(&s->owner, il);
+    Piece piece[PIECES];
+    int32_t n = layer_pieces(s, il, &s->host[il], piece);
+    s->host[il].ring = s->ring;
+    s->host[il].wrap = wrap_of(s, il);
+    for (int32_t i = 0; i < n; i++) {
+        *piece[i].at = be->alloc(be, piece[i].bytes, piece[i].part);
+        if (!*piece[i].at)
+            return fail(err, ST_MEMORY, "session: out of memory for %s of layer %d (%zu bytes)", piece[i].part, il,
+                        piece[i].bytes);
+    }
+    if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
+    return ST_OK;
+}
+
+static Status open_tables(State *s, Error *err)
+{
+    size_t bytes = sizeof *s->host * (size_t) s->n_layers;
+    for (int32_t k = 0; k < s->owner.n; k++) {
+        Backend *be = s->owner.at[k].be;
+        s->layer[k] = be->alloc(be, bytes, "session tables");
+        if (!s->layer[k]) return fail(err, ST_MEMORY, "session: out of memory");
+        be->copy_in(be, s->layer[k], s->host, bytes);
+    }
+    return stages_sync(&s->owner, err);
+}
+
+static void look_at_layers(State *s)
+{
+    s->chunk_max = INT32_MAX;
+    s->reload = -1;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        const LayerSpec *p = &s->spec[il];
+        s->recurrent |= p->kind == LAYER_DELTA;
+        int32_t wrap = wrap_of(s, il), most = wrap - p->window - ROWS_DECODE;
+        if (!wrap) continue;
+        s->wraps = true;
+        if (most < s->chunk_max) s->chunk_max = most;
+    }
+}
+
+Status state_open(State *s, const Stages *owner, const LayerSpec *spec, int32_t n_layers, int32_t ctx, int32_t ring,
+                  int32_t n_ckpt, Error *err)
+{
+    if (n_layers < 1 || ctx < 1 || ring < 0)
+        return fail(err, ST_ARG, "session: %d layers, context of %d", n_layers, ctx);
+    *s = (State) { .owner = *owner, .spec = spec, .n_layers = n_layers, .ctx = ctx, .ring = ring, .gen = 1 };
+    look_at_layers(s);
+    s->ckpt_max = !s->recurrent && !s->wraps ? 0 : n_ckpt > CHECKPOINTS_MAX ? CHECKPOINTS_MAX : n_ckpt;
     s->n_sets = 2 + s->ckpt_max;
     s->host = calloc((size_t) n_layers, sizeof *s->host);
-    s->layer = be->alloc(be, sizeof *s->layer * (size_t) n_layers, "session tables");
-    if (!s->host || !s->layer) {
+    Status st = s->host ? ST_OK : fail(err, ST_MEMORY, "session: out of memory");
+    for (int32_t il = 0; il < n_layers && st == ST_OK; il++) st = open_layer(s, il, err);
+    if (st == ST_OK) st = open_tables(s, err);
+    if (st != ST_OK) {
+        stages_sync(&s->owner, NULL);              /* the failure is already reported */
         state_close(s);
-        return fail(err, ST_MEMORY, "session: out of memory");
     }
-    for (int32_t il = 0; il < n_layers; il++) {
-        Piece piece[PIECES];
-        int32_t n = layer_pieces(s, &spec[il], &s->host[il], piece);
-        s->host[il].ring = ring;
-        for (int32_t i = 0; i < n; i++) {
-            *piece[i].at = be->alloc(be, piece[i].bytes, piece[i].part);
-            if (!*piece[i].at) {
-                state_close(s);
-                return fail(err, ST_MEMORY, "session: out of memory for %s of layer %d (%zu bytes)", piece[i].part, il, piece[i].bytes);
-            }
-        }
-        if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) ring);
-    }
-    be->copy_in(be, s->layer, s->host, sizeof *s->layer * (size_t) n_layers);
-    return be->sync(be, err);
+    return st;
 }
 
 void state_close(State *s)
 {
-    if (!s->be) return;
     for (int32_t il = 0; s->host && il < s->n_layers; il++) {
+        Backend *be = stages_be(&s->owner, il);
         Piece piece[PIECES];
-        int32_t n = layer_pieces(s, &s->spec[il], &s->host[il], piece);
+        int32_t n = layer_pieces(s, il, &s->host[il], piece);
         for (int32_t i = 0; i < n; i++)
-            if (*piece[i].at) s->be->release(s->be, *piece[i].at, piece[i].bytes);
+            if (*piece[i].at) be->release(be, *piece[i].at, piece[i].bytes);
     }
-    if (s->layer) s->be->release(s->be, s->layer, sizeof *s->layer * (size_t) s->n_layers);
+    for (int32_t k = 0; k < s->owner.n; k++)
+        if (s->layer[k])
+            s->owner.at[k].be->release(s->owner.at[k].be, s->layer[k], sizeof *s->host * (size_t) s->n_layers);
     free(s->host);
     *s = (State) { 0 };
 }
 
-static bool set_is_checkpoint(const State *s, int32_t set)
+bool state_set_kept(const State *s, int32_t set)
 {
     for (int32_t i = 0; i < s->n_ckpt; i++)
         if (s->ckpt[i].set == set) return true;
     return false;
 }
 
-/* There is always one: sets = current + one + checkpoints. */
-static int32_t free_set(const State *s)
+/* There are 2 + ckpt_max sets: the current one, one free and the checkpoints'. */
+int32_t state_free_set(const State *s)
 {
     int32_t set = 0;
-    while (set == s->set || set_is_checkpoint(s, set)) set++;
+    while (set == s->set || state_set_kept(s, set)) set++;
     return set;
 }
 
@@ -113,8 +168,8 @@ void state_slice(const State *s, SliceKind kind, Slice *out)
     out->n_path = s->n_path;
     memcpy(out->path, s->path, sizeof(int32_t) * (size_t) s->n_path);
     out->set_in = s->set;
-    out->set_out = kind == SLICE_CHAIN ? free_set(s) : s->set;
-    out->layer = s->layer;
+    out->set_out = kind == SLICE_CHAIN ? state_free_set(s) : s->set;
+    out->layer = s->layer[0];
 }
 
 void state_keep(State *s, const int32_t *path, int32_t n)
@@ -122,15 +177,17 @@ void state_keep(State *s, const int32_t *path, int32_t n)
     memcpy(s->path, path, sizeof(int32_t) * (size_t) n);
     s->n_path = n;
     s->P += n;
+    if (s->P > s->high) s->high = s->P;
     s->gen++;
     s->confirmed = false;
 }
 
 void state_advance(State *s, int32_t n)
 {
-    s->set = free_set(s);
+    s->set = state_free_set(s);
     s->n_path = 0;
     s->P += n;
+    if (s->P > s->high) s->high = s->P;
     s->gen++;
     s->confirmed = true;
 }
@@ -143,13 +200,28 @@ Status state_take(State *s, int32_t n)
     return ST_OK;
 }
 
+/* Whether a state without matrices still has everything that rows at pos attend to. */
+static bool still_there(const State *s, int32_t pos) { return !s->wraps || pos >= s->high - ROWS_DECODE; }
+
 int32_t state_place(const State *s, int32_t pos, bool confirmed)
 {
     if (pos >= s->P) return s->P;
-    if (!s->recurrent || (pos >= s->P - s->n_path && !confirmed)) return pos;
+    if (s->recurrent ? pos >= s->P - s->n_path && !confirmed : still_there(s, pos)) return pos;
     int32_t i = s->n_ckpt;
     while (i > 0 && s->ckpt[i - 1].pos > pos) i--;
     return i > 0 ? s->ckpt[i - 1].pos : 0;
+}
+
+/* Goes back to the last remaining checkpoint, or to the beginning. */
+static void back_to_checkpoint(State *s)
+{
+    const Checkpoint *c = s->n_ckpt ? &s->ckpt[s->n_ckpt - 1] : NULL;
+    s->confirmed = true;
+    s->reload = c && s->wraps ? c->copy : -1;
+    s->high = c ? c->pos + ROWS_DECODE : 0;        /* the copy has nothing before the window */
+    if (!s->recurrent) return;
+    s->blank = !c;
+    s->set = c ? c->set : state_free_set(s);
 }
 
 int32_t state_back(State *s, int32_t pos)
@@ -159,184 +231,246 @@ int32_t state_back(State *s, int32_t pos)
     bool in_path = pos >= path_start && (!s->confirmed || !s->recurrent);
     while (s->n_ckpt > 0 && s->ckpt[s->n_ckpt - 1].pos > place) s->n_ckpt--;
     if (!in_path) s->gen++;
-    if (!in_path && s->recurrent) {
-        s->confirmed = true;
-        s->blank = s->n_ckpt == 0;
-        s->set = s->blank ? free_set(s) : s->ckpt[s->n_ckpt - 1].set;
-    }
+    if (!in_path && (s->recurrent || !still_there(s, pos))) back_to_checkpoint(s);
     s->n_path = in_path ? pos - path_start : 0;
     s->P = place;
     return place;
 }
 
-/* Zeroed when it is needed and not when the text went back, so that a device that fails meanwhile can be asked again. */
-Status state_ready(State *s, Error *err)
+/* Copies layers that wrap to a checkpoint's copy, or back from it. */
+static void copy_rings(const State *s, const Stages *on, int32_t copy, bool back)
 {
-    if (!s->blank) return ST_OK;
     for (int32_t il = 0; il < s->n_layers; il++) {
+        const StateLayer *l = &s->host[il];
+        Backend *be = stages_be(on, il);
+        for (int32_t values = 0; l->wrap && values < 2; values++) {
+            size_t bytes = kv_bytes(s, il, values, l->wrap);
+            uint8_t *kept = (uint8_t *) (values ? l->kept_v : l->kept_k) + bytes * (size_t) copy;
+            void *ring = values ? l->v : l->k;
+            be->copy(be, back ? ring : kept, back ? kept : ring, bytes);
+        }
+    }
+}
+
+Status state_add_checkpoint(State *s, const Stages *on, int32_t set, Error *err)
+{
+    int32_t copy = 0;
+    for (int32_t i = 0; i < s->n_ckpt; i++)
+        if (s->ckpt[i].copy == copy) copy++, i = -1;
+    copy_rings(s, on, copy, false);
+    TRY(stages_sync(on, err));
+    s->ckpt[s->n_ckpt++] = (Checkpoint) { s->P, set, copy };
+    return ST_OK;
+}
+
+/* Matrices are zeroed when needed, not when the text goes back, so that the call can be repeated after a device
+ * failure. */
+Status state_ready(State *s, const Stages *on, Error *err)
+{
+    if (!s->blank && s->reload < 0) return ST_OK;
+    if (s->reload >= 0) copy_rings(s, on, s->reload, true);
+    for (int32_t il = 0; s->blank && il < s->n_layers; il++) {
         const LayerSpec *p = &s->spec[il];
         if (p->kind != LAYER_DELTA) continue;
-        s->be->fill(s->be, (uint8_t *) s->host[il].matrix + matrix_bytes(p) * (size_t) s->set, 0, matrix_bytes(p));
-        s->be->fill(s->be, (uint8_t *) s->host[il].window + window_bytes(p) * (size_t) s->set, 0, window_bytes(p));
+        Backend *be = stages_be(on, il);
+        be->fill(be, (uint8_t *) s->host[il].matrix + matrix_bytes(p) * (size_t) s->set, 0, matrix_bytes(p));
+        be->fill(be, (uint8_t *) s->host[il].window + window_bytes(p) * (size_t) s->set, 0, window_bytes(p));
     }
-    TRY(s->be->sync(s->be, err));
+    TRY(stages_sync(on, err));
     s->blank = false;
+    s->reload = -1;
     return ST_OK;
 }
 
-/* A pass without rows: each layer's fold moves what the noted path left, keys/values in place, window and matrix into set_out. */
-static Status fold_into(State *s, Step *st, int32_t set_out, Error *err)
+Status state_writable(State *s, const Stages *on, Error *err)
 {
-    pass_start(st);
-    Slice *sl = pass_slice(st, s, SLICE_TREE, 0, NULL, NULL);
-    sl->set_out = set_out;
-    pass_tables(st);
-    for (int32_t il = 0; il < s->n_layers; il++)
-        if (s->spec[il].kind != LAYER_NONE) s->be->fold(s->be, &st->rows, il, &s->spec[il]);
-    return s->be->sync(s->be, err);
-}
-
-Status state_fold(State *s, Step *st, Error *err)
-{
-    s->confirmed = true;
-    if (s->n_path == 0) return ST_OK;
-    TRY(state_writable(s, err));
-    TRY(fold_into(s, st, s->set, err));
-    s->n_path = 0;
-    s->gen++;
-    return ST_OK;
-}
-
-Status state_checkpoint(State *s, Step *st, Error *err)
-{
-    if (s->ckpt_max == 0) return ST_OK;
-    if (s->n_ckpt > 0 && s->ckpt[s->n_ckpt - 1].pos == s->P) return ST_OK;
-    if (s->n_ckpt == s->ckpt_max) {
-        memmove(s->ckpt, s->ckpt + 1, sizeof *s->ckpt * (size_t) (s->n_ckpt - 1));
-        s->n_ckpt--;
-    }
-    s->confirmed = true;
-    TRY(state_ready(s, err));
-    int32_t set = free_set(s);
-    TRY(fold_into(s, st, set, err));
-    s->ckpt[s->n_ckpt++] = (Checkpoint) { s->P, set };
-    return ST_OK;
-}
-
-Status state_writable(State *s, Error *err)
-{
-    TRY(state_ready(s, err));
-    if (!s->recurrent || !set_is_checkpoint(s, s->set)) return ST_OK;
-    int32_t to = free_set(s);
+    TRY(state_ready(s, on, err));
+    if (!s->recurrent || !state_set_kept(s, s->set)) return ST_OK;
+    int32_t to = state_free_set(s);
     for (int32_t il = 0; il < s->n_layers; il++) {
         const LayerSpec *p = &s->spec[il];
         if (p->kind != LAYER_DELTA) continue;
+        Backend *be = stages_be(on, il);
         uint8_t *m = (uint8_t *) s->host[il].matrix, *w = (uint8_t *) s->host[il].window;
-        s->be->copy(s->be, m + matrix_bytes(p) * (size_t) to, m + matrix_bytes(p) * (size_t) s->set, matrix_bytes(p));
-        s->be->copy(s->be, w + window_bytes(p) * (size_t) to, w + window_bytes(p) * (size_t) s->set, window_bytes(p));
+        be->copy(be, m + matrix_bytes(p) * (size_t) to, m + matrix_bytes(p) * (size_t) s->set, matrix_bytes(p));
+        be->copy(be, w + window_bytes(p) * (size_t) to, w + window_bytes(p) * (size_t) s->set, window_bytes(p));
     }
-    TRY(s->be->sync(s->be, err));
+    TRY(stages_sync(on, err));
     s->set = to;
     return ST_OK;
 }
 
-/* The pieces of an image, in order; move copies one of them in either direction. set: whose matrices and windows. */
-typedef void (*MovePiece)(const State *s, void *place, size_t bytes, uint8_t *at);
+/* ---- images ---- */
 
-static size_t image_rows(const State *s, int32_t at) { return (size_t) (s->ring && at > s->ring ? s->ring : at); }
-
-static size_t image_walk(const State *s, int32_t at, int32_t set, MovePiece move, uint8_t *image)
+/* Rows of a layer in an image: all positions, or at most the slots of its ring. */
+static int32_t image_rows(const State *s, int32_t il, int32_t at)
 {
-    size_t done = 0, rows = image_rows(s, at);
-    for (int32_t il = 0; il < s->n_layers; il++) {
-        const LayerSpec *p = &s->spec[il];
-        const StateLayer *l = &s->host[il];
-        struct { void *place; size_t bytes; } piece[3] = { 0 };
-        if (p->kind == LAYER_ATTENTION) {
-            if (s->ring) piece[0].place = l->slot_pos, piece[0].bytes = sizeof(int32_t) * rows;
-            piece[1].place = l->k, piece[1].bytes = k_row(s, p) * whole(s, p->k_type, false, rows);
-            piece[2].place = l->v, piece[2].bytes = v_row(s, p) * whole(s, p->v_type, true, rows);
-        } else if (p->kind == LAYER_DELTA) {
-            piece[0].place = (uint8_t *) l->matrix + matrix_bytes(p) * (size_t) set, piece[0].bytes = matrix_bytes(p);
-            piece[1].place = (uint8_t *) l->window + window_bytes(p) * (size_t) set, piece[1].bytes = window_bytes(p);
-        }
-        for (int32_t i = 0; i < 3; i++) {
-            if (move && piece[i].bytes) move(s, piece[i].place, piece[i].bytes, image + done);
-            done += piece[i].bytes;
-        }
-    }
-    return done;
+    int32_t most = s->ring ? s->ring : wrap_of(s, il);
+    return most && at > most ? most : at;
 }
 
-static void piece_out(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_out(s->be, at, place, bytes); }
-static void piece_in(const State *s, void *place, size_t bytes, uint8_t *at) { s->be->copy_in(s->be, place, at, bytes); }
+/* Bytes of a layer's pieces in an image, in order: the positions of a ring's slots, keys, values; or the set's matrix
+ * and window. */
+typedef struct { size_t pos, k, v, matrix, window; } ImageLayer;
 
-/* Slots behind the text that lie together with its last; the image says nothing of them. */
-static void clear_rest(const State *s, int32_t at, uint8_t *image)
+static ImageLayer image_layer(const State *s, int32_t il, int32_t rows)
 {
-    for (int32_t il = 0; il < s->n_layers; il++) {
-        const LayerSpec *p = &s->spec[il];
-        if (p->kind == LAYER_DELTA) image += matrix_bytes(p) + window_bytes(p);
-        if (p->kind != LAYER_ATTENTION) continue;
-        const size_t k = whole(s, p->k_type, false, (size_t) at), v = whole(s, p->v_type, true, (size_t) at);
-        s->be->kv_blank(s->be, image, p, false, at, (int32_t) k);
-        image += k_row(s, p) * k;
-        s->be->kv_blank(s->be, image, p, true, at, (int32_t) v);
-        image += v_row(s, p) * v;
-    }
+    const LayerSpec *p = &s->spec[il];
+    if (p->kind == LAYER_DELTA) return (ImageLayer) { .matrix = matrix_bytes(p), .window = window_bytes(p) };
+    if (p->kind != LAYER_ATTENTION) return (ImageLayer) { 0 };
+    return (ImageLayer) { .pos = s->ring ? sizeof(int32_t) * (size_t) rows : 0, .k = kv_bytes(s, il, false, rows),
+                          .v = kv_bytes(s, il, true, rows) };
 }
 
-/* A ring's slots may hold positions from `at` on, or of a text before this one; the image says nothing of them. */
-static void clear_strangers(const State *s, int32_t at, uint8_t *image)
+static size_t layer_bytes(const ImageLayer *i) { return i->pos + i->k + i->v + i->matrix + i->window; }
+
+size_t state_image_bytes(const State *s, int32_t at)
 {
-    size_t rows = image_rows(s, at);
-    int32_t end = at < s->P ? at : s->P;
+    size_t sum = 0;
     for (int32_t il = 0; il < s->n_layers; il++) {
-        const LayerSpec *p = &s->spec[il];
-        if (p->kind != LAYER_ATTENTION) continue;
-        uint8_t *pos = image, *k = pos + sizeof(int32_t) * rows, *v = k + k_row(s, p) * rows;
-        for (size_t i = 0; i < rows; i++) {
+        ImageLayer i = image_layer(s, il, image_rows(s, il, at));
+        sum += layer_bytes(&i);
+    }
+    return sum;
+}
+
+/* Ring slots may hold positions at or beyond `at`, or from an earlier text; the image marks them empty. keep: [rows]
+ * per layer. */
+static Status ring_positions(const State *s, const Stages *on, int32_t at, uint8_t *out, uint8_t *keep, Error *err)
+{
+    int32_t rows = image_rows(s, 0, at), end = at < s->P ? at : s->P;
+    size_t done = 0;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        ImageLayer i = image_layer(s, il, rows);
+        Backend *be = stages_be(on, il);
+        if (i.pos) be->copy_out(be, out + done, s->host[il].slot_pos, i.pos);
+        done += layer_bytes(&i);
+    }
+    TRY(stages_sync(on, err));
+    done = 0;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        ImageLayer i = image_layer(s, il, rows);
+        for (int32_t slot = 0; i.pos && slot < rows; slot++) {
+            uint8_t *place = out + done + sizeof(int32_t) * (size_t) slot;
             int32_t held;
-            memcpy(&held, pos + sizeof held * i, sizeof held);
-            if (held >= 0 && held < end) continue;
-            held = -1;
-            memcpy(pos + sizeof held * i, &held, sizeof held);
-            memset(k + k_row(s, p) * i, 0, k_row(s, p));
-            memset(v + v_row(s, p) * i, 0, v_row(s, p));
+            memcpy(&held, place, sizeof held);
+            keep[(size_t) il * (size_t) rows + (size_t) slot] = held >= 0 && held < end;
+            if (held < 0 || held >= end) memset(place, 0xff, sizeof held);
         }
-        image = v + v_row(s, p) * rows;
+        done += layer_bytes(&i);
     }
-}
-
-size_t state_image_bytes(const State *s, int32_t at) { return image_walk(s, at, 0, NULL, NULL); }
-
-Status state_image(State *s, int32_t at, uint8_t *out, Error *err)
-{
-    if (s->n_path) return fail(err, ST_ARG, "session: an image needs a folded state");
-    if (!s->ring && at != state_place(s, at, true)) return fail(err, ST_ARG, "session: no image at %d, expected the end or a checkpoint", at);
-    int32_t set = s->set;
-    for (int32_t i = 0; i < s->n_ckpt && at < s->P; i++)
-        if (s->ckpt[i].pos == at) set = s->ckpt[i].set;
-    if (at == s->P) TRY(state_ready(s, err));
-    image_walk(s, at, set, piece_out, out);
-    TRY(s->be->sync(s->be, err));
-    if (s->ring) clear_strangers(s, at, out);
-    else clear_rest(s, at, out);
     return ST_OK;
 }
 
-Status state_restore(State *s, const uint8_t *image, int32_t P, Error *err)
+/* Where an image of the state at `at` is taken from: a set, and a checkpoint's copy of the layers that wrap (-1: the
+ * layers themselves). keep: see keep_bytes. */
+typedef struct { int32_t at, set, copy; uint8_t *keep; } ImageSource;
+
+/* A layer that wraps also holds positions outside its window and rows that were not kept: returns which slots count. */
+static const uint8_t *within_window(const State *s, int32_t il, int32_t rows, const ImageSource *from)
 {
-    if (P < 0 || (!s->ring && P > s->ctx)) return fail(err, ST_FULL, "session: an image of %d tokens does not fit a context of %d", P, s->ctx);
+    const int32_t wrap = s->host[il].wrap, window = s->spec[il].window;
+    memset(from->keep, 0, (size_t) rows);
+    for (int32_t pos = from->at > window ? from->at - window : 0; pos < from->at; pos++) from->keep[pos % wrap] = 1;
+    return from->keep;
+}
+
+static void save_layer(const State *s, const Stages *on, int32_t il, int32_t rows, const ImageSource *from,
+                       uint8_t *out)
+{
+    const LayerSpec *p = &s->spec[il];
+    const StateLayer *l = &s->host[il];
+    ImageLayer i = image_layer(s, il, rows);
+    Backend *be = stages_be(on, il);
+    if (i.k) {
+        const uint8_t *k = l->k, *v = l->v, *keep = s->ring ? from->keep + (size_t) il * (size_t) rows : NULL;
+        if (l->wrap) keep = within_window(s, il, rows, from);
+        if (l->wrap && from->copy >= 0) {
+            k = (uint8_t *) l->kept_k + kv_bytes(s, il, false, l->wrap) * (size_t) from->copy;
+            v = (uint8_t *) l->kept_v + kv_bytes(s, il, true, l->wrap) * (size_t) from->copy;
+        }
+        be->kv_save(be, p, false, k, rows, keep, out + i.pos);
+        be->kv_save(be, p, true, v, rows, keep, out + i.pos + i.k);
+    } else if (i.matrix) {
+        be->copy_out(be, out, (uint8_t *) l->matrix + i.matrix * (size_t) from->set, i.matrix);
+        be->copy_out(be, out + i.matrix, (uint8_t *) l->window + i.window * (size_t) from->set, i.window);
+    }
+}
+
+static Status save_all(const State *s, const Stages *on, const ImageSource *from, uint8_t *out, Error *err)
+{
+    if (s->ring) TRY(ring_positions(s, on, from->at, out, from->keep, err));
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        int32_t rows = image_rows(s, il, from->at);
+        ImageLayer i = image_layer(s, il, rows);
+        save_layer(s, on, il, rows, from, out);
+        out += layer_bytes(&i);
+    }
+    return stages_sync(on, err);
+}
+
+/* Bytes of keep: for a drafter's ring the slots of all layers, otherwise of one layer at a time. */
+static size_t keep_bytes(const State *s, int32_t at)
+{
+    if (s->ring) return (size_t) s->n_layers * (size_t) image_rows(s, 0, at);
+    size_t most = 0;
+    for (int32_t il = 0; il < s->n_layers; il++)
+        if (s->host[il].wrap && (size_t) s->host[il].wrap > most) most = (size_t) s->host[il].wrap;
+    return most;
+}
+
+Status state_image(State *s, const Stages *on, int32_t at, uint8_t *out, Error *err)
+{
+    if (s->n_path) return fail(err, ST_ARG, "session: an image needs a folded state");
+    if (!s->ring && at != state_place(s, at, true))
+        return fail(err, ST_ARG, "session: no image at %d, expected the end or a checkpoint", at);
+    ImageSource from = { .at = at, .set = s->set, .copy = -1 };
+    for (int32_t i = 0; i < s->n_ckpt && at < s->P; i++)
+        if (s->ckpt[i].pos == at) from.set = s->ckpt[i].set, from.copy = s->ckpt[i].copy;
+    TRY(state_ready(s, on, err));
+    from.keep = calloc(1, keep_bytes(s, at) + 1);
+    if (!from.keep) return fail(err, ST_MEMORY, "session: out of memory for an image");
+    Status st = save_all(s, on, &from, out, err);
+    free(from.keep);
+    return st;
+}
+
+static void load_layer(const State *s, const Stages *on, int32_t il, int32_t rows, const uint8_t *image)
+{
+    const LayerSpec *p = &s->spec[il];
+    const StateLayer *l = &s->host[il];
+    ImageLayer i = image_layer(s, il, rows);
+    Backend *be = stages_be(on, il);
+    if (i.pos) be->copy_in(be, l->slot_pos, image, i.pos);
+    if (i.k) {
+        be->kv_load(be, p, false, l->k, rows, image + i.pos);
+        be->kv_load(be, p, true, l->v, rows, image + i.pos + i.k);
+    } else if (i.matrix) {
+        be->copy_in(be, (uint8_t *) l->matrix + i.matrix * (size_t) s->set, image, i.matrix);
+        be->copy_in(be, (uint8_t *) l->window + i.window * (size_t) s->set, image + i.matrix, i.window);
+    }
+}
+
+Status state_restore(State *s, const Stages *on, const uint8_t *image, int32_t P, Error *err)
+{
+    if (P < 0 || (!s->ring && P > s->ctx))
+        return fail(err, ST_FULL, "session: an image of %d tokens does not fit a context of %d", P, s->ctx);
     s->n_ckpt = 0;
     s->n_path = 0;
     s->gen++;
     s->confirmed = true;
     s->blank = false;
+    s->reload = -1;
+    s->high = P + ROWS_DECODE;                     /* an image has nothing before the window */
     s->P = P;
-    for (int32_t il = 0; il < s->n_layers; il++)
-        if (s->host[il].slot_pos) s->be->fill(s->be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
-    if (image) image_walk(s, P, s->set, piece_in, (uint8_t *) (uintptr_t) image);
-    if (s->ckpt_max > 0) s->ckpt[s->n_ckpt++] = (Checkpoint) { P, s->set };
-    return s->be->sync(s->be, err);
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        Backend *be = stages_be(on, il);
+        if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
+        if (!image) continue;
+        int32_t rows = image_rows(s, il, P);
+        ImageLayer i = image_layer(s, il, rows);
+        load_layer(s, on, il, rows, image);
+        image += layer_bytes(&i);
+    }
+    return s->ckpt_max > 0 ? state_add_checkpoint(s, on, s->set, err) : stages_sync(on, err);
 }

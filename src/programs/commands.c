@@ -1,82 +1,180 @@
-/* commands.c - the register of commands, and the two that speak about the others. */
+/* commands.c - the table of commands, and the two commands about commands. */
 #include <string.h>
 
 #include "programs/manual.h"
 #include "programs/program.h"
+#include "programs/suggest.h"
 
 static int cmd_help(int argc, char **argv);
 static int cmd_version(int argc, char **argv);
 
+/* Most entries end with the text: only the first of a group has a heading. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 const Command commands[] = {
-    { "run", cmd_run, "", "Continues a text. The text goes to standard output as it is made; everything else goes to standard error.",
+    { "run", cmd_run, "[MODEL] [PROMPT...]", "Complete a prompt; the text goes to standard output.",
       "Examples:\n"
-      "  ratoon run -p 'def fibonacci(n):' -n 80\n"
-      "  ratoon run -m qwen3.5-4b.gguf -d dflash-qwen3.5-4b.gguf --chat -p 'Why is the sky blue?' --temp 0.7 --stats\n"
+      "  ratoon run model.gguf 'def fibonacci(n):' -n 80\n"
+      "  ratoon run -m qwen3.5-4b.gguf --chat -p 'Why is the sky blue?' --stats\n"
       "  ratoon run -m model.gguf -d none -f notes.txt --stop '\\n\\n' --json\n"
-      "  ratoon run -m model.gguf -p 'A person: ' --json-schema '{\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"}}}'\n"
-      "Speculation never changes the text: with a drafter or without, for any --budget, the same seed gives the same tokens.\n"
-      "Ctrl-C once ends the text (exit code 0), twice ends the program (130).\n" },
-    { "chat", cmd_chat, "", "Talks with a model, at the terminal or with one message from a pipe.",
+      "  ratoon run -m model.gguf -p 'A person: ' --json-schema person.json\n"
+      "\n"
+      "The first word is the model if it is a file or folder, ends in .gguf, begins\n"
+      "with hf:, or has the form ORG/NAME[:QUANT]; with -m, and otherwise, all words\n"
+      "are the prompt. Without a model, the demo pair runs.\n"
+      "\n"
+      "Speculation never changes the text: with or without a drafter, and for any\n"
+      "--budget, the same seed gives the same tokens. Ctrl-C ends the text, with\n"
+      "exit code 130. Where nothing else is given, plain prompts are decoded greedily;\n"
+      "with --chat the model file's settings count, else --temp 0.7 --top-p 0.9.\n", "Generate" },
+    { "chat", cmd_chat, "[MODEL] [PROMPT...]", "Chat with a model at the terminal, or answer one message from a pipe.",
       "Examples:\n"
-      "  ratoon chat -m qwen3.5-4b.gguf --temp 0.7 --system 'Answer briefly.'\n"
+      "  ratoon chat qwen3.5-4b.gguf --temp 0.7 --system 'Answer briefly.'\n"
+      "  ratoon chat qwen3.5-4b.gguf 'Why is the sky blue?'      one answer\n"
       "  git diff | ratoon chat -m model.gguf --system 'Review this change.'\n"
-      "At the terminal /help lists the commands, Ctrl-C ends an answer (twice: the program, exit code 130), Ctrl-D leaves. Several lines make\n"
-      "one message between \"\"\" and \"\"\", with \\ at a line's end, with Alt-Enter, or pasted. An answer stays in the history as the tokens\n"
-      "that the model wrote, so that no turn is read twice. From a pipe all of the input is one message, and commands are text.\n" },
-    { "serve", cmd_serve, "", "Answers the HTTP interfaces of OpenAI (Chat, Completions, Responses) and Anthropic (Messages) with a local model.",
+      "\n"
+      "At the terminal, /help lists the commands, Ctrl-C ends an answer, twice within\n"
+      "a second it ends the program (exit code 130), and Ctrl-D leaves. To write a\n"
+      "message of several lines, put it between \"\"\" and \"\"\", end lines with \\, press\n"
+      "Alt-Enter, or paste it. Answers stay in the history as the tokens that the model\n"
+      "wrote, so no turn is read twice. From a pipe, the whole input is one message and\n"
+      "commands are plain text.\n" },
+    { "serve", cmd_serve, "[MODEL]", "Serve a model over HTTP, with the APIs of OpenAI and Anthropic and a web page.",
       "Examples:\n"
-      "  ratoon serve                                                      the demo pair on http://127.0.0.1:8080\n"
-      "  ratoon serve -m qwen3.5-4b.gguf -d dflash-qwen3.5-4b.gguf --parallel 4 --cache-dir ~/.cache/ratoon\n"
-      "  ratoon serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem\n"
-      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
-      "Clients take http://127.0.0.1:8080/v1 as OpenAI's base URL and http://127.0.0.1:8080 as Anthropic's, with any key; doc/serving.md has\n"
-      "a working configuration for each. The port opens at once; until the model is loaded answers are 503. Requests run together, and what\n"
-      "one of them says never depends on the others. SIGTERM or Ctrl-C lets running requests end (--shutdown-grace), a second one does not.\n" },
-    { "tokenize", cmd_tokenize, "", "Prints the token ids of a text, one line of numbers between commas.",
-      "Examples:\n  ratoon tokenize -m model.gguf -p 'Hello, world'\n  ratoon tokenize -m model.gguf --special -f prompt.txt --json\n" },
-    { "detokenize", cmd_detokenize, "", "Prints the text of token ids.", "Example:\n  ratoon detokenize -m model.gguf --tokens 1,2,3\n" },
-    { "render", cmd_render, "", "Prints the prompt that a chat template gives for a conversation, exactly as it is.",
-      "Examples:\n  ratoon render -m model.gguf --input case.json\n  ratoon render --template chat.jinja --input case.json --json\n"
-      "--json adds which bytes came from the conversation, and with -m the tokens.\n" },
-    { "logits", cmd_logits, "", "Writes the logits of rows as float32, for comparison with other programs.",
+      "  ratoon serve                  the demo pair on http://127.0.0.1:8080\n"
+      "  ratoon serve -m qwen3.5-4b.gguf --parallel 4 --cache-dir ~/.cache/ratoon\n"
+      "  ratoon serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt \\\n"
+      "         --tls-cert cert.pem --tls-key key.pem\n"
+      "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
+      "         -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
+      "\n"
+      "The base URL is http://127.0.0.1:8080/v1 for OpenAI clients (Chat Completions,\n"
+      "Completions, Responses) and http://127.0.0.1:8080 for Anthropic clients\n"
+      "(Messages); any key will do. doc/serving.md has a working configuration for\n"
+      "each client. The port opens at once; until the model is loaded, answers are\n"
+      "503. Requests run together and never change each other's text. After SIGTERM\n"
+      "or Ctrl-C running requests may finish (--shutdown-grace); a second signal ends\n"
+      "them.\n" },
+    { "pull", cmd_pull, "REPO[:QUANT]", "Fetch a model of Hugging Face to this machine, and print its path.",
       "Examples:\n"
-      "  ratoon logits -m model.gguf --tokens 1,2,3 --out chain.f32                            [3, vocab]\n"
-      "  ratoon logits -m model.gguf --prefix 7,8,9 --tokens 1,2,3 --parents -1,0,0 --out tree.f32\n"
-      "  ratoon logits -m model.gguf --tokens @ids.txt --taps 1,4 --out x.f32                  also x.f32.taps\n"
-      "  ratoon logits -m model.gguf -d draft.gguf --prefix 7,8,9 --tokens 1 --out block.f32   [block, vocab]\n" },
-    { "plan", cmd_plan, "", "Lists every part of the memory that a run takes, before anything large is loaded.",
-      "Example:\n  ratoon plan -m model.gguf -d draft.gguf --ctx 32768\n" },
-    { "inspect", cmd_inspect, "FILE", "Shows what a GGUF file, a safetensors file or a Hugging Face folder holds: keys, tensors, types.",
-      "Examples:\n  ratoon inspect model.gguf\n  ratoon inspect --check-tensors model.gguf\n  ratoon inspect --json draft/\n" },
-    { "verify", cmd_verify, "", "Decodes prompts with and without speculation and compares the tokens. Exit code 1 if any differs.",
+      "  ratoon pull unsloth/Qwen3-8B-GGUF:Q4_K_M\n"
+      "  ratoon pull unsloth/Qwen3-8B-GGUF@main:Qwen3-8B-Q8_0.gguf\n"
+      "  ratoon pull --yes unsloth/Qwen3-8B-GGUF\n"
+      "  ratoon chat -hf unsloth/Qwen3-8B-GGUF:Q4_K_M\n"
+      "\n"
+      "At a terminal the drafter that was published for the model is offered with it;\n"
+      "--yes fetches both.\n"
+      "\n"
+      "Without QUANT it is Q4_K_M, else Q4_0, else the first that there is. Files go to\n"
+      "the Hugging Face cache. What breaks off goes on with the same command. HF_HOME,\n"
+      "HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean to\n"
+      "huggingface_hub (doc/models.md).\n", "Models" },
+    { "models", cmd_models, "[rm NAME]", "List the models on this machine, or remove one.",
+      "Examples:\n"
+      "  ratoon models\n"
+      "  ratoon models rm unsloth/Qwen3-8B-GGUF:Q4_K_M\n"
+      "\n"
+      "Models of the Hugging Face cache, of LM Studio and of Ollama are found; -m takes\n"
+      "the names that are listed. Only those of the Hugging Face cache can be removed.\n" },
+    { "plan", cmd_plan, "[MODEL]", "Say whether a model fits in memory and how fast it will be.",
+      "Examples:\n"
+      "  ratoon plan -m model.gguf --ctx 32768\n"
+      "  ratoon plan -hf unsloth/Qwen3-8B-GGUF:Q4_K_M     before downloading it\n"
+      "  ratoon plan -m model.gguf --parallel 4           as serve would run it\n"
+      "\n"
+      "Nothing large is loaded; of a model that is not here only the header is read.\n"
+      "Exit code 0: it fits; 3: it does not, and what would is listed; 1: an error.\n"
+      "Speeds are estimates, from what the machine reads and computes just now and from\n"
+      "published accept lengths.\n" },
+    { "doctor", cmd_doctor, "[MODEL]", "Load a model and measure: does it run, how fast, does its drafter match?",
+      "Examples:\n"
+      "  ratoon doctor model.gguf\n"
+      "  ratoon doctor -m model.gguf -d draft.gguf --text mine.txt\n"
+      "\n"
+      "It measures the machine, some passes, and how often the drafter guesses right in\n"
+      "texts that the model writes, and ends in a verdict. Exit code 0: it runs; 3: it\n"
+      "does not fit in memory; 1: an error.\n" },
+    { "inspect", cmd_inspect, "FILE", "Show the keys, tensors and types of a GGUF file, safetensors file or "
+      "model folder.",
+      "Examples:\n"
+      "  ratoon inspect model.gguf\n"
+      "  ratoon inspect --check-tensors model.gguf\n"
+      "  ratoon inspect --json draft/\n"
+      "  ratoon inspect hf:unsloth/Qwen3-8B-GGUF:Q4_K_M\n"
+      "\n"
+      "Of a model by name that is not on this machine only the header is fetched.\n" },
+    { "quantize", cmd_quantize, "IN.gguf OUT.gguf TYPE", "Write the same model in fewer bytes.",
+      "Example:\n"
+      "  ratoon quantize qwen3.5-4b-BF16.gguf qwen3.5-4b-Q4_K_M.gguf Q4_K_M\n"
+      "\n"
+      "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_1 Q5_K_M Q5_K_S Q5_0 Q4_1 Q4_K_M\n"
+      "Q4_K_S Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K, the largest files first.\n"
+      "Vectors, norms, convolutions and routers stay F32. IN may be any part of a split\n"
+      "file, best the F16 or BF16 original: what was lost before does not come back.\n"
+      "OUT appears when it is complete.\n" },
+    { "verify", cmd_verify, "[MODEL]", "Compare tokens with and without speculation. Exit code 1 if any differ.",
       "Examples:\n"
       "  ratoon verify -m model.gguf -d draft.gguf --prompts prompts.jsonl\n"
-      "  ratoon verify --prompts prompts.jsonl -n 32 --budget 22 --modes greedy --threads 2\n"
-      "The whole matrix is {greedy, t0.7, t1} x {chain, tree of 8, 22, 60, auto} x {1, 2 threads}.\n" },
-    { "doctor", cmd_doctor, "", "Says whether a drafter fits a target: shapes, tap layers, tokenizers, and how well it guesses 64 tokens.",
-      "Example:\n  ratoon doctor -m model.gguf -d draft.gguf\n" },
-    { "eval", cmd_eval, "FILE", "Perplexity of a text file.", "Example:\n  ratoon eval -m model.gguf --window 2048 text.txt\n" },
-    { "bench", cmd_bench, "", "Measures: passes (--passes), prompt and decoding rates (--prompt-tokens), decoding with and without speculation (--prompts), streams at once (--serve), the machine (--roofline).",
+      "  ratoon verify --prompts prompts.jsonl -n 32 --budget 22 --modes greedy \\\n"
+      "         --threads 2\n"
+      "\n"
+      "The whole matrix is {greedy, t0.7, t1} x {chain, tree of 8, 22, 60, auto} x\n"
+      "{1, 2 threads}.\n", "Measure and check" },
+    { "bench", cmd_bench, "[MODEL]", "Measure passes, prompts, decoding, streams at once, and the machine itself.",
       "Examples:\n"
       "  ratoon bench --roofline\n"
       "  ratoon bench -m model.gguf --passes 1,8,16 --csv passes.csv --svg passes.svg\n"
-      "  ratoon bench -m model.gguf --prompt-tokens 512 --compare 'llama-bench -m model.gguf -t 2 -p 512 -n 32 -o json'\n"
-      "  ratoon bench -m model.gguf -d draft.gguf --prompts prompts.jsonl -n 128 --pairs 5\n"
+      "  ratoon bench -m model.gguf --prompt-tokens 512 \\\n"
+      "         --compare 'llama-bench -m model.gguf -t 2 -p 512 -n 32 -o json'\n"
+      "  ratoon bench -m model.gguf --prompts prompts.jsonl -n 128 --pairs 5\n"
       "  ratoon bench -m model.gguf --serve 1,2,4 --prompts prompts.jsonl\n"
-      "  ratoon bench -m big.gguf -d random-draft.gguf --prompts prompts.jsonl --simulate-acceptance profile.json\n"
-      "  ratoon bench -m model.gguf --prompt-tokens 64 --compare 'other -m model.gguf' --compare-rate 'speed: *([0-9.]+) t/s'\n"
-      "Shares are of max(bytes of the weights / bandwidth, operations / int8 peak), both measured between the passes.\n"
-      "With --serve rates count from the last stream's first token to the first stream's last; between tokens: pieces share their time.\n"
-      "With --compare every round loads our model, measures, releases it all, then runs COMMAND; a first run of COMMAND warms up and does\n"
-      "not count. Of both the fastest counts (with --prompts the median). \"pp N\" of llama-bench stands beside prompts and passes of N\n"
-      "rows, \"tg\" beside decoding, N parallel sequences of llama-batched-bench beside passes of N rows. The last match of REGEX counts.\n" },
-    { "quantize", cmd_quantize, "IN.gguf OUT.gguf TYPE", "Writes the same model in fewer bytes.",
-      "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q4_K_M Q4_0. Vectors, norms, convolutions and routers stay F32.\n"
-      "IN may be any part of a split file; OUT appears when it is complete.\n"
-      "Example:\n  ratoon quantize qwen3.5-4b-BF16.gguf qwen3.5-4b-Q4_K_M.gguf Q4_K_M\n" },
-    { "help", cmd_help, "[COMMAND]", "Explains a command; writes the manual page and the completions of shells.",
-      "Examples:\n  ratoon help --man | man -l -\n  ratoon help --completion bash > ~/.local/share/bash-completion/completions/ratoon\n" },
-    { "version", cmd_version, "", "Prints the version.", "" },
+      "  ratoon bench -m big.gguf -d random.gguf --prompts prompts.jsonl \\\n"
+      "         --simulate-acceptance profile.json\n"
+      "  ratoon bench -m model.gguf --prompt-tokens 64 \\\n"
+      "         --compare 'other -m model.gguf' --compare-rate 'speed: *([0-9.]+) t/s'\n"
+      "\n"
+      "The limit of a pass is the larger of (bytes of the weights / bandwidth) and\n"
+      "(operations / int8 peak), both measured between the passes. With --serve, rates\n"
+      "count from the first token of the last stream to the first end of a stream, and\n"
+      "tokens that arrive together share their time.\n"
+      "\n"
+      "With --compare, every round loads our model, measures it and frees it, and then\n"
+      "runs COMMAND. A first run of COMMAND only warms up. The fastest run of each\n"
+      "counts; with --prompts, the median. \"pp N\" of llama-bench is shown beside\n"
+      "prompts and passes of N rows, \"tg\" beside decoding, and N parallel sequences of\n"
+      "llama-batched-bench beside passes of N rows. The last match of REGEX counts.\n" },
+    { "eval", cmd_eval, "[MODEL] FILE", "Compute the perplexity of a text file.",
+      "Example:\n"
+      "  ratoon eval -m model.gguf --window 2048 text.txt\n" },
+    { "tokenize", cmd_tokenize, "[MODEL] [PROMPT...]", "Print the token ids of a text, separated by commas.",
+      "Examples:\n"
+      "  ratoon tokenize -m model.gguf -p 'Hello, world'\n"
+      "  ratoon tokenize -m model.gguf --special -f prompt.txt --json\n", "Text and tokens" },
+    { "detokenize", cmd_detokenize, "[MODEL] [TOKENS]", "Print the text of token ids.",
+      "Example:\n"
+      "  ratoon detokenize -m model.gguf --tokens 1,2,3\n" },
+    { "render", cmd_render, "", "Print the prompt that a chat template makes of a conversation, byte for byte.",
+      "Examples:\n"
+      "  ratoon render -m model.gguf --input case.json\n"
+      "  ratoon render --template chat.jinja --input case.json --json\n"
+      "\n"
+      "--json adds which bytes came from the conversation and, with -m, the tokens.\n" },
+    { "logits", cmd_logits, "", "Write the logits of rows as float32, for comparison with other programs.",
+      "Examples:\n"
+      "  ratoon logits -m model.gguf --tokens 1,2,3 --out chain.f32\n"
+      "  ratoon logits -m model.gguf --prefix 7,8,9 --tokens 1,2,3 --parents -1,0,0 \\\n"
+      "         --out tree.f32\n"
+      "  ratoon logits -m model.gguf --tokens @ids.txt --taps 1,4 --out x.f32\n"
+      "  ratoon logits -m model.gguf -d draft.gguf --prefix 7,8 --tokens 1 --out d.f32\n"
+      "\n"
+      "The first and second write [3, vocab], the third also x.f32.taps, the last\n"
+      "[block, vocab].\n" },
+    { "help", cmd_help, "[COMMAND]", "Explain a command; write the manual page and shell completions.",
+      "Examples:\n"
+      "  ratoon help --man | man -l -\n"
+      "  ratoon help --completion bash \\\n"
+      "         > ~/.local/share/bash-completion/completions/ratoon\n", "About" },
+    { "version", cmd_version, "", "Print the version.", "" },
     { 0 },
 };
 
@@ -87,12 +185,13 @@ const Command *command_find(const char *name)
     return NULL;
 }
 
-void commands_list(FILE *f)
+int command_unknown(const char *by, const char *name)
 {
-    fputs("Usage: ratoon COMMAND [options]\n\n"
-          "Runs language models on this machine, several tokens per pass, with exactly the text of ordinary decoding.\n\n", f);
-    for (const Command *c = commands; c->name; c++) fprintf(f, "  %-12s%s\n", c->name, c->summary);
-    fputs("\nStart with:   ratoon run -p 'def hello(name):'\nThe rest:     ratoon help COMMAND, or the manual: ratoon help --man | man -l -\n", f);
+    char hint[128];
+    Suggestion near = { .typed = name };
+    for (const Command *c = commands; c->name; c++) suggest_try(&near, c->name);
+    log_line("%s: unknown command '%s'%s (see ratoon help)", by, name, suggest_words(&near, hint));
+    return EXIT_USAGE;
 }
 
 static int cmd_help(int argc, char **argv)
@@ -109,19 +208,15 @@ static int cmd_help(int argc, char **argv)
         return output_done(&o);
     }
     if (o.completion) {
-        if (completion_write(stdout, o.completion)) return output_done(&o);
-        fprintf(stderr, "ratoon help: --completion is '%s', expected bash, zsh or fish\n", o.completion);
-        return EXIT_USAGE;
+        completion_write(stdout, o.completion);
+        return output_done(&o);
     }
     if (o.n_words == 0) {
-        commands_list(stdout);
+        commands_help(stdout);
         return output_done(&o);
     }
     const Command *c = command_find(o.word[0]);
-    if (!c) {
-        fprintf(stderr, "ratoon help: unknown command '%s' (see ratoon help)\n", o.word[0]);
-        return EXIT_USAGE;
-    }
+    if (!c) return command_unknown("ratoon help", o.word[0]);
     options_help(stdout, c);
     return output_done(&o);
 }

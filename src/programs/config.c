@@ -8,7 +8,7 @@
 
 #include "programs/program.h"
 
-/* Options point into it. */
+/* options point into this text */
 static char *config_text;
 
 static bool default_path(char *out, size_t cap)
@@ -16,7 +16,7 @@ static bool default_path(char *out, size_t cap)
     return user_path(out, cap, "XDG_CONFIG_HOME", ".config", "config") && access(out, F_OK) == 0;
 }
 
-/* Without the blanks around it, ended by a NUL. */
+/* Removes surrounding blanks and terminates with a NUL. */
 static char *trimmed(char *s, char *end)
 {
     static const char blanks[] = " \t\r";
@@ -31,8 +31,25 @@ static bool refuse(const char *command, const char *where, const char *what, con
     return false;
 }
 
-/* One line, which is changed. *section: the one that it stands in. */
-static bool read_line(const char *command, char *s, char *end, const char *where, const char **section, bool (*take)(void *ud, const ConfigLine *line), void *ud)
+/* 'text' and "text": what stands between the quotes; in the latter, \" and \\ stand for " and \, \n and \t for line
+ * feed and tab. NULL: the closing quote is missing, or something follows it. */
+static char *unquoted(char *s)
+{
+    char quote = *s, *out = s, *p = s + 1;
+    if (quote != '"' && quote != '\'') return s;
+    for (; *p && *p != quote; p++) {
+        bool escaped = quote == '"' && *p == '\\' && p[1] && strchr("\"\\nt", p[1]);
+        if (escaped) p++;
+        *out++ = !escaped ? *p : *p == 'n' ? '\n' : *p == 't' ? '\t' : *p;
+    }
+    if (*p != quote || p[1]) return NULL;
+    *out = 0;
+    return s;
+}
+
+/* Parses one line, which is modified. *section: the current section. */
+static bool read_line(const char *command, char *s, char *end, const char *where, const char **section,
+                      bool (*take)(void *ud, const ConfigLine *line), void *ud)
 {
     s = trimmed(s, end);
     if (!*s || *s == '#') return true;
@@ -46,6 +63,8 @@ static bool read_line(const char *command, char *s, char *end, const char *where
     if (!equals) return refuse(command, where, "there is no = in", s);
     char *value = trimmed(equals + 1, s + n), *key = trimmed(s, equals);
     if (!*key) return refuse(command, where, "there is no key before", "=");
+    value = unquoted(value);
+    if (!value) return refuse(command, where, "the quotes do not close at the end of the value of", key);
     return take(ud, &(ConfigLine) { *section, key, value, where });
 }
 

@@ -1,5 +1,5 @@
-/* files.c - which files a command means when it was not told: the demo pair, and the drafter that lies beside a target. What was found
- * is always said, because a drafter that silently appeared or was silently missing is the hardest speed problem to see. */
+/* files.c - finds the files a command was not told about: the demo pair, and the drafter of a target. Always says what
+ * was found, since a drafter that is used or missing without notice makes speed problems very hard to find. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -7,6 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/save.h"
+#include "programs/draft_find.h"
+#include "programs/hub/hub.h"
 #include "programs/program.h"
 
 static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
@@ -29,8 +32,8 @@ static bool join(char out[4096], const char *folder, const char *name)
     return n > 0 && n < 4096;
 }
 
-/* The one .gguf file of a folder that passes the test, by name; "": none. more: there were others. */
-static void pick(char out[4096], bool *more, const char *folder, bool (*test)(const char *name, const char *stem), const char *stem)
+/* The first .gguf file of a folder, by name, that passes the test; "": none. more: there were others. */
+static void pick(char out[4096], bool *more, const char *folder, bool (*test)(const char *name))
 {
     char best[256] = "";
     *more = false;
@@ -38,7 +41,7 @@ static void pick(char out[4096], bool *more, const char *folder, bool (*test)(co
     DIR *d = opendir(folder);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
-        if (!ends(e->d_name, ".gguf") || strlen(e->d_name) >= sizeof best || !test(e->d_name, stem)) continue;
+        if (!ends(e->d_name, ".gguf") || strlen(e->d_name) >= sizeof best || !test(e->d_name)) continue;
         if (best[0]) *more = true;
         if (!best[0] || strcmp(e->d_name, best) < 0) strcpy(best, e->d_name);
     }
@@ -46,60 +49,18 @@ static void pick(char out[4096], bool *more, const char *folder, bool (*test)(co
     if (best[0] && !join(out, folder, best)) out[0] = 0;
 }
 
-static bool any_target(const char *name, const char *stem)
+static bool any_target(const char *name)
 {
-    (void) stem;
     return !begins(name, "dflash-");
 }
 
-static bool any_drafter(const char *name, const char *stem)
-{
-    (void) stem;
-    return begins(name, "dflash-");
-}
-
-static bool any(const char *name, const char *stem)
+static bool any(const char *name)
 {
     (void) name;
-    (void) stem;
     return true;
 }
 
-/* dflash-STEM.gguf, dflash-STEM-Q8_0.gguf ... */
-static bool drafter_of(const char *name, const char *stem) { return begins(name, "dflash-") && begins(name + strlen("dflash-"), stem); }
-
-/* Beside the target: dflash-NAME*.gguf, then the only dflash-*.gguf, then draft/ (a GGUF file or a Hugging Face folder). */
-static void find_beside(Files *f, const Options *o)
-{
-    char folder[4096], draft[4096], stem[256];
-    bool more;
-    snprintf(folder, sizeof folder, "%s", f->model);
-    char *slash = strrchr(folder, '/');
-    if (slash) *slash = 0;
-    else strcpy(folder, ".");
-    if (slash == folder) strcpy(folder, "/");
-    snprintf(stem, sizeof stem, "%s", base_name(f->model));
-    if (ends(stem, ".gguf")) stem[strlen(stem) - strlen(".gguf")] = 0;
-    pick(f->draft, &more, folder, drafter_of, stem);
-    if (f->draft[0]) return;
-    pick(f->draft, &more, folder, any_drafter, stem);
-    if (f->draft[0] && more) {
-        note(o, "several files dflash-*.gguf lie beside %s, none named after it; choose one with -d", f->model);
-        f->draft[0] = 0;
-        return;
-    }
-    if (f->draft[0] || !join(draft, folder, "draft") || !is_folder(draft)) return;
-    pick(f->draft, &more, draft, any, NULL);
-    if (f->draft[0] && more) {
-        note(o, "several files lie in %s; choose one with -d", draft);
-        f->draft[0] = 0;
-    } else if (!f->draft[0]) {
-        char config[4096];
-        if (join(config, draft, "config.json") && access(config, R_OK) == 0) strcpy(f->draft, draft);
-    }
-}
-
-/* models/demo beside the program, or where `make install` puts it. */
+/* models/demo next to the program, or where `make install` puts it. */
 static bool find_demo(Files *f)
 {
     char exe[4096], folder[4200];
@@ -113,14 +74,32 @@ static bool find_demo(Files *f)
     static const char *const places[] = { "models/demo", "../share/ratoon/models/demo" };
     for (size_t i = 0; i < 2; i++) {
         snprintf(folder, sizeof folder, "%s/%s", exe, places[i]);
-        pick(f->model, &more, folder, any_target, NULL);
+        pick(f->model, &more, folder, any_target);
         if (f->model[0]) return true;
     }
     return false;
 }
 
-static bool named(char out[4096], const Options *o, const char *path)
+/* Whether what is no file reads like a repository of a hub. */
+static bool is_repository(const char *path)
 {
+    HubName name;
+    return hub_name_read(&name, path, NULL) == ST_OK && !ends(path, ".gguf") && !ends(path, ".safetensors");
+}
+
+/* A path, hf:ORG/NAME[:QUANT], or the name of a model that some program has put on this machine. */
+static bool named(char out[4096], const Options *o, const char *path, HubKind kind)
+{
+    if (begins(path, "hf:")) return hub_get(out, o, path, kind);
+    if (access(path, F_OK) != 0 && path[0] != '/' && strcmp(path, "mtp") != 0) {
+        if (hub_find_local(out, path, kind)) {
+            detail(o, "%s is %s", path, out);
+            return true;
+        }
+        if (is_repository(path))
+            return complain(o, "%s: there is no such file, and no model of that name on this machine; ratoon pull %s "
+                            "fetches it", path, path) == 0;
+    }
     if (strlen(path) >= 4096) {
         complain(o, "a path of %zu bytes is too long", strlen(path));
         return false;
@@ -129,22 +108,95 @@ static bool named(char out[4096], const Options *o, const char *path)
     return true;
 }
 
+/* -d FOLDER: a folder that holds one GGUF file and no config.json stands for that file. */
+static bool named_drafter(Files *f, const Options *o)
+{
+    char config[4096], only[4096];
+    bool more;
+    if (!named(f->draft, o, o->draft, HUB_DRAFTER)) return false;
+    if (!is_folder(f->draft) || (join(config, f->draft, "config.json") && access(config, F_OK) == 0)) return true;
+    pick(only, &more, f->draft, any);
+    if (only[0] && !more) strcpy(f->draft, only);
+    return true;
+}
+
+/* A file that no command can run as a model is refused here, by what it is, and not as an unknown architecture. */
+static bool is_model(const Options *o, const char *path, const ModelFacts *facts)
+{
+    if (facts->kind == MODEL_DRAFTER)
+        complain(o, "%s: is a drafter (%s), not a model; give the model with -m and this one with -d", path,
+                 facts->arch);
+    if (facts->kind == MODEL_PROJECTOR)
+        complain(o, "%s: is a vision projector (%s), not a model; give the model's own file with -m", path,
+                 facts->arch);
+    return facts->kind == MODEL_TARGET;
+}
+
+static bool find_model(Files *out, const Options *o)
+{
+    if (o->model && o->hf_repo) return complain(o, "there can be only one of -m and -hf") == 0;
+    if (o->hf_repo) return hub_get(out->model, o, o->hf_repo, HUB_TARGET);
+    if (o->model) return named(out->model, o, o->model, HUB_TARGET);
+    if (!find_demo(out))
+        return complain(o, "no -m was given, and there is no demo model (models/demo) beside the program") == 0;
+    detail(o, "no -m was given: the demo model %s", out->model);
+    return out->demo = true;
+}
+
 bool files_find(Files *out, const Options *o, bool drafter)
 {
+    ModelFacts facts;
+    DraftFound found;
     *out = (Files) { 0 };
-    if (o->model) {
-        if (!named(out->model, o, o->model)) return false;
-    } else if (find_demo(out)) {
-        note(o, "no -m was given: the demo model %s", out->model);
-    } else {
-        complain(o, "no -m was given, and there is no demo model (models/demo) beside the program");
-        return false;
-    }
-    if (!drafter || (o->draft && strcmp(o->draft, "none") == 0)) return true;
-    if (o->draft) return named(out->draft, o, o->draft);
-    find_beside(out, o);
+    if (!find_model(out, o)) return false;
+    bool readable = model_facts(&facts, out->model, NULL) == ST_OK;    /* else loading it says why */
+    if (readable && !is_model(o, out->model, &facts)) return false;
+    if (!drafter || !readable || (o->draft && strcmp(o->draft, "none") == 0)) return true;
+    if (o->draft) return named_drafter(out, o);
+    draft_find(&found, out->model, &facts);
+    draft_tell(&found, o, out->model, &facts);
+    strcpy(out->draft, found.path);
+    strcpy(out->ignored, found.ignored);
+    strcpy(out->why, found.why);
     out->found_draft = out->draft[0] != 0;
     out->own = !out->found_draft;
-    if (out->found_draft) note(o, "drafter found beside the model: %s (-d none: without)", out->draft);
+    return true;
+}
+
+/* A path that is only a path, or the place of what had to be fetched. */
+static bool fetched(const char **path, char place[4096], const Options *o, HubKind kind)
+{
+    if (!*path || !begins(*path, "hf:")) return true;
+    bool good = hub_get(place, o, *path, kind);
+    *path = place;
+    return good;
+}
+
+bool files_fetch(Files *out, Options *o)
+{
+    *out = (Files) { 0 };
+    if (o->hf_repo && !o->model) {
+        if (!hub_get(out->model, o, o->hf_repo, HUB_TARGET)) return false;
+        o->model = out->model;
+        o->hf_repo = NULL;
+    }
+    return fetched(&o->model, out->model, o, HUB_TARGET) && fetched(&o->draft, out->draft, o, HUB_DRAFTER);
+}
+
+/* ---- what is written ---- */
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+bool output_good(const Options *o, const char *path)
+{
+    Error err = { 0 };
+    if (save_check(path, &err) != ST_OK) return complain(o, "%s", err.text) == 0;
+    if (same_file(o->model, path) || same_file(o->draft, path) || same_file(o->prompts, path))
+        return complain(o, "%s: is an input, expected another file to write", path) == 0;
     return true;
 }

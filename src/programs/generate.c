@@ -1,52 +1,35 @@
 #include "programs/generate.h"
 
-/* Per-position acceptance: how deep the passes that drafted came. */
+#include "programs/drive.h"
+
+/* Per-position acceptance: how deep the passes with drafting got. */
 static void count_depth(Generated *out, rt_session *session, int32_t n_block)
 {
     int64_t before = out->stats.drafted;
-    rt_stats_get(session, &out->stats);
+    rt_stats_get(session, &out->stats, sizeof out->stats);
     if (out->stats.drafted == before) return;
     out->drafting++;
     for (int32_t d = 0; d + 1 < n_block && d < 64; d++) out->reached[d]++;
-}
-
-/* Takes the block's tokens up to an end token, which the session keeps as its last. */
-static bool take_block(Generated *out, const Program *p, rt_session *session, const rt_block *b, bool ignore_eos)
-{
-    for (int32_t i = 0; i < b->n; i++) {
-        if (!ignore_eos && rt_token_ends(p->engine, b->token[i])) {
-            out->ended = true;
-            return rt_take(session, i + 1) == RT_OK;
-        }
-        out->token[out->n++] = b->token[i];
-    }
-    return true;
 }
 
 bool generate(Generated *out, Program *p, rt_step *step, rt_session *session, const int32_t *prompt, int32_t n_prompt,
               const rt_sampling *sampling, bool ignore_eos)
 {
     *out = (Generated) { .token = out->token };
-    bool good = program_prompt(p, session, prompt, n_prompt) == RT_OK && rt_sampling_set(session, sampling) == RT_OK;
-    if (!good) complain(p->o, "%s", rt_session_error(session));
-    while (good && !out->ended) {
-        rt_block b = { 0 };
+    rt_status status = program_prompt(p, session, prompt, n_prompt);
+    if (status == RT_OK) status = rt_sampling_set(session, sampling);
+    bool good = status == RT_OK || complain_prompt(p, session, status) == 0;
+    Drive d = { .engine = p->engine, .ignore_eos = ignore_eos, .token = &out->token, .n = &out->n };
+    for (DriveEnd end = DRIVE_ON; good && end == DRIVE_ON;) {
+        rt_block b;
         double t0 = seconds_now();
-        rt_status st = program_step(p, step, session, &b);
+        end = drive_step(&d, p, step, session, &b);
         if (b.n > 0) out->seconds += seconds_now() - t0;
-        if (st != RT_OK) {
-            if (st != RT_ECANCEL) complain(p->o, "%s", rt_step_error(step));
-            good = false;
-        } else if (b.status < 0) {
-            complain(p->o, "%s", rt_session_error(session));
-            good = false;
-        } else if (b.n == 0 && b.status == RT_END) {
-            break;
-        } else {
-            count_depth(out, session, b.n);
-            good = take_block(out, p, session, &b, ignore_eos);
-        }
+        count_depth(out, session, b.n);
+        out->ended = end == DRIVE_ENDED;
+        good = end <= DRIVE_FULL;
+        if (end == DRIVE_FAILED) complain(p->o, "%s", drive_error(step, session));
     }
-    rt_stats_get(session, &out->stats);
+    rt_stats_get(session, &out->stats, sizeof out->stats);
     return good && interrupts == 0;
 }

@@ -1,10 +1,10 @@
-/* ratoon: the program. It chooses the command; each command is a file of its own and knows the library through ratoon.h. */
+/* ratoon: the program. It selects the command; each command has its own file and uses the library through ratoon.h. */
 #include <string.h>
 #include <unistd.h>
 
 #include "programs/program.h"
 
-/* A model file is mapped while it is read. If somebody cuts it meanwhile the kernel can only send this signal. */
+/* Model files are mmapped. If one is truncated while it is read, the kernel reports it by this signal. */
 static void on_bus_error(int sig)
 {
     static const char line[] = "ratoon: a file was cut short while it was being read (or its disk failed)\n";
@@ -17,19 +17,20 @@ static void on_bus_error(int sig)
 int main(int argc, char **argv)
 {
     sigaction(SIGBUS, &(struct sigaction) { .sa_handler = on_bus_error }, NULL);
-    sigaction(SIGPIPE, &(struct sigaction) { .sa_handler = SIG_IGN }, NULL);       /* a closed pipe is a failed write, and is said */
+    /* writing to a closed connection then fails with an error; output_failed sees to standard output */
+    sigaction(SIGPIPE, &(struct sigaction) { .sa_handler = SIG_IGN }, NULL);
+    sigaction(SIGXFSZ, &(struct sigaction) { .sa_handler = SIG_IGN }, NULL); /* likewise exceeding ulimit -f */
     if (argc < 2) {
-        commands_list(stderr);
+        commands_help(stderr);
         return EXIT_USAGE;
     }
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
     if (strcmp(name, "--version") == 0) name = "version";
     const Command *c = command_find(name);
-    if (!c) {
-        fprintf(stderr, "ratoon: unknown command '%s' (see ratoon help)\n", name);
-        return EXIT_USAGE;
-    }
+    if (!c) return command_unknown("ratoon", name);
     argv[1] = (char *) c->name;
-    return c->run(argc - 1, argv + 1);
+    int status = c->run(argc - 1, argv + 1);
+    if (status != EXIT_FINE) error_print();
+    return status;
 }

@@ -1,6 +1,7 @@
-/* options.h - every option of every command, in one table: the parser `--help`, the manual, the shells' completions and the
- * configuration file are made from it, so they agree. A command reads its words and options with options_read; what it does not find there was not given and has its default. Values are
- * checked against the table's range here, so commands see numbers that make sense. */
+/* options.h - every option of every command, in one table (option_table.c) from which the parser, `--help`, the manual,
+ * the shell completions and the configuration file are derived, so they agree. A command reads its words and options
+ * with options_read; options that were not given have their defaults. Values are checked against the table's ranges
+ * here, so commands see only sensible numbers. */
 #ifndef RATOON_PROGRAMS_OPTIONS_H
 #define RATOON_PROGRAMS_OPTIONS_H
 
@@ -8,71 +9,89 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MISFIT = 3, EXIT_INTERRUPTED = 130 };
 enum { WORDS_MAX = 4, TEXTS_MAX = 16 };
 enum { BUDGET_OPTION_AUTO = 0, BUDGET_OPTION_PLAIN = -1 };
 
 typedef struct { const char *at[TEXTS_MAX]; int32_t n; } TextList;     /* an option that may be given several times */
+typedef struct { uint64_t value; bool given; } Seed;
 
 typedef struct {
     const char *command;
     const char *word[WORDS_MAX]; int32_t n_words;
-    /* what is loaded */
-    const char *model, *draft, *backend, *kv_k, *kv_v, *draft_type;
+    /* what to load */
+    const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window;
-    bool        no_repack;
-    /* what is asked */
+    bool        no_repack, overcommit, offline, yes;
+    /* the input */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
     bool        chat, special, nfc;
     const char *system, *template_file, *input;
     bool        think, no_think, template_lax;
-    uint64_t    template_now;
-    /* how text is drawn */
+    Seed        template_now;
+    /* how to sample; not given: NAN, top_k -1, rep_window 0 (see sampling.h) */
     double      temp, top_p, min_p, rep_penalty, freq_penalty, presence_penalty;
     int32_t     top_k, rep_window, n;
-    uint64_t    seed;
+    Seed        seed;
     TextList    stop;
     const char *grammar, *json_schema;
     bool        ignore_eos;
-    /* how it is decoded */
-    int32_t     budget, ngram, draft_block;        /* ngram: 0 as it comes, -1 off */
+    /* how to decode */
+    int32_t     budget, ngram, draft_block;        /* ngram: 0 automatic, -1 off */
     bool        tree, chain;
-    /* what is reported */
-    bool        json, stats, quiet, check_tensors, roofline, no_history, man;
+    /* what to report */
+    bool        json, stats, quiet, verbose, check_tensors, roofline, no_history, man, force;
     const char *csv, *svg, *completion, *config;
     /* verify, bench, eval, doctor */
-    const char *budgets, *thread_list, *modes, *passes, *after, *simulate, *write_profile, *text, *prompt_tokens, *serve, *compare, *compare_rate;
+    const char *budgets, *thread_list, *modes, *passes, *after, *simulate, *write_profile, *text, *prompt_tokens,
+               *serve, *compare, *compare_rate;
     int32_t     pairs, repeats, window, compare_limit;
     /* serve; 0: the default */
-    const char *host, *cors, *api_key_file, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning, *preserve_thinking, *reasoning_message, *tool_format;
+    const char *host, *cors, *api_key_file, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning,
+               *preserve_thinking, *reasoning_message, *tool_format;
     const char *cache_dir;
     TextList    api_key, allow_host, alias;
-    int32_t     port, parallel, queue_size, max_n, max_body, max_connections, write_timeout, keepalive, request_timeout, shutdown_grace;
+    int32_t     port, parallel, queue_size, max_n, max_body, max_connections, write_timeout, keepalive, request_timeout,
+                shutdown_grace;
     int32_t     default_max_tokens, max_tokens_limit, reasoning_budget, reply_budget;
-    int32_t     cache_ram, cache_disk, cache_min_tokens, cache_interval, cancel_on_eof;            /* cancel_on_eof: 0 as it comes, -1 off */
+    int32_t     store_ram;                         /* -1: the default */
+    /* cancel_on_eof: 0 automatic, -1 off */
+    int32_t     cache_ram, cache_disk, cache_min_tokens, cache_interval, cancel_on_eof;
     bool        strict_model, strict_fields, public_metrics, prefill_assistant;
-    const char *where;                             /* NULL, or the place in a configuration file that is being read */
+    const char *where;                             /* position in the configuration file being read, or NULL */
 } Options;
 
 typedef struct {
     const char *name;
     int       (*run)(int argc, char **argv);       /* argv[0]: the command's name */
-    const char *words, *summary, *more;            /* more: what --help teaches below the options, with examples */
+    const char *words, *summary, *more;            /* more: shown by --help below the options, with examples */
+    const char *heading;                           /* of the group of commands that begins here, or NULL */
 } Command;
 
 extern const Command commands[];                   /* commands.c; ends with a name of NULL */
 
-/* False: *status is the exit code (0 after --help, 2 after a wrong option, which has been named on stderr). */
+/* Returns false if the command is not to run: *status is then the exit code (0 after --help, 2 after a wrong option,
+ * reported on stderr). */
 bool options_read(Options *o, int argc, char **argv, int *status);
 void options_help(FILE *f, const Command *c);
-/* name without its dashes, as in a configuration file. False: there is no such option of this command, or the value is wrong; said. */
+/* name without its dashes, as in a configuration file. Returns false after reporting that this command has no such
+ * option or the value is wrong. */
 bool options_set(Options *o, const char *name, const char *value);
 
-/* One option as the manual and the shells show it. */
-typedef struct { const char *name, *alias, *value, *help; } OptionInfo;           /* alias NULL: none; value NULL: it takes none */
-/* The next option of a command from *at on, which begins with 0; false: there is none. */
+/* An option as the manual and the shells show it. */
+/* group: the heading it stands under; alias NULL: none; value NULL: it takes none; also, values: as in the table;
+ * path: the value is one; owners: see command_owns */
+typedef struct {
+    const char *group, *name, *alias, *value, *help, *also, *values;
+    bool path; uint32_t owners;
+} OptionInfo;
+/* The next option of a command, or of any with c NULL, from *at on, which starts at 0; returns false when there are no
+ * more. */
 bool option_next(OptionInfo *out, const Command *c, int32_t *at);
+void option_variable(char out[64], const char *name);        /* "RATOON_N_PREDICT" of "--n-predict" */
+bool command_owns(const Command *c, uint32_t owners);
 const Command *command_find(const char *name);     /* NULL: none */
-void commands_list(FILE *f);
+int command_unknown(const char *by, const char *name);          /* says so, and which one is near; EXIT_USAGE */
+void commands_help(FILE *f);
 
 #endif

@@ -1,14 +1,16 @@
 #include "programs/program.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "programs/advice.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* ---- signals ---- */
 
@@ -26,25 +28,73 @@ void hear_interrupts(void)
     sigaction(SIGINT, &(struct sigaction) { .sa_handler = on_interrupt, .sa_flags = SA_RESTART }, NULL);
 }
 
-/* ---- saying ---- */
+/* ---- messages ---- */
 
+/* Length of the control character at s, or 0. Line feed and tab count as text; U+0080 to U+009F are as harmful as the
+ * ASCII control characters. */
+static size_t control(const unsigned char *s, size_t n)
+{
+    if (*s == 0xc2 && n > 1 && s[1] >= 0x80 && s[1] <= 0x9f) return 2;
+    return (*s < 32 && *s != '\n' && *s != '\t') || *s == 127;
+}
+
+bool text_show(FILE *f, const char *s, size_t n)
+{
+    bool clean = isatty(fileno(f)) == 1, good = true;
+    size_t from = 0;
+    for (size_t i = 0; clean && i < n;) {
+        size_t bad = control((const unsigned char *) s + i, n - i);
+        if (bad) {
+            good &= fwrite(s + from, 1, i - from, f) == i - from && fputc('?', f) != EOF;
+            from = i + bad;
+        }
+        i += bad ? bad : 1;
+    }
+    return fwrite(s + from, 1, n - from, f) == n - from && good;
+}
+
+/* o NULL: the line without a prefix. */
 static void say(const Options *o, const char *format, va_list args)
 {
     char line[2048];
-    int n = snprintf(line, sizeof line, "ratoon %s: ", o->command);
+    int n = o ? snprintf(line, sizeof line, "ratoon %s: ", o->command) : 0;
     vsnprintf(line + n, sizeof line - (size_t) n, format, args);
-    for (char *p = line; *p; p++)
-        if ((unsigned char) *p < 32 || *p == 127) *p = '?';
+    line_clean(line);
     fprintf(stderr, "%s\n", line);
 }
 
-int complain(const Options *o, const char *format, ...)
+void log_line(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
+    say(NULL, format, args);
+    va_end(args);
+}
+
+/* With --json: the first error, until an object is printed. */
+static char trouble[2048];
+static bool printed;
+
+int complain(const Options *o, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
     say(o, format, args);
+    if (o->json && !*trouble) vsnprintf(trouble, sizeof trouble, format, again);
+    va_end(again);
     va_end(args);
     return EXIT_FAILED;
+}
+
+void error_print(void)
+{
+    if (!*trouble || printed) return;
+    line_clean(trouble);
+    json_t *j = json_pack("{s:o}", "error", json_text(trouble, strlen(trouble)));
+    if (j) json_dumpf(j, stdout, JSON_COMPACT);
+    if (j) putchar('\n');
+    json_decref(j);
 }
 
 void note(const Options *o, const char *format, ...)
@@ -56,17 +106,19 @@ void note(const Options *o, const char *format, ...)
     va_end(args);
 }
 
+void detail(const Options *o, const char *format, ...)
+{
+    if (!o->verbose || o->quiet) return;
+    va_list args;
+    va_start(args, format);
+    say(o, format, args);
+    va_end(args);
+}
+
 const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
-}
-
-double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
 /* ---- engine ---- */
@@ -80,9 +132,9 @@ static void end_bar(Program *p)
 static void on_log(void *ud, int level, const char *line)
 {
     Program *p = ud;
-    if (level > 2 || (p->o->quiet && level > 0)) return;
+    if (level > 2 || (p->o->quiet && level > 0) || (!p->o->verbose && level == 2)) return;
     end_bar(p);
-    fprintf(stderr, "%s%s\n", level == 0 ? "error: " : level == 1 ? "warning: " : "", line);
+    log_line("%s%s", level == 0 ? "error: " : level == 1 ? "warning: " : "", line);
 }
 
 static int64_t chunk_now(const Program *p)
@@ -105,7 +157,7 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
         p->barred = true;
         progress_to(&p->bar, (uint64_t) done);
         if (done >= total) end_bar(p);
-    } else if (p->reading > p->read) {             /* a layer of a pass is done: on large models the next chunk is far */
+    } else if (p->reading > p->read) {          /* a layer is done: on large models the next chunk may take long */
         p->layers_done += p->layers_done < p->layers;
         show_reading(p);
     }
@@ -115,30 +167,44 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 {
     const Options *o = p->o;
-    return (rt_options) {
-        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL, .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v,
-        .draft_type = o->draft_type, .no_repack = o->no_repack, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
-        .hooks = { .ud = p, .log = on_log, .progress = on_progress },
-    };
+    return RT_OPTIONS(
+        .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL,
+        .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type, .no_repack = o->no_repack,
+        .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
+        .hooks = program_hooks(p)
+    );
 }
 
-rt_step_options program_step_options(const Options *o)
+rt_hooks program_hooks(Program *p) { return (rt_hooks) { .ud = p, .log = on_log, .progress = on_progress }; }
+
+rt_step_options program_step_options(Program *p)
 {
-    return (rt_step_options) { .chunk = o->chunk, .budget = o->budget, .chain = o->chain, .draft_block = o->draft_block };
+    const Options *o = p->o;
+    return RT_STEP_OPTIONS(.chunk = o->chunk, .budget = o->budget, .chain = o->chain, .draft_block = o->draft_block,
+                           .hooks = program_hooks(p));
 }
 
 rt_session_options program_session_options(const Options *o)
 {
-    return (rt_session_options) { .ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram };
+    return RT_SESSION_OPTIONS(.ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram);
 }
 
-rt_sampling program_sampling(const Options *o, int32_t max_tokens)
+/* The drafter was not asked for: if it does not fit, the command goes on without it, or with the model's own layer. */
+static void leave_drafter(Program *p)
 {
-    return (rt_sampling) {
-        .temperature = (float) o->temp, .top_p = (float) o->top_p, .min_p = (float) o->min_p, .repetition = (float) o->rep_penalty,
-        .frequency = (float) o->freq_penalty, .presence = (float) o->presence_penalty, .top_k = o->top_k, .rep_window = o->rep_window,
-        .max_tokens = max_tokens, .seed = o->seed,
-    };
+    p->files.draft[0] = 0;
+    p->files.found_draft = false;
+    p->files.own = true;
+}
+
+/* why may begin with the drafter's path, which is not said twice. */
+static void tell_ignored(Program *p, const char *draft, const char *why)
+{
+    size_t n = strlen(draft);
+    if (strncmp(why, draft, n) == 0 && strncmp(why + n, ": ", 2) == 0) why += n + 2;
+    snprintf(p->files.ignored, sizeof p->files.ignored, "%.500s", base_name(draft));
+    snprintf(p->files.why, sizeof p->files.why, "%.500s", why);
+    note(p->o, "ignoring drafter %s: %s", base_name(draft), why);
 }
 
 static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
@@ -148,25 +214,27 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
     rt_status st = rt_open(&p->engine, &ro, &e);
     end_bar(p);
     if (st != RT_OK && st != RT_ECANCEL && st != RT_ENOMEM && p->files.found_draft) {
-        /* Nobody asked for this drafter: a file beside the target that does not fit it is no reason to give up. */
         rt_error second = { 0 };
-        p->files.draft[0] = 0;
-        p->files.found_draft = false;
+        Files found = p->files;
+        leave_drafter(p);
         ro = program_options(p, taps, n_taps);
-        if (rt_open(&p->engine, &ro, &second) == RT_OK) {
-            note(p->o, "the drafter beside the model is left out: %s", e.text);
-            st = RT_OK;
-        } else {
-            e = second;
-        }
+        st = rt_open(&p->engine, &ro, &second);
+        if (st == RT_OK) tell_ignored(p, found.draft, e.text);
+        else e = second;
         end_bar(p);
     }
     char arch[16] = "";
-    if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch)) strcpy(p->files.draft, "mtp");
+    if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch))
+        strcpy(p->files.draft, "mtp");
     if (st == RT_OK) return true;
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
-    else complain(p->o, "%s", e.text);
+    else complain_files(p->o, e.text, &p->files);
     return false;
+}
+
+int complain_prompt(const Program *p, const rt_session *s, rt_status status)
+{
+    return complain(p->o, "%s%s", rt_session_error(s), status == RT_EFULL ? "; shorten it, or raise --ctx" : "");
 }
 
 rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32_t n)
@@ -174,7 +242,7 @@ rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32
     rt_stats st;
     rt_status status = rt_prompt(s, prompt, (size_t) n);
     if (status != RT_OK) return status;
-    rt_stats_get(s, &st);
+    rt_stats_get(s, &st, sizeof st);
     p->reading = n - 1 - st.resumed;               /* the last token is the first root */
     p->read = p->layers_done = 0;
     p->layers = property(p->engine, "model.layers");
@@ -204,24 +272,88 @@ rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out)
     return status;
 }
 
+void program_judge(Program *p, const rt_stats *s)
+{
+    if (!acceptance_poor(&p->acceptance, s)) return;
+    note(p->o, "drafter %s guesses almost nothing of this model's text (%lld of %lld tokens accepted): it may belong "
+         "to another model; `ratoon doctor` tells more", base_name(p->files.draft), (long long) p->acceptance.accepted,
+         (long long) p->acceptance.rows);
+}
+
+void program_check_ctx(const Program *p)
+{
+    int64_t trained = property(p->engine, "model.ctx");
+    if (p->o->ctx > trained)
+        note(p->o, "warning: --ctx %d is beyond the %lld tokens that the model was trained for: what it writes after "
+             "them gets worse; --ctx %lld or less avoids that", p->o->ctx, (long long) trained, (long long) trained);
+}
+
 bool program_session(Program *p)
 {
     rt_error e = { 0 };
     const Options *o = p->o;
     rt_session_options so = program_session_options(o);
-    rt_step_options st = program_step_options(o);
-    if (rt_session_new(&p->session, p->engine, &so, &e) == RT_OK && rt_step_new(&p->step, p->engine, &st, &e) == RT_OK) return true;
-    complain(o, "%s", e.text);
+    rt_step_options st = program_step_options(p);
+    program_check_ctx(p);
+    rt_status status = rt_session_new(&p->session, p->engine, &so, &e);
+    if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
+    if (status == RT_OK) return true;
+    complain(o, "%s%s", e.text, status == RT_ENOMEM ? "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0" : "");
     return false;
+}
+
+bool program_find(Program *p, const Options *o, int with)
+{
+    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
+    if (!(with & OWN_SIGNALS)) hear_interrupts();
+    return files_find(&p->files, o, (with & WITH_DRAFTER) != 0);
+}
+
+bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
+{
+    if (!engine_open(p, taps, n_taps)) return false;
+    return !(with & WITH_SESSION) || program_session(p);
+}
+
+/* A file's name without its folders and ".gguf". */
+static int stem(const char *path)
+{
+    size_t n = strlen(base_name(path));
+    return (int) (n > 5 && strcmp(path + strlen(path) - 5, ".gguf") == 0 ? n - 5 : n);
+}
+
+/* One line about what runs: model, drafter, context. */
+static void tell(const Program *p, bool drafts)
+{
+    const Files *f = &p->files;
+    char draft[300] = "", ctx[40] = "";
+    if (drafts && strcmp(f->draft, "mtp") == 0) strcpy(draft, " + its own MTP layer");
+    else if (drafts && !f->draft[0]) strcpy(draft, ", no drafter");
+    else if (drafts) snprintf(draft, sizeof draft, " + drafter %.*s", stem(f->draft), base_name(f->draft));
+    if (p->session) snprintf(ctx, sizeof ctx, ", context %d", rt_session_ctx(p->session));
+    note(p->o, "%.*s%s%s%s", stem(f->model), base_name(f->model), draft, ctx,
+         f->demo ? " (demo; give -m for your model)" : "");
 }
 
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps)
 {
-    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
-    if (!(with & OWN_SIGNALS)) hear_interrupts();
-    if (!files_find(&p->files, o, (with & WITH_DRAFTER) != 0)) return false;
-    if (!engine_open(p, taps, n_taps)) return false;
-    return !(with & WITH_SESSION) || program_session(p);
+    if (!program_find(p, o, with) || !program_load(p, with, taps, n_taps)) return false;
+    tell(p, (with & WITH_DRAFTER) != 0);
+    return true;
+}
+
+rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_options *st, PlanPart part, void *ud,
+                       rt_needs *needs, rt_error *e)
+{
+    rt_options ro = program_options(p, NULL, 0);
+    rt_status code = rt_plan(&ro, so, st, NULL, NULL, needs, sizeof *needs, e);
+    if (code != RT_OK && p->files.found_draft) {
+        tell_ignored(p, p->files.draft, e->text);
+        leave_drafter(p);
+        ro = program_options(p, NULL, 0);
+        code = rt_plan(&ro, so, st, NULL, NULL, needs, sizeof *needs, e);
+    }
+    return code == RT_OK && part ? rt_plan(&ro, so, st, part, ud, needs, sizeof *needs, e) : code;
 }
 
 void program_close(Program *p)
@@ -236,42 +368,25 @@ void program_close(Program *p)
 
 bool text_read(const Options *o, char **out, size_t *n, const char *path)
 {
+    const size_t piece = (size_t) 1 << 16, most = (size_t) 1 << 30;
     FILE *f = path ? fopen(path, "rb") : stdin;
-    size_t cap = 1 << 16, used = 0;
-    char *s = NULL;
-    *out = NULL;
-    if (!f) {
-        complain(o, "%s: %s", path, strerror(errno));
-        return false;
+    Bytes text = { 0 };
+    int why = f ? 0 : errno;
+    for (size_t got = piece; why == 0 && got == piece;) {
+        if (text.n >= most) why = EFBIG;
+        else if (!bytes_room(&text, piece + 1)) why = ENOMEM;
+        else text.n += got = fread(text.at + text.n, 1, piece, f);
+        if (why == 0 && ferror(f)) why = errno;
     }
-    bool good = false;
-    for (;;) {
-        char *more = realloc(s, cap + 1);
-        if (!more) {
-            errno = ENOMEM;
-            break;
-        }
-        s = more;
-        used += fread(s + used, 1, cap - used, f);
-        if (used < cap) {
-            good = !ferror(f);
-            break;
-        }
-        if (cap >= (size_t) 1 << 30) {
-            errno = EFBIG;
-            break;
-        }
-        cap *= 2;
+    if (f && path) fclose(f);
+    *out = why ? NULL : text.at;
+    if (why) {
+        bytes_free(&text);
+        char hint[ADVICE_TEXT] = "";
+        if (path) advice(hint, path, AS_TEXT);
+        return complain(o, "%s: %s%s", path ? path : "standard input", strerror(why), hint) == 0;
     }
-    if (!good) complain(o, "%s: %s", path ? path : "standard input", strerror(errno));
-    if (path) fclose(f);
-    if (!good) {
-        free(s);
-        return false;
-    }
-    s[used] = 0;
-    *out = s;
-    *n = used;
+    text.at[*n = text.n] = 0;
     return true;
 }
 
@@ -298,7 +413,7 @@ bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, con
     bool good = true;
     while (good) {
         p += strspn(p, " \t\r\n");
-        if (!*p) {                                 /* nothing at all, or blanks at the end */
+        if (!*p) {                                 /* nothing, or blanks at the end */
             good = p == text + len;
             break;
         }
@@ -319,7 +434,8 @@ bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, con
         }
     }
     if (!good) {
-        complain(o, "%s: bad list at '%.20s', expected numbers from %lld to %lld between commas", what, p, (long long) min, (long long) max);
+        complain(o, "%s: bad list at '%.20s', expected numbers from %lld to %lld between commas", what, p,
+                 (long long) min, (long long) max);
         free(ids);
     } else {
         *out = ids;
@@ -369,7 +485,7 @@ bool text_tokens(const Program *p, int32_t **out, int32_t *n, const char *s, siz
         int32_t *first = ids + (!special && rt_adds_bos(g) && rt_token_bos(g) >= 0 ? 1 : 0);
         if (first != ids) ids[0] = rt_token_bos(g);
         size_t found = rt_tokenize(g, s, len, special, first, cap);
-        if (found > cap) {                         /* more tokens than bytes cannot be, but the count is what is promised */
+        if (found > cap) {                  /* no text has more tokens than bytes, but this is not promised */
             free(ids);
             cap = found;
             continue;
@@ -400,9 +516,11 @@ void prompts_free(Prompts *p)
 
 static void name_group(Prompt *p, const json_t *line)
 {
-    const char *given = json_string_value(json_object_get(line, "class")), *id = json_string_value(json_object_get(line, "id"));
+    const char *given = json_string_value(json_object_get(line, "class")),
+               *id = json_string_value(json_object_get(line, "id"));
     if (given) snprintf(p->group, sizeof p->group, "%s", given);
-    else if (id && strchr(id, '/')) snprintf(p->group, sizeof p->group, "%.*s", (int) (strchr(id, '/') - id < 31 ? strchr(id, '/') - id : 31), id);
+    else if (id && strchr(id, '/'))
+        snprintf(p->group, sizeof p->group, "%.*s", (int) (strchr(id, '/') - id < 31 ? strchr(id, '/') - id : 31), id);
 }
 
 static bool add_prompt(Prompts *p, const char *line, size_t n, const char *name, Error *err)
@@ -491,16 +609,30 @@ double median(double *x, int32_t n)
     return (x[(n - 1) / 2] + x[n / 2]) / 2;
 }
 
+int output_failed(const Options *o)
+{
+    int why = errno;
+    struct pollfd out = { .fd = STDOUT_FILENO };
+    if (why == EPIPE || (poll(&out, 1, 0) == 1 && out.revents & POLLERR)) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
+    return complain(o, "standard output: %s", why ? strerror(why) : "could not be written");
+}
+
 int output_done(const Options *o)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return EXIT_FINE;
-    return complain(o, "standard output: %s", errno ? strerror(errno) : "could not be written");
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_FINE : output_failed(o);
 }
 
 bool json_print(const Options *o, json_t *object)
 {
-    bool good = object && json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(10)) == 0 && putchar('\n') != EOF;
+    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
     json_decref(object);
-    if (!object) return complain(o, "JSON: out of memory") == EXIT_FINE;
-    return good ? output_done(o) == EXIT_FINE : complain(o, "standard output: %s", strerror(errno)) == EXIT_FINE;
+    if (!text) return complain(o, "JSON: out of memory") == EXIT_FINE;
+    text_show(stdout, text, strlen(text));
+    putchar('\n');
+    free(text);
+    printed = true;
+    return output_done(o) == EXIT_FINE;
 }

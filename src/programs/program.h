@@ -1,4 +1,4 @@
-/* program.h - what the commands share: opening an engine from options, saying things on standard error, hearing Ctrl-C, reading text
+/* program.h - what the commands share: opening an engine from options, messages on standard error, Ctrl-C, reading text
  * and lists of numbers. Standard output carries results only. */
 #ifndef RATOON_PROGRAMS_PROGRAM_H
 #define RATOON_PROGRAMS_PROGRAM_H
@@ -6,23 +6,37 @@
 #include <jansson.h>
 #include <signal.h>
 
+#include "base/clock.h"
+#include "programs/acceptance.h"
 #include "programs/options.h"
 #include "programs/progress.h"
 #include "ratoon.h"
 
-extern volatile sig_atomic_t interrupts;           /* Ctrl-C so far; the second one ends the process with 130 */
+extern volatile sig_atomic_t interrupts;           /* presses of Ctrl-C; the second one ends the process with 130 */
 void hear_interrupts(void);
 
-/* One line "ratoon COMMAND: ..." on standard error; returns EXIT_FAILED. Control characters from outside become '?'. */
+/* Prints one line "ratoon COMMAND: ..." on standard error and returns EXIT_FAILED. Control characters from outside
+ * become '?'. "After reporting an error" below means that it was called. */
 int complain(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void note(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));   /* unless --quiet */
+void detail(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3))); /* with --verbose */
+/* Prints a log line, cleaned by line_clean: anything that came over the network or from a file goes to standard error
+ * through this. */
+void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Finds the files: the demo pair without -m, the drafter by neighbourhood without -d; says which. */
-/* draft "": none, "mtp": the target's own layer; found_draft: nobody asked for it; own: the target's layer, where it has one, is welcome */
-typedef struct { char model[4096], draft[4096]; bool found_draft, own; } Files;
+/* Finds the files: the demo pair without -m, a drafter next to the target without -d. Notes which were chosen. */
+/* draft "": none, "mtp": the target's own layer. found_draft: the drafter was found, not asked for. own: the target's
+ * own layer may be used if it has one. demo: no model was named. */
+/* ignored: a drafter that was found but does not fit, and why not; "": none. */
+typedef struct { char model[4096], draft[4096]; bool found_draft, own, demo; char ignored[512], why[512]; } Files;
 bool files_find(Files *out, const Options *o, bool drafter);
+/* Fetches what the options name by -hf or hf:, and puts its paths, which live in out, into o: for a command that wants
+ * this done before it starts threads. Returns false after reporting an error. */
+bool files_fetch(Files *out, Options *o);
+/* Before anything is loaded: whether path can be written, and is none of the files that are read. Says why not. */
+bool output_good(const Options *o, const char *path);
 
-/* The engine, a session and a step object of a command. taps: see rt_options. */
+/* The engine, session and step object of a command. taps: see rt_options. */
 typedef struct {
     const Options *o;
     Files       files;
@@ -31,58 +45,87 @@ typedef struct {
     rt_step    *step;
     Progress    bar;
     bool        barred;
-    /* The prompt that is being read: its tokens, those of finished passes, layers of the pass under way (see program_step). */
+    /* The prompt being read: its tokens, those of finished passes, and the layers of the current pass (see
+     * program_step). */
     int64_t     reading, read, layers, layers_done;
-    /* NULL, or asked besides: how much is loaded (total 0: a layer of a pass is done). False cancels. */
+    /* Optional extra callback that reports how much is loaded (total 0: a layer of a pass is done). Returning false
+     * cancels. */
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
+    Acceptance  acceptance;                        /* of the drafter, in all texts so far */
 } Program;
-/* OWN_SIGNALS: Ctrl-C is the command's own affair. */
+/* OWN_SIGNALS: the command handles Ctrl-C itself. */
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
-/* *p is zero but for `watch`. False: the reason has been said. program_close afterwards in any case. */
+/* *p must be zero except for `watch`. Returns false after reporting an error. Call program_close afterwards in any
+ * case. */
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
+/* The two halves of program_open: finding the files, and loading them. */
+bool program_find(Program *p, const Options *o, int with);
+bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps);
+/* rt_plan of the files that were found. A drafter that was not asked for is dropped from here on if it does not fit. */
+typedef void (*PlanPart)(void *ud, const char *owner, const char *name, size_t bytes);
+rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_options *st, PlanPart part, void *ud,
+                       rt_needs *needs, rt_error *e);
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
+void program_check_ctx(const Program *p);          /* notes a --ctx beyond what the model was trained for */
 void program_close(Program *p);
-/* rt_prompt, and rt_step_run for one session: where reading the prompt takes a while they show how far it is, with rate and time left. */
+/* rt_prompt, and rt_step_run for one session. If reading the prompt takes a while they show progress, rate and time
+ * left. */
 rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32_t n);
+int  complain_prompt(const Program *p, const rt_session *s, rt_status status);     /* why program_prompt failed */
 rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out);
+/* After a text that nothing constrained: warns once if the drafter turns out to guess almost nothing. */
+void program_judge(Program *p, const rt_stats *s);
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
 rt_session_options program_session_options(const Options *o);
-rt_step_options program_step_options(const Options *o);
-rt_sampling program_sampling(const Options *o, int32_t max_tokens);
+rt_step_options program_step_options(Program *p);
+rt_hooks program_hooks(Program *p);                /* for steps: the progress bar of a prompt, and Ctrl-C */
 
-/* "1,2,3", or "@FILE" with numbers between commas or spaces; malloc'd. what: for messages. False: said. */
-bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, const char *what, int64_t min, int64_t max);
-/* Whole file, or standard input for NULL; malloc'd, with a NUL behind it. False: said. */
+/* Reads "1,2,3", or "@FILE" with numbers separated by commas or spaces; malloc'd. what: for messages. Returns false
+ * after reporting an error. */
+bool ids_read(const Options *o, int32_t **out, int32_t *n, const char *list, const char *what, int64_t min,
+              int64_t max);
+/* Reads a whole file, or standard input if path is NULL; malloc'd, NUL-terminated. Returns false after reporting an
+ * error. */
 bool text_read(const Options *o, char **out, size_t *n, const char *path);
-/* The JSON value of a whole file, or of standard input for NULL; the caller's. False: said, and *out is NULL. */
+/* Parses a whole file, or standard input if path is NULL, as JSON; the caller owns the value. Returns false with *out
+ * NULL after reporting an error. */
 bool json_file(const Options *o, json_t **out, const char *path);
-/* Tokens of a text, with the model's BOS where it asks for one; malloc'd. False: said. */
+/* Tokens of a text, with BOS if the model wants one; malloc'd. Returns false after reporting an error. */
 bool text_tokens(const Program *p, int32_t **out, int32_t *n, const char *s, size_t len, bool special);
-/* "prompt" of every line of a JSON lines file; group: its "class", or its "id" up to the slash, or "". */
+/* "prompt" of each line of a JSON lines file. group: its "class", or its "id" up to the slash, or "". */
 typedef struct { char *text; size_t len; char group[32]; } Prompt;
 typedef struct { Prompt *at; int32_t n; } Prompts;
 bool prompts_read(const Options *o, Prompts *out, const char *path);
 void prompts_free(Prompts *p);
 
-/* One object on standard output; takes it. False: writing failed, said. */
+/* After a command that failed: with --json, prints {"error": "..."} on standard output if nothing was printed there. */
+void error_print(void);
+/* Prints one object on standard output and releases it. Returns false after reporting that writing failed. */
 bool json_print(const Options *o, json_t *object);
-/* Everything on standard output has been written: EXIT_FINE, or EXIT_FAILED after saying why not. */
+/* Flushes standard output: returns EXIT_FINE, or what output_failed does. */
 int  output_done(const Options *o);
+/* Writing standard output has failed, with the reason in errno: returns EXIT_FAILED after reporting it. If its reader
+ * has gone (`| head`) the process ends without a word, by SIGPIPE, as other programs do. */
+int  output_failed(const Options *o);
+/* Writes text of a model or a file. On a terminal control characters are shown as '?', so that a text cannot move the
+ * cursor or change the window; elsewhere it is written byte for byte. Returns false if writing failed. */
+bool text_show(FILE *f, const char *s, size_t n);
 const char *base_name(const char *path);
-/* Where a file of ours lies for this user: in the folder that an XDG variable names, else in `folder` of the home. False: nowhere, or too long. */
+/* Path of one of our files for this user: in the folder named by an XDG variable, else in `folder` of the home. Returns
+ * false if neither is known or the path is too long. */
 bool user_path(char *out, size_t cap, const char *variable, const char *folder, const char *name);
-/* A JSON string of bytes that may be anything: bad ones become U+FFFD. */
+/* A JSON string of arbitrary bytes: invalid ones become U+FFFD. */
 json_t *json_text(const char *s, size_t n);
-/* A number that the engine knows about itself; 0: unknown. */
+/* A number that the engine reports about itself; 0: unknown. */
 int64_t property(const rt_engine *g, const char *key);
 double median(double *x, int32_t n);               /* sorts x */
-double seconds_now(void);
 
-int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv), cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv),
-    cmd_inspect(int argc, char **argv), cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
+int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv),
+    cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv), cmd_inspect(int argc, char **argv),
+    cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
     cmd_eval(int argc, char **argv), cmd_bench(int argc, char **argv), cmd_quantize(int argc, char **argv),
     cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv),
-    cmd_chat(int argc, char **argv);
+    cmd_chat(int argc, char **argv), cmd_pull(int argc, char **argv), cmd_models(int argc, char **argv);
 
 #endif

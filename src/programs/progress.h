@@ -1,5 +1,6 @@
-/* progress.h - one line on stderr that says how far a long job is. Nothing is drawn unless stderr is a terminal, and nothing in the
- * first third of a second: what is over by then needs no bar. */
+/* progress.h - one line on stderr that shows the progress of a long job. Nothing is drawn unless stderr is a terminal,
+ * and nothing in the first third of a second, since shorter jobs need no bar. Jobs that may take minutes say plain
+ * lines now and then where stderr is a file or a pipe. */
 #ifndef RATOON_PROGRAMS_PROGRESS_H
 #define RATOON_PROGRAMS_PROGRESS_H
 
@@ -7,16 +8,20 @@
 #include <stdint.h>
 
 typedef struct {
-    const char *label;                             /* shown as it is: nothing from a file */
-    const char *unit;                              /* NULL, or what is counted ("tokens"): its rate is shown too; set after the start */
+    const char *label;                           /* printed unescaped: must not come from a file */
+    const char *unit;                            /* what is counted ("tokens"), to show its rate too, or NULL; set after
+                                                  * the start */
     uint64_t    total;
-    double      begun, drawn;                      /* seconds */
-    struct { double t; uint64_t done; } mark[2];   /* the rate is that since mark[0], which is some seconds old: long prompts slow down */
-    bool        on;
+    double      begun, drawn;                    /* seconds */
+    struct { double t; uint64_t done; } mark[2]; /* the rate is measured since mark[0], a few seconds ago, since long
+                                                  * prompts slow down */
+    uint64_t    tenth;                           /* of the last plain line */
+    bool        on, lines;                       /* a bar on a terminal; plain lines elsewhere */
 } Progress;
 
 void progress_start(Progress *p, const char *label, uint64_t total);
-void progress_to(Progress *p, uint64_t done);      /* draws ten times a second at most */
-double progress_end(Progress *p);                  /* wipes the line; seconds since the start */
+void progress_start_long(Progress *p, const char *label, uint64_t total, bool quiet);
+void progress_to(Progress *p, uint64_t done);      /* draws at most ten times a second */
+double progress_end(Progress *p);                  /* erases the line; returns the seconds since the start */
 
 #endif

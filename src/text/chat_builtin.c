@@ -3,14 +3,15 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Tool calls and results are shown as JSON in the tags that the Qwen family uses; that is the most common form. */
+/* Tool calls and results are shown as JSON in the tags of the Qwen family, the most common form. */
 static const char CHATML[] =
     "{%- set first = namespace(text='') %}"
     "{%- if messages[0].role == 'system' %}{% set first.text = messages[0].content %}{% endif %}"
     "{%- if first.text or tools %}{{ '<|im_start|>system\\n' + first.text }}"
     "{%- if tools %}{{ '\\n\\n# Tools\\n\\nCall a function by writing its name and arguments as JSON:\\n<tool_call>\\n"
     "{\"name\": NAME, \"arguments\": OBJECT}\\n</tool_call>\\n\\n<tools>' }}"
-    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</tools>' }}{% endif %}{{ '<|im_end|>\\n' }}{% endif %}"
+    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</tools>' }}{% endif %}{{ '<|im_end|>\\n' "
+    "}}{% endif %}"
     "{%- for m in messages %}"
     "{%- if m.role == 'tool' %}"
     "{%- if loop.first or loop.previtem.role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
@@ -19,7 +20,8 @@ static const char CHATML[] =
     "{%- elif m.role != 'system' or not loop.first %}"
     "{{- '<|im_start|>' + m.role + '\\n' + m.content }}"
     "{%- for call in m.tool_calls or [] %}{% set f = call.function or call %}"
-    "{{- '\\n' if m.content or not loop.first else '' }}{{ '<tool_call>\\n{\"name\": \"' + f.name + '\", \"arguments\": ' }}"
+    "{{- '\\n' if m.content or not loop.first else '' }}{{ '<tool_call>\\n{\"name\": \"' + f.name + '\", "
+    "\"arguments\": ' }}"
     "{{- f.arguments if f.arguments is string else f.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}"
     "{{- '<|im_end|>\\n' }}{% endif %}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -30,18 +32,21 @@ static const char LLAMA3[] =
     "{{- '<|start_header_id|>' + ('ipython' if m.role == 'tool' else m.role) + '<|end_header_id|>\\n\\n' }}"
     "{%- if m.content %}{{ m.content | trim }}{% endif %}"
     "{%- for call in m.tool_calls or [] %}{% set f = call.function or call %}"
-    "{{- '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments if f.arguments is string else f.arguments | tojson }}{{ '}' }}{% endfor %}"
-    "{%- if loop.first and tools %}{{ '\\n\\nFunctions that can be called by answering with {\"name\": NAME, \"parameters\": OBJECT}:' }}"
+    "{{- '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments if f.arguments is string else f.arguments "
+    "| tojson }}{{ '}' }}{% endfor %}"
+    "{%- if loop.first and tools %}{{ '\\n\\nFunctions that can be called by answering with {\"name\": NAME, "
+    "\"parameters\": OBJECT}:' }}"
     "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{% endif %}"
     "{{- '<|eot_id|>' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 
-/* No system turn, no tools. */
+/* Without system turn and tools. */
 static const char GEMMA_TURN[] =
     "{{- bos_token }}"
     "{%- for m in messages %}"
     "{%- if m.role == 'system' %}{{ raise_exception('This model knows no system message.') }}{% endif %}"
-    "{{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + "
+    "m.content | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}";
 
 static const char LAGUNA[] =
@@ -51,11 +56,13 @@ static const char LAGUNA[] =
     "{%- if m.role == 'assistant' %}{{ '<assistant>\\n</think>\\n' + m.content + '\\n' }}"
     "{%- for call in m.tool_calls or [] %}{% set f = call.function or call %}"
     "{{- '<tool_call>' + f.name + '\\n' }}{% for k, v in f.arguments.items() %}"
-    "{{- '<arg_key>' + k + '</arg_key>\\n<arg_value>' }}{{ v if v is string else v | tojson }}{{ '</arg_value>\\n' }}{% endfor %}"
+    "{{- '<arg_key>' + k + '</arg_key>\\n<arg_value>' }}{{ v if v is string else v | tojson "
+    "}}{{ '</arg_value>\\n' }}{% endfor %}"
     "{{- '</tool_call>\\n' }}{% endfor %}{{ '</assistant>\\n' }}"
     "{%- else %}{{ '<' + tag + '>\\n' + m.content }}"
     "{%- if tools and loop.first and m.role == 'system' %}{{ '\\n<available_tools>' }}"
-    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</available_tools>' }}{% endif %}{{ '\\n</' + tag + '>\\n' }}{% endif %}{% endfor %}"
+    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</available_tools>' }}{% endif %}{{ "
+    "'\\n</' + tag + '>\\n' }}{% endif %}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<assistant>\\n' + ('<think>' if enable_thinking else '</think>') }}{% endif %}";
 
 const ChatBuiltin *chat_builtin(const char *arch, bool (*has_token)(void *ud, const char *text), void *ud)

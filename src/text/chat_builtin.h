@@ -1,13 +1,14 @@
-/* chat_builtin.h - templates of ours for models that carry none: the plain conversation in the markers of the great families. */
+/* chat_builtin.h - built-in templates for models that carry none: plain conversations in the markers of the large
+ * model families. */
 #ifndef RATOON_TEXT_CHAT_BUILTIN_H
 #define RATOON_TEXT_CHAT_BUILTIN_H
 
 #include <stdbool.h>
 
-/* token: a marker that the vocabulary has to hold; arch: only for these architectures (a part of the name), NULL any. */
+/* token: a marker that the vocabulary must contain; arch: only architectures whose name contains this, NULL: any. */
 typedef struct { const char *name, *token, *arch, *source; } ChatBuiltin;
 
-/* The first whose marker the vocabulary has; NULL: none. */
+/* The first template whose marker is in the vocabulary; NULL if there is none. */
 const ChatBuiltin *chat_builtin(const char *arch, bool (*has_token)(void *ud, const char *text), void *ud);
 
 #endif

@@ -3,50 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
+#include "base/hex.h"
 
 /* FIRST: after an opening bracket. ITEM, KEY: after a comma. AFTER: after a member or element. */
 enum { VALUE, FIRST_KEY, KEY, COLON, FIRST, ITEM, AFTER, STRING, ESCAPE, HEX, WORD, DONE };
 enum { HELD_SPACE_MAX = 1024 };
 
-/* ---- bytes ---- */
-
-void bytes_put(Bytes *b, const char *s, size_t n)
-{
-    size_t need;
-    if (b->failed || n == 0) return;
-    if (!check_add(&need, b->n, n)) {
-        b->failed = true;
-        return;
-    }
-    if (need > b->cap) {
-        size_t cap = b->cap ? b->cap : 64;
-        while (cap < need && cap <= SIZE_MAX / 2) cap *= 2;
-        char *at = cap < need ? NULL : realloc(b->at, cap);
-        if (!at) {
-            b->failed = true;
-            return;
-        }
-        b->at = at;
-        b->cap = cap;
-    }
-    memcpy(b->at + b->n, s, n);
-    b->n = need;
-}
-
-void bytes_char(Bytes *b, int c)
-{
-    char byte = (char) c;
-    bytes_put(b, &byte, 1);
-}
-
-void bytes_text(Bytes *b, const char *s) { bytes_put(b, s, strlen(s)); }
-
-void bytes_free(Bytes *b)
-{
-    free(b->at);
-    *b = (Bytes) { 0 };
-}
+/* ---- escapes ---- */
 
 static void put_escaped(Bytes *b, int c)
 {
@@ -102,7 +65,7 @@ static void put_string(Bytes *out, const Bytes *text)
     bytes_char(out, '"');
 }
 
-/* The word in `held` as a value. False: it is none. */
+/* Writes the word in `held` as a value. Returns false if it is not a value. */
 static bool put_word(JsonFlow *f)
 {
     static const char *const PLAIN[][2] = { { "true", "true" }, { "false", "false" }, { "null", "null" },
@@ -142,7 +105,10 @@ void flow_free(JsonFlow *f)
 
 bool flow_in_string(const JsonFlow *f) { return f->state == STRING || f->state == ESCAPE || f->state == HEX; }
 
-static bool in_object(const JsonFlow *f) { return f->depth > 0 && f->object[(f->depth - 1) / 64] >> ((f->depth - 1) % 64) & 1; }
+static bool in_object(const JsonFlow *f)
+{
+    return f->depth > 0 && f->object[(f->depth - 1) / 64] >> ((f->depth - 1) % 64) & 1;
+}
 static bool in_call(const JsonFlow *f) { return f->depth == 1 && (f->allow & FLOW_CALL); }
 static int closing(const JsonFlow *f) { return in_call(f) ? ')' : in_object(f) ? '}' : ']'; }
 
@@ -179,7 +145,10 @@ static FlowStep close_bracket(JsonFlow *f)
     return value_ended(f);
 }
 
-static bool opens_string(const JsonFlow *f, int c) { return c == '"' || c == FLOW_QUOTE || ((f->allow & FLOW_LOOSE) && (c == '\'' || c == '`')); }
+static bool opens_string(const JsonFlow *f, int c)
+{
+    return c == '"' || c == FLOW_QUOTE || ((f->allow & FLOW_LOOSE) && (c == '\'' || c == '`'));
+}
 
 static FlowStep open_string(JsonFlow *f, int c, bool key)
 {
@@ -194,7 +163,9 @@ static FlowStep open_string(JsonFlow *f, int c, bool key)
 
 static bool is_word(const JsonFlow *f, int c, bool key)
 {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == '_') return true;
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '+' ||
+        c == '.' || c == '_')
+        return true;
     if (c >= FLOW_QUOTE || c == '"' || c == ',' || c == '{' || c == '}' || c == '[' || c == ']') return false;
     if (key) return (c == '$' || c >= 0x80) && (f->allow & FLOW_LOOSE);
     return (f->allow & FLOW_BARE) != 0;
@@ -216,7 +187,10 @@ static FlowStep open_value(JsonFlow *f, int c)
     return opens_string(f, c) ? open_string(f, c, false) : open_word(f, c, false);
 }
 
-static FlowStep open_key(JsonFlow *f, int c) { return opens_string(f, c) ? open_string(f, c, true) : open_word(f, c, true); }
+static FlowStep open_key(JsonFlow *f, int c)
+{
+    return opens_string(f, c) ? open_string(f, c, true) : open_word(f, c, true);
+}
 
 static FlowStep string_ended(JsonFlow *f)
 {
@@ -226,7 +200,7 @@ static FlowStep string_ended(JsonFlow *f)
     return FLOW_MORE;
 }
 
-/* The first half of a pair that never came to its second. */
+/* Replaces the first half of a surrogate pair whose second half did not come. */
 static void drop_high(JsonFlow *f)
 {
     if (f->high) bytes_put(f->out, "\\ufffd", 6);
@@ -269,11 +243,9 @@ static FlowStep escape_char(JsonFlow *f, int c)
         bytes_char(f->out, c);
         return FLOW_MORE;
     }
-    bytes_put(f->out, "\\\\", 2);                  /* no escape: the backslash means itself */
+    bytes_put(f->out, "\\\\", 2);                  /* not an escape: the backslash is literal */
     return string_char(f, c);
 }
-
-static int hex_value(int c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
 
 static void put_code(Bytes *out, uint32_t code)
 {
@@ -295,7 +267,7 @@ static void put_unit(JsonFlow *f, uint32_t code)
     else put_code(f->out, low ? 0xfffd : code);
 }
 
-/* No escape after all: what looked like one is text. */
+/* Not an escape after all: writes what looked like one as text. */
 static void unescape(JsonFlow *f)
 {
     drop_high(f);
@@ -320,7 +292,7 @@ static FlowStep hex_char(JsonFlow *f, int c)
     return FLOW_MORE;
 }
 
-/* The word is whole: the symbol after it has come. False: it is no value. */
+/* Ends the word at the symbol after it. Returns false if the word is not a value. */
 static bool end_word(JsonFlow *f)
 {
     if (f->key) {
@@ -342,7 +314,8 @@ static FlowStep between(JsonFlow *f, int c)
         f->state = in_object(f) ? KEY : ITEM;
         return FLOW_MORE;
     }
-    if (f->depth > 0 && c == closing(f) && (state == AFTER || state == FIRST || state == FIRST_KEY || ((state == KEY || state == ITEM) && (f->allow & FLOW_LOOSE))))
+    if (f->depth > 0 && c == closing(f) && (state == AFTER || state == FIRST || state == FIRST_KEY ||
+                                            ((state == KEY || state == ITEM) && (f->allow & FLOW_LOOSE))))
         return close_bracket(f);
     if (state == COLON && c == (in_call(f) ? '=' : ':')) {
         bytes_char(&f->held, ':');
@@ -407,7 +380,7 @@ bool flow_text(Bytes *out, const char *s, size_t n, unsigned allow, char *first)
     while (i < n && step == FLOW_MORE) step = flow_put(&f, (uint8_t) s[i++]);
     while (step == FLOW_DONE && i < n && is_space(s[i])) i++;
     bool good = step != FLOW_BAD && step != FLOW_PAST && i == n && flow_close(&f);
-    if (step == FLOW_PAST) {                       /* a word, then space */
+    if (step == FLOW_PAST) {                       /* a word, then white space */
         for (i--; i < n && is_space(s[i]); i++);
         good = i == n;
     }

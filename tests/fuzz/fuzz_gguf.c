@@ -1,5 +1,6 @@
-/* fuzz_gguf.c - any bytes as a GGUF file. What opens is looked at in every way that the program looks at a file. */
+/* fuzz_gguf.c - any bytes as a GGUF file. A file that opens is read in every way that the program reads one. */
 #include "format/gguf.h"
+#include "programs/hub/hub_header.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     Gguf *g;
     Error err = { 0 };
     Status status = gguf_parse(&g, bytes, n, "fuzz.gguf", &err);
+    int64_t header = hub_header_length(bytes, n);
+    if (header > (int64_t) n || (status == ST_OK && header <= 0)) abort();     /* what can be loaded can be planned */
     if (status != ST_OK) {
         if (g || status != err.code || strncmp(err.text, "fuzz.gguf: ", 11) != 0 || strchr(err.text, '\n')) abort();
         return 0;

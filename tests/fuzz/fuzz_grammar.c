@@ -1,13 +1,14 @@
-/* fuzz_grammar.c - any bytes as a grammar text, then, after the first NUL, as a text to read by it. What must hold: an error names the
- * file; what a compiled grammar reads never hurts, with memory so small that states are forgotten; reading again says the same. */
-#include "text/grammar_automaton.h"
+/* fuzz_grammar.c - any bytes as a grammar text, then, after the first NUL, as a text to read by it. What must hold: an
+ * error names the file; a compiled grammar may read any text safely, even with so little memory that states are
+ * forgotten; reading again gives the same result. */
+#include "text/grammar/grammar_automaton.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* Where reading ends: 2 whole, 1 a beginning, 0 refused. */
+/* How reading ends: 2 a whole text, 1 the beginning of one, 0 refused. */
 static int read_text(Automaton *a, const uint8_t *s, size_t n)
 {
     uint32_t at = automaton_start(a);

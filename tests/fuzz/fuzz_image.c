@@ -1,4 +1,5 @@
-/* fuzz_image.c - any bytes as the image of a session: as they are, and with their size and checksum put right, since no fuzzer would. */
+/* fuzz_image.c - any bytes as the image of a session: as they are, and with size and checksum corrected, since no
+ * fuzzer would find them. */
 #include "decode/image.h"
 
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static void look(const uint8_t *bytes, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    enum { SUM = 8, SIZE = 24, HEAD = 72 };        /* where the head has them */
+    enum { SUM = 8, SIZE = 24, HEAD = 72 };        /* their offsets in the head */
     uint64_t size = n, sum;
     look(bytes, n);
     if (n < HEAD) return 0;

@@ -1,5 +1,6 @@
-/* fuzz_record.c - any bytes as a file of the prefix cache: as they are, and with sizes and checksums put right, since no fuzzer would. */
-#include "programs/serve/cache_record.h"
+/* fuzz_record.c - any bytes as a file of the prefix cache: as they are, and with sizes and checksums corrected, since
+ * no fuzzer would find them. */
+#include "programs/serve/cache/cache_record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,10 @@ static void check(Status st, const Error *err)
     if (st != err->code || strncmp(err->text, "fuzz: ", 6) != 0 || strchr(err->text, '\n')) abort();
 }
 
-/* The front is read by itself, as from a file; sound: sums and sizes are put right first. */
+/* The front is read by itself, as from a file; sound: sums and sizes are corrected first. */
 static void look(const uint8_t *bytes, size_t n, bool sound)
 {
-    enum { SUM = 8, FILE_SIZE = 24, IMAGE_SIZE = 32, IMAGE_SUM = 40 };             /* where the head has them */
+    enum { SUM = 8, FILE_SIZE = 24, IMAGE_SIZE = 32, IMAGE_SUM = 40 };             /* their offsets in the head */
     Record r;
     Error err = { 0 };
     size_t n_front = 0;
@@ -27,7 +28,8 @@ static void look(const uint8_t *bytes, size_t n, bool sound)
     const uint8_t *first = n >= sizeof head ? head : bytes;
     if (sound && n >= sizeof head) {
         uint64_t size = n, image = 0;
-        for (int32_t i = 0; i < 2; i++) {          /* the front's size does not depend on the file's, which is checked after it */
+        /* the front's size does not depend on the file's, which is checked later */
+        for (int32_t i = 0; i < 2; i++) {
             memcpy(head + FILE_SIZE, &size, sizeof size);
             memcpy(head + IMAGE_SIZE, &image, sizeof image);
             record_front_bytes(&n_front, head, sizeof head, n, "fuzz", &err);

@@ -1,31 +1,39 @@
-/* fuzz_reply.c - any tokens for the output decoder. Four bytes of options, then bytes; 0xff and a number is a mark as a token, 0xfe ends a
- * token, 0xfd and a number is a piece of some format. What must hold: names and arguments of calls come in order, every call's arguments
- * are one JSON object, those of a call that was cut off the beginning of one; texts are whole characters; how the bytes were cut changes
- * nothing; text is part of what came, in its order, and all of it but for marks of reasoning and space where there was no call. */
+/* fuzz_reply.c - any tokens for the output decoder. Four bytes of options, then bytes; 0xff and a number is a mark as a
+ * token, 0xfe ends a token, 0xfd and a number is a piece of some format. What must hold: names and arguments of calls
+ * come in order; every call's arguments are one JSON object, or the beginning of one if the call was cut off; texts are
+ * whole characters; the division into tokens changes nothing; text is part of the input, in its order, and all of it
+ * except marks of reasoning and space if there was no call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "json_check.h"
 #include "text/json_flow.h"
-#include "text/reply.h"
+#include "text/reply/reply.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static const char TOOLS[] =
-    "[{\"name\":\"weather\",\"parameters\":{\"properties\":{\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"},\"o\":{\"type\":[\"object\",\"array\"]},"
-    "\"n\":{\"type\":[\"string\",\"null\"]}},\"required\":[\"city\"]}},{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
-static const char *const MARKS[] = { "<think>", "</think>", "<|channel>", "<channel|>", "<tool_call>", "</tool_call>", "<|tool_call>", "<tool_call|>",
-                                     "<|\"|>", "<|tool_response>", "<|python_tag|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>" };
+    "[{\"name\":\"weather\",\"parameters\":{\"properties\":{\"city\":{\"type\":\"string\"},"
+    "\"days\":{\"type\":\"integer\"},\"o\":{\"type\":[\"object\",\"array\"]},"
+    "\"n\":{\"type\":[\"string\",\"null\"]}},\"required\":[\"city\"]}},{\"type\":\"function\","
+    "\"function\":{\"name\":\"now\"}}]";
+static const char *const MARKS[] = { "<think>", "</think>", "<|channel>", "<channel|>", "<tool_call>", "</tool_call>",
+                                     "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_response>", "<|python_tag|>",
+                                     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>" };
 static const char *const PIECES[] = {
-    "<function=", "<function=weather>", "</function>", "<parameter=", "<parameter=city>\n", "<parameter=days>", "\n</parameter>\n", "weather", "now", "call:weather{",
-    "{\"name\": \"weather\", \"arguments\": ", "{\"city\": \"Oslo\"", "}", "\"", "'", "\\", "\\u12", "\\ud83d", "true", "None", "12.5e", "[", "]", ", ", ": ", "thought\n",
-    "<tool_code>", "</tool_code>", "<weather>", "```", "\n", " ", "city", "brave.call(q=", ")", ";", "{", "\xc3\xa9", "\xe2\x82", "STOP", "<arg_key>city</arg_key>", "\"function\": {",
+    "<function=", "<function=weather>", "</function>", "<parameter=", "<parameter=city>\n", "<parameter=days>",
+    "\n</parameter>\n", "weather", "now", "call:weather{",
+    "{\"name\": \"weather\", \"arguments\": ", "{\"city\": \"Oslo\"", "}", "\"", "'", "\\", "\\u12", "\\ud83d", "true",
+    "None", "12.5e", "[", "]", ", ", ": ", "thought\n",
+    "<tool_code>", "</tool_code>", "<weather>", "```", "\n", " ", "city", "brave.call(q=", ")", ";", "{", "\xc3\xa9",
+    "\xe2\x82", "STOP", "<arg_key>city</arg_key>", "\"function\": {",
     "\"parameters\": ", "<parameter=o>", "<parameter=n>nu", "ab", "abc", "((", "=", "<",
 };
 enum { N_MARKS = sizeof MARKS / sizeof *MARKS, N_PIECES = sizeof PIECES / sizeof *PIECES };
 
-typedef struct { Bytes spelled, shown, events, open; int kind; int32_t call, calls, broken; ReplyStop stop; } Played;   /* shown: text and reasoning */
+/* shown: text and reasoning */
+typedef struct { Bytes spelled, shown, events, open; int kind; int32_t call, calls, broken; ReplyStop stop; } Played;
 
 static int32_t token_of(void *ud, const char *text)
 {
@@ -81,7 +89,8 @@ static void take_events(Played *p, Reply *r)
 }
 
 /* single: a token per byte, whatever the input says. */
-static ReplySummary play(Played *p, const ReplyOptions *o, const uint8_t *s, size_t n, bool control, bool single, ReplyCause cause)
+static ReplySummary play(Played *p, const ReplyOptions *o, const uint8_t *s, size_t n, bool control, bool single,
+                         ReplyCause cause)
 {
     Reply *r;
     Error err;
@@ -114,7 +123,8 @@ static ReplySummary play(Played *p, const ReplyOptions *o, const uint8_t *s, siz
     reply_summary(r, &sum);
     p->stop = reply_stop(r);
     need(p->broken == (cause == REPLY_CUT && sum.call_cut));
-    need(sum.tokens == reply_kept(r) && sum.tokens == sum.reason_tokens + sum.text_tokens + sum.call_tokens && sum.calls == p->calls);
+    need(sum.tokens == reply_kept(r) && sum.tokens == sum.reason_tokens + sum.text_tokens + sum.call_tokens &&
+         sum.calls == p->calls);
     need(sum.reason_tokens >= 0 && sum.text_tokens >= 0 && sum.call_tokens >= 0);
     bytes_free(&part);
     reply_close(r);
@@ -131,7 +141,8 @@ static size_t occurrences(const Bytes *in, const char *what)
 
 static bool solid(char c) { return c > ' ' && (uint8_t) c < 0x80; }
 
-/* What is shown are bytes that came, in their order; all: nothing but marks is missing. Only printed ASCII is compared. */
+/* Shown text consists of input bytes in their order; all: only marks may be missing. Only printable ASCII is
+ * compared. */
 static void check_text(const Played *p, bool all)
 {
     const Bytes *in = &p->spelled;
@@ -153,17 +164,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (n < 4) return 0;
     if (!tools) tools = json_loads(TOOLS, 0, NULL);
     uint8_t a = bytes[0], b = bytes[1], c = bytes[2], d = bytes[3];
-    ReplyOptions o = { .style = { (CallFormat) (a % 7), (ThinkFormat) (a / 7 % 3) }, .errors = (CallErrors) (b % 3), .one_call = b & 8, .bare_off = b & 16,
-                       .promote = b & 32, .think_inline = b & 64, .calls_off = (b & 128) && (b & 4), .tools = c & 1 ? NULL : tools, .stop_in_reasoning = c & 2,
-                       .stop = STOPS, .n_stop = c / 4 % 5, .prompt = d % 4 == 0 ? "<think>\n" : d % 4 == 1 ? "<|channel>thought\n" : "x", .think_max = 7,
-                       .token = c & 32 ? NULL : token_of };
+    ReplyOptions o = { .style = { (CallFormat) (a % 7), (ThinkFormat) (a / 7 % 3) }, .errors = (CallErrors) (b % 3),
+                       .one_call = b & 8, .bare_off = b & 16, .promote = b & 32, .think_inline = b & 64,
+                       .calls_off = (b & 128) && (b & 4), .tools = c & 1 ? NULL : tools, .stop_in_reasoning = c & 2,
+                       .stop = STOPS, .n_stop = c / 4 % 5, .prompt = d % 4 == 0 ? "<think>\n" : d % 4 == 1
+                       ? "<|channel>thought\n" : "x", .think_max = 7, .token = c & 32 ? NULL : token_of };
     o.n_prompt = strlen(o.prompt);
     bool control = (c & 64) && (c & 32) == 0 && o.style.calls != CALLS_NONE;
     ReplyCause cause = c & 128 ? REPLY_CUT : REPLY_ENDED;
     Played one, other;
     ReplySummary sum = play(&one, &o, bytes + 4, n - 4, control, false, cause);
     play(&other, &o, bytes + 4, n - 4, control, true, cause);
-    need(one.events.n == other.events.n && (one.events.n == 0 || memcmp(one.events.at, other.events.at, one.events.n) == 0));
+    need(one.events.n == other.events.n &&
+         (one.events.n == 0 || memcmp(one.events.at, other.events.at, one.events.n) == 0));
     check_text(&one, !control && one.stop == REPLY_GO && sum.calls == 0 && o.errors != CALL_ERRORS_DROP);
     for (int i = 0; i < 2; i++) {
         Played *p = i ? &one : &other;

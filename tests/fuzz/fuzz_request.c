@@ -1,7 +1,8 @@
-/* fuzz_request.c - any bytes as the body of a request: the first one chooses the dialect, the rest is the JSON. What must hold: an error has
- * a status and a message; a request keeps its own bounds; its answer, with the request's own texts said back in pieces, is JSON. */
+/* fuzz_request.c - any bytes as the body of a request: the first one chooses the dialect, the rest is the JSON. What
+ * must hold: an error has a status and a message; a request stays within its own limits; its answer, which repeats the
+ * request's own texts in pieces, is JSON. */
 #include "base/json.h"
-#include "programs/serve/answer.h"
+#include "programs/serve/answer/answer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,12 @@ static void same_bytes(void *ud, void *out, size_t n)
 
 static void check(const Request *q)
 {
-    if (q->n < 1 || q->n > 4 || q->n_stop > 16 || q->n_bias > 300 || q->top_logprobs < 0 || q->top_logprobs > 20 || q->max_tokens < -1 || !q->model) abort();
-    if (!(q->sampling.temperature >= 0) || !(q->sampling.top_p > 0) || q->spec_budget < -1 || q->spec_budget > 63 || q->think_budget < -1) abort();
+    if (q->n < 1 || q->n > 4 || q->n_stop > 16 || q->n_bias > 300 || q->top_logprobs < 0 || q->top_logprobs > 20 ||
+        q->max_tokens < -1 || !q->model)
+        abort();
+    if (!(q->sampling.temperature >= 0) || !(q->sampling.top_p > 0) || q->spec_budget < -1 || q->spec_budget > 63 ||
+        q->think_budget < -1)
+        abort();
     if (json_array_size(q->messages) != json_array_size(q->handles) || json_array_size(q->tools) != q->n_tool) abort();
     for (size_t i = 0; i < json_array_size(q->messages); i++)
         if (!json_is_string(json_object_get(json_array_get(q->messages, i), "role"))) abort();
@@ -28,10 +33,11 @@ static void check(const Request *q)
             if (q->prompt[i].ids[k] < 0 || q->prompt[i].ids[k] >= 1000) abort();
 }
 
-/* Each kind of event with a piece of the input as its text, half characters and all. */
+/* Each kind of event with a piece of the input as its text, incomplete characters included. */
 static void answer(const Request *q, const char *s, size_t n)
 {
-    static const ReplyKind KINDS[] = { REPLY_REASON, REPLY_TEXT, REPLY_CALL_BEGIN, REPLY_CALL_ARGS, REPLY_CALL_END, REPLY_TEXT };
+    static const ReplyKind KINDS[] = { REPLY_REASON, REPLY_TEXT, REPLY_CALL_BEGIN, REPLY_CALL_ARGS, REPLY_CALL_END,
+                                       REPLY_TEXT };
     size_t len;
     json_t *v;
     Answer *a = answer_new(&(AnswerOptions) { .request = q, .version = "1", .random = same_bytes, .handle = "v1.x" });
@@ -45,7 +51,8 @@ static void answer(const Request *q, const char *s, size_t n)
             answer_event(a, (int32_t) c, &(ReplyEvent) { .kind = KINDS[i], .bytes = s + from, .n = to - from });
             if (!answer_take(a, &len)) abort();
         }
-        answer_end(a, (int32_t) c, &(AnswerEnd) { .reason = n % 2 ? FINISH_STOP : FINISH_LENGTH, .call_cut = n % 3 == 0 });
+        answer_end(a, (int32_t) c,
+                   &(AnswerEnd) { .reason = n % 2 ? FINISH_STOP : FINISH_LENGTH, .call_cut = n % 3 == 0 });
     }
     answer_close(a, 0);
     const char *out = answer_take(a, &len);
@@ -59,8 +66,10 @@ static void answer(const Request *q, const char *s, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static const RequestDefaults DEFAULTS = { .model = "tiny", .vocab = 1000, .sampling = { .top_p = 1, .repetition = 1 }, .max_tokens = 16000, .responses_max_tokens = 32768,
-                                              .n_max = 4, .think_budget = -1, .reply_budget = 4096, .responses_reasoning = SHOW_SUMMARY };
+    static const RequestDefaults DEFAULTS = { .model = "tiny", .vocab = 1000,
+                                              .sampling = { .top_p = 1, .repetition = 1 }, .max_tokens = 16000,
+                                              .responses_max_tokens = 32768, .n_max = 4, .think_budget = -1,
+                                              .reply_budget = 4096, .responses_reasoning = SHOW_SUMMARY };
     json_t *body;
     Request *q;
     HttpError e;

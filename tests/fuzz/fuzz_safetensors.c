@@ -1,5 +1,6 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file, and as JSON. */
 #include "format/safetensors.h"
+#include "programs/hub/hub_header.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         check_error(status, &err);
         return 0;
     }
+    int64_t header = hub_header_length(bytes, n);
+    if (header <= 0 || header > (int64_t) n) abort();
     for (int32_t i = 0; i < safetensors_n(s); i++) {
         const SafeTensor *t = safetensors_at(s, i);
         if (safetensors_get(s, t->name) != t || t->n_dims < 0 || t->n_dims > SAFE_DIMS) abort();

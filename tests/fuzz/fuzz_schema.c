@@ -1,7 +1,8 @@
-/* fuzz_schema.c - any bytes as a JSON Schema. What must hold: an error names the schema; whatever text a compiled schema accepts - made
- * by following bytes that are allowed, chosen by the input itself - is JSON, but for names that repeat. */
+/* fuzz_schema.c - any bytes as a JSON Schema. What must hold: an error names the schema; any text that a compiled
+ * schema accepts is JSON, except that names may repeat. Texts are made by following allowed bytes, which the input
+ * itself chooses. */
 #include "base/json.h"
-#include "text/grammar_automaton.h"
+#include "text/grammar/grammar_automaton.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static void make_text(Automaton *a, const uint8_t *bytes, size_t n)
             automaton_step(a, &at[1], &at[0], c);
             if (at[1] != STATE_DEAD) break;
         }
-        if (at[1] == STATE_DEAD) abort();          /* what goes on has a byte to go on with */
+        if (at[1] == STATE_DEAD) abort();          /* a text that is not at its end has an allowed byte */
         text[len++] = (char) c;
         at[0] = at[1];
         if (!automaton_accepts(a, at[0])) continue;

@@ -1,9 +1,10 @@
-/* fuzz_tokenizer.c - any bytes as text, or, where they begin with "GGUF", as a file with a tokenizer. As text: the first byte chooses
- * the pattern and options, the second a part that came from a client. What must hold: the tokens' bytes are the text again (without
- * normalisation), counting equals writing, special tokens never come out of a client's part, and what is decoded is UTF-8. */
-#include "../vocab_image.h"
+/* fuzz_tokenizer.c - any bytes as text, or, where they begin with "GGUF", as a file with a tokenizer. As text: the
+ * first byte chooses the pattern and options, the second a part that came from a client. What must hold: the tokens'
+ * bytes give the text again (without normalisation), counting gives the number that is written, special tokens never
+ * come from a client's part, and decoded text is UTF-8. */
+#include "vocab_image.h"
 
-#include "text/utf8.h"
+#include "text/tokenizer/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
@@ -12,7 +13,8 @@ enum { N_PRES = sizeof PRES / sizeof *PRES };
 
 static Tokenizer *open_small(const char *pre)
 {
-    static const char *const MERGES[] = { "l o", "lo w", "e r", "\xc4\xa0 l", "a a", "aa aa", "= =", "\xc3\x83 \xc2\xa9", "\xc4\x8a \xc4\x8a" };
+    static const char *const MERGES[] = { "l o", "lo w", "e r", "\xc4\xa0 l", "a a", "aa aa", "= =",
+                                          "\xc3\x83 \xc2\xa9", "\xc4\x8a \xc4\x8a" };
     VocabImage v = image_begin(pre);
     for (size_t i = 0; i < sizeof MERGES / sizeof *MERGES; i++) image_merge(&v, MERGES[i]);
     int32_t bos = image_text(&v, "<|a|>", TOKEN_CONTROL);
@@ -67,7 +69,8 @@ static void check_file(const uint8_t *bytes, size_t n)
     gguf_close(g);
     if (st == ST_OK) {
         int32_t ids[256];
-        size_t len, count = tokenizer_encode(t, ids, 256, TEXT, strlen(TEXT), (TokenizeOptions) { .parse_special = true }, NULL);
+        size_t len, count = tokenizer_encode(t, ids, 256, TEXT, strlen(TEXT),
+                                             (TokenizeOptions) { .parse_special = true }, NULL);
         for (size_t i = 0; i < count; i++)
             if (tokenizer_type(t, ids[i]) == 0) abort();
         for (int32_t i = -1; i <= tokenizer_size(t); i++) tokenizer_bytes(t, i, i % 2, &len);
@@ -90,8 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     Tokenizer **p = &t[bytes[0] % 8 % N_PRES];
     if (!*p) *p = open_small(PRES[bytes[0] % 8 % N_PRES]);
     TextSpan span = { bytes[1] % 16, bytes[1] / 16 };
-    TokenizeOptions o = { .add_special = bytes[0] & 8, .parse_special = bytes[0] & 16, .nfc = bytes[0] & 32, .client = &span,
-                          .n_client = bytes[0] >> 7 };
+    TokenizeOptions o = { .add_special = bytes[0] & 8, .parse_special = bytes[0] & 16, .nfc = bytes[0] & 32,
+                          .client = &span, .n_client = bytes[0] >> 7 };
     check_text(*p, (const char *) bytes + 2, n - 2, o);
     return 0;
 }

@@ -1,6 +1,7 @@
-/* inside.h - what a reader says is part of its input, is: a look at both ends of the part, where a sanitizer would notice. */
-#ifndef RATOON_FUZZ_INSIDE_H
-#define RATOON_FUZZ_INSIDE_H
+/* inside.h - touches both ends of a part that a reader claims to be inside its input; a sanitizer notices if it is
+ * not. */
+#ifndef RATOON_TESTS_FUZZ_INSIDE_H
+#define RATOON_TESTS_FUZZ_INSIDE_H
 
 #include <stdint.h>
 #include <stdlib.h>

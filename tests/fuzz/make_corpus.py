@@ -35,18 +35,23 @@ def tensor(name, ne, t, offset):
 
 
 def gguf(keys, tensors=(), data=b"", version=3, magic=b"GGUF", n_keys=None, n_tensors=None, align=32):
-    head = magic + struct.pack("<IQQ", version, len(tensors) if n_tensors is None else n_tensors, len(keys) if n_keys is None else n_keys)
+    head = magic + struct.pack("<IQQ", version, len(tensors) if n_tensors is None else n_tensors,
+                               len(keys) if n_keys is None else n_keys)
     head += b"".join(keys) + b"".join(tensors)
     return head + (b"\0" * (-len(head) % align) + data if tensors else b"")
 
 
 ARCH = key("general.architecture", STRING, "llama")
 ALL = [ARCH, key("u8", U8, 7), key("i8", I8, -7), key("u16", U16, 700), key("i16", I16, -700), key("u32", U32, 70000),
-       key("i32", I32, -70000), key("f32", F32, 1e-6), key("bool", BOOL, 1), key("u64", U64, 1 << 63), key("i64", I64, -1 << 63),
-       key("f64", F64, 0.5), key("strings", ARRAY, (STRING, ["a", "", "Ġthe", b"\xff\xfe"])), key("i32s", ARRAY, (I32, [1, -2, 3])),
-       key("u32s", ARRAY, (U32, [0, 8, 8])), key("bools", ARRAY, (BOOL, [1, 0])), key("f32s", ARRAY, (F32, [0.5, -2.0])),
+       key("i32", I32, -70000), key("f32", F32, 1e-6), key("bool", BOOL, 1), key("u64", U64, 1 << 63),
+       key("i64", I64, -1 << 63),
+       key("f64", F64, 0.5), key("strings", ARRAY, (STRING, ["a", "", "Ġthe", b"\xff\xfe"])),
+       key("i32s", ARRAY, (I32, [1, -2, 3])),
+       key("u32s", ARRAY, (U32, [0, 8, 8])), key("bools", ARRAY, (BOOL, [1, 0])),
+       key("f32s", ARRAY, (F32, [0.5, -2.0])),
        key("empty", ARRAY, (F32, []))]
-TYPES = [(0, 1, 4), (1, 1, 2), (30, 1, 2), (2, 32, 18), (8, 32, 34), (12, 256, 144), (14, 256, 210), (16, 256, 66), (42, 64, 18), (26, 1, 4)]
+TYPES = [(0, 1, 4), (1, 1, 2), (30, 1, 2), (2, 32, 18), (8, 32, 34), (12, 256, 144), (14, 256, 210), (16, 256, 66),
+         (42, 64, 18), (26, 1, 4)]
 
 
 def all_types():
@@ -68,18 +73,22 @@ def raw_key(name, t, payload):
 
 GGUF = {
     "good_all": all_types(), "good_one": one(), "good_v2": one(version=2), "good_long": one(data=b"\1" * 99),
-    "good_align64": one(keys=(ARCH, key("general.alignment", U32, 64)), align=64), "good_trailing_ones": one(ne=(4, 2, 1, 1)),
+    "good_align64": one(keys=(ARCH, key("general.alignment", U32, 64)), align=64),
+    "good_trailing_ones": one(ne=(4, 2, 1, 1)),
     "g01_empty": b"", "g02_swapped": one(magic=b"FUGG"), "g02_ggjt": one(magic=b"tjgg"),
     "g03_v1": one(version=1), "g03_big_endian": one(version=3 << 24), "g04_keys": gguf([ARCH], n_keys=1 << 63),
     "g04_tensors": gguf([ARCH], n_tensors=(1 << 64) - 1), "g05_twice": gguf([ARCH, ARCH]),
     "g05_utf8": gguf([key(b"a\xc0\x80", U8, 1)]), "g05_long": gguf([ARCH, struct.pack("<Q", 1 << 63) + b"x" * 40]),
-    "g06_type13": gguf([raw_key("k", 13, b"\0" * 8)]), "g06_nested": gguf([raw_key("k", ARRAY, struct.pack("<IQ", ARRAY, 1) + b"\0" * 12)]),
+    "g06_type13": gguf([raw_key("k", 13, b"\0" * 8)]),
+    "g06_nested": gguf([raw_key("k", ARRAY, struct.pack("<IQ", ARRAY, 1) + b"\0" * 12)]),
     "g06_bools": gguf([raw_key("k", ARRAY, struct.pack("<IQ", BOOL, 1 << 40))]),
     "g06_strings": gguf([raw_key("k", ARRAY, struct.pack("<IQ", STRING, 1 << 60) + b"\0" * 64)]),
     "g06_giant": gguf([raw_key("k", ARRAY, struct.pack("<IQQ", STRING, 2, 1 << 40) + b"\0" * 64)]),
     "g08_zero": one(keys=(key("general.alignment", U32, 0),)),
-    "g08_float": one(keys=(key("general.alignment", F32, 32),)), "g09_newline": one(name="a\nb"), "g09_long": one(name="x" * 64),
-    "g09_twice": gguf([ARCH], [tensor("w", (4,), 0, 0), tensor("w", (4,), 0, 32)], b"\1" * 64), "g10_no_dims": one(ne=()),
+    "g08_float": one(keys=(key("general.alignment", F32, 32),)), "g09_newline": one(name="a\nb"),
+    "g09_long": one(name="x" * 64),
+    "g09_twice": gguf([ARCH], [tensor("w", (4,), 0, 0), tensor("w", (4,), 0, 32)], b"\1" * 64),
+    "g10_no_dims": one(ne=()),
     "g10_negative": one(ne=(4, -1)), "g10_overflow": one(ne=(1 << 40, 1 << 40)),
     "g10_block": one(ne=(31,), t=8), "g10_removed": one(t=4), "g10_unknown": one(t=43), "g11_unaligned": one(offset=4),
     "g11_wraps": one(offset=(1 << 64) - 32), "g11_cut": one(data=b"\1" * 31),
@@ -103,18 +112,24 @@ def padded(header, data):
 
 D = b"\1" * 16
 SAFE = {
-    "good_one": padded({"w": entry()}, D), "good_empty": padded({}, b""), "good_scalar": padded({"w": entry("I64", (), 0, 8)}, D[:8]),
-    "good_two": padded({"__metadata__": {"format": "pt"}, "b": entry("BF16", (4,), 16, 24), "a": entry(), "c": entry("I32", (1, 2), 24, 32)}, D * 2),
+    "good_one": padded({"w": entry()}, D), "good_empty": padded({}, b""),
+    "good_scalar": padded({"w": entry("I64", (), 0, 8)}, D[:8]),
+    "good_two": padded({"__metadata__": {"format": "pt"}, "b": entry("BF16", (4,), 16, 24), "a": entry(),
+                        "c": entry("I32", (1, 2), 24, 32)}, D * 2),
     "good_dims": padded({"w": entry("F16", (1, 2, 1, 2, 2), 0, 16)}, D),
     "s01_zero": safe(b"", D), "s01_long": safe(b"{}", b"", 1 << 63),
     "s01_odd": safe(json.dumps({"w": entry()}).encode() + b" " * (1 + len(json.dumps({"w": entry()})) % 2), D),
     "s03_array": safe([1]), "s03_twice": safe(b'{"a":1,"a":2}'), "s03_garbage": safe(b"{} {}"),
-    "s03_utf8": safe(b'{"\xff":1}'), "s03_deep": safe(b'{"a":' + b"[" * 1000), "s04_dtype": padded({"w": entry("Q99")}, D),
-    "s05_zero": padded({"w": entry("F32", (0, 2), 0, 0)}, b""), "s05_negative": padded({"w": entry("F32", (-2, -2))}, D),
+    "s03_utf8": safe(b'{"\xff":1}'), "s03_deep": safe(b'{"a":' + b"[" * 1000),
+    "s04_dtype": padded({"w": entry("Q99")}, D),
+    "s05_zero": padded({"w": entry("F32", (0, 2), 0, 0)}, b""),
+    "s05_negative": padded({"w": entry("F32", (-2, -2))}, D),
     "s05_huge": padded({"w": entry("F32", (1 << 62, 1 << 62))}, D),
-    "s05_beyond": padded({"w": entry("F32", (2, 2), 16, 32)}, D), "s05_reversed": padded({"w": entry("F32", (2, 2), 16, 0)}, D),
+    "s05_beyond": padded({"w": entry("F32", (2, 2), 16, 32)}, D),
+    "s05_reversed": padded({"w": entry("F32", (2, 2), 16, 0)}, D),
     "s05_size": padded({"w": entry("F32", (2, 1))}, D), "s05_overlap": padded({"a": entry(), "b": entry()}, D),
-    "s05_hole": padded({"a": entry(), "b": entry("F32", (2, 2), 20, 36)}, D * 2 + b"\0" * 4), "s05_tail": padded({"w": entry()}, D + b"\0"),
+    "s05_hole": padded({"a": entry(), "b": entry("F32", (2, 2), 20, 36)}, D * 2 + b"\0" * 4),
+    "s05_tail": padded({"w": entry()}, D + b"\0"),
     "s06_metadata": padded({"__metadata__": {"a": 1}, "w": entry()}, D),
 }
 

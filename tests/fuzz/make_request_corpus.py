@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpus of fuzz_request: the requests of the golden files, the conversations of the tests, and bodies that are trouble.
+"""Writes the seed corpus of fuzz_request: the requests of the golden files, the conversations of the tests, and bodies
+that make trouble.
 
     python3 tests/fuzz/make_request_corpus.py        # rewrites tests/fuzz/corpus/request; the same bytes every time
 """
@@ -10,15 +11,20 @@ ROOT = Path(__file__).parent.parent
 HERE = ROOT / "fuzz" / "corpus" / "request"
 DIALECTS = ["completions", "chat", "responses", "messages"]
 ODD = {
-    "empty": "1", "no_object": "1[]", "null": "1null", "deep": "1{\"messages\":" + "[" * 127 + "]" * 127 + "}", "types": "1{\"messages\":[{\"role\":[],\"content\":{}}],\"tools\":{},\"stop\":5}",
+    "empty": "1", "no_object": "1[]", "null": "1null", "deep": "1{\"messages\":" + "[" * 127 + "]" * 127 + "}",
+    "types": "1{\"messages\":[{\"role\":[],\"content\":{}}],\"tools\":{},\"stop\":5}",
     "big_numbers": "1{\"messages\":[{\"role\":\"user\"}],\"seed\":9223372036854775807,\"max_tokens\":9223372036854775807,\"n\":2147483648,\"top_k\":1e300}",
     "strings": "1{\"messages\":[{\"role\":\"user\"}],\"temperature\":\"1e-30\",\"top_p\":\"nan\",\"max_tokens\":\"-1\"}",
     "calls": "1{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"\\u0001\\\"\",\"arguments\":\"{\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"\"}]}",
-    "names": "1{\"messages\":[{\"role\":\"user\"}],\"tools\":[{\"function\":{\"name\":\"a\\nb\"}}],\"" + "x" * 300 + "\":1}",
+    "names": "1{\"messages\":[{\"role\":\"user\"}],\"tools\":[{\"function\":{\"name\":\"a\\nb\"}}],\""
+    + "x" * 300 + "\":1}",
     "percent": "1{\"messages\":[{\"role\":\"user\"}],\"%s%n\":1,\"model\":\"%s%n\",\"logit_bias\":{\"%s\":1}}",
-    "ids": "0{\"prompt\":[[1,999],[0],\"x\",\"\"],\"n\":4,\"logprobs\":5,\"echo\":true}", "bias": "0{\"prompt\":\"\",\"logit_bias\":[[\"a\",false],[5,-100]],\"stop\":[\"a\",\"b\"]}",
-    "orphan": "2{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[]}]}", "shell": "2{\"input\":[{\"type\":\"local_shell_call\",\"call_id\":\"c\",\"action\":5}],\"tools\":[{\"type\":\"local_shell\"}]}",
-    "merge": "2{\"input\":[" + ",".join(["{\"type\":\"reasoning\",\"summary\":[{\"text\":\"r\"}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\"}"] * 20) + "]}",
+    "ids": "0{\"prompt\":[[1,999],[0],\"x\",\"\"],\"n\":4,\"logprobs\":5,\"echo\":true}",
+    "bias": "0{\"prompt\":\"\",\"logit_bias\":[[\"a\",false],[5,-100]],\"stop\":[\"a\",\"b\"]}",
+    "orphan": "2{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[]}]}",
+    "shell": "2{\"input\":[{\"type\":\"local_shell_call\",\"call_id\":\"c\",\"action\":5}],\"tools\":[{\"type\":\"local_shell\"}]}",
+    "merge": "2{\"input\":["
+    + ",".join(["{\"type\":\"reasoning\",\"summary\":[{\"text\":\"r\"}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\"}"] * 20) + "]}",
     "results": "3{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"u\",\"is_error\":true},{\"type\":\"text\",\"text\":\"\"},{\"type\":\"tool_result\",\"tool_use_id\":\"u\",\"content\":[]}]}]}",
     "zero": "1{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"n\":2\0}",
     "header": "3{\"system\":\"x-anthropic-billing-header:;;a=b\",\"messages\":[{\"role\":\"assistant\",\"content\":[]}]}",

@@ -29,19 +29,27 @@ def vocabulary(tokens=(), types=None, merges=("l o", "lo w"), pre="qwen2", keys=
     texts = alphabet() + ["lo", "low"] + list(tokens)
     types = [1] * 258 + [4] * len(tokens) if types is None else types
     return gguf([key("tokenizer.ggml.model", STRING, model), key("tokenizer.ggml.pre", STRING, pre),
-                 key("tokenizer.ggml.tokens", ARRAY, (STRING, texts)), key("tokenizer.ggml.token_type", ARRAY, (I32, types)),
+                 key("tokenizer.ggml.tokens", ARRAY, (STRING, texts)),
+                 key("tokenizer.ggml.token_type", ARRAY, (I32, types)),
                  key("tokenizer.ggml.merges", ARRAY, (STRING, list(merges))), *keys])
 
 
 FILES = {
-    "good": vocabulary(["<b>", "<|a|>"], [1] * 258 + [4, 3], keys=(key("tokenizer.ggml.bos_token_id", U32, 259), key("tokenizer.ggml.add_bos_token", BOOL, 1))),
-    "llama3": vocabulary(pre="llama3"), "two_stages": vocabulary(pre="refact"), "byte": vocabulary(["<0x41>"], [1] * 258 + [6]),
-    "template": vocabulary(keys=(key("tokenizer.chat_template", STRING, "{{ x }}"),)), "model": vocabulary(model="llama"),
+    "good": vocabulary(["<b>", "<|a|>"], [1] * 258 + [4, 3],
+                       keys=(key("tokenizer.ggml.bos_token_id", U32, 259),
+                             key("tokenizer.ggml.add_bos_token", BOOL, 1))),
+    "llama3": vocabulary(pre="llama3"), "two_stages": vocabulary(pre="refact"),
+    "byte": vocabulary(["<0x41>"], [1] * 258 + [6]),
+    "template": vocabulary(keys=(key("tokenizer.chat_template", STRING, "{{ x }}"),)),
+    "model": vocabulary(model="llama"),
     "no_vocab": vocabulary(model="no_vocab"), "pre": vocabulary(pre="default"), "types": vocabulary(types=[1] * 257),
-    "type": vocabulary(["x"], [1] * 258 + [9]), "empty": vocabulary([""]), "bytes": vocabulary(["<0xZZ>"], [1] * 258 + [6]),
+    "type": vocabulary(["x"], [1] * 258 + [9]), "empty": vocabulary([""]),
+    "bytes": vocabulary(["<0xZZ>"], [1] * 258 + [6]),
     "merge": vocabulary(merges=["l o", "x yz"]), "merge_space": vocabulary(merges=["l", ""]),
-    "bos": vocabulary(keys=(key("tokenizer.ggml.bos_token_id", U32, 258),)), "bos_missing": vocabulary(keys=(key("tokenizer.ggml.add_bos_token", BOOL, 1),)),
-    "scores": vocabulary(keys=(key("tokenizer.ggml.scores", ARRAY, (F32, [1.0])),)), "twice": vocabulary(["low", "a", "<b>", "<b>"]),
+    "bos": vocabulary(keys=(key("tokenizer.ggml.bos_token_id", U32, 258),)),
+    "bos_missing": vocabulary(keys=(key("tokenizer.ggml.add_bos_token", BOOL, 1),)),
+    "scores": vocabulary(keys=(key("tokenizer.ggml.scores", ARRAY, (F32, [1.0])),)),
+    "twice": vocabulary(["low", "a", "<b>", "<b>"]),
     "overlap": vocabulary(["<b>", "b>\u00e9", "Hello <b", "  ", "   "]), "not_utf8": vocabulary([b"\xff"], [1] * 259),
 }
 
@@ -49,10 +57,11 @@ FILES = {
 def main():
     HERE.mkdir(parents=True, exist_ok=True)
     for i, (name, text) in enumerate(TEXTS.items()):
-        for options in range(6):                   # a pattern each, with other options
+        for options in range(6):                   # one pattern each, with different options
             flags = [0, 8 | 16, 16, 32 | 16, 128 | 16, 8 | 128][(options + i) % 6]
             (HERE / f"text_{name}_{options}").write_bytes(bytes([options | flags, 0x53]) + text)
-    (HERE / "text_empty_span").write_bytes(bytes([0x93, 9]) + b"\x01\0\0 z      o<>=|<<GGUF<b>>")         # within a special token
+    # an empty span within a special token
+    (HERE / "text_empty_span").write_bytes(bytes([0x93, 9]) + b"\x01\0\0 z      o<>=|<<GGUF<b>>")
     for name, data in FILES.items():
         (HERE / f"file_{name}").write_bytes(data)
 

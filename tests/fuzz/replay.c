@@ -1,5 +1,5 @@
-/* replay.c - runs a fuzz target over every file of the folders on the command line, without a fuzzer: the corpora are part of the
- * ordinary tests. The target ends the program when something is wrong. */
+/* replay.c - runs a fuzz target over every file of the folders on the command line, without a fuzzer, so that the
+ * corpora are part of the ordinary tests. The target aborts when something is wrong. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,7 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-/* 1: run; 0: no regular file; -1: failed. Each input is in memory of its exact size, so that a sanitizer sees its end. */
+/* Returns 1 if it ran, 0 if this is no regular file, -1 if it failed. Each input has memory of its exact size, so that
+ * a sanitizer notices its end. */
 static int replay_file(const char *path)
 {
     struct stat st;

@@ -63,7 +63,7 @@ class Drafter:
                            p + "down_proj.weight")
 
     def conv(self, x, z, side, name):
-        """Row i: sum over taps t of (base + delta of row i) * row i - t; a channel's delta is its group's."""
+        """Row i: sum over taps t of (base + delta of row i) * row i - t; a channel's delta is that of its group."""
         base = self.w[name + ".base_kernel"]                                   # [side, tap, channel]
         b, h = z.shape
         delta = self.linear(x, name + ".kernel_projection.weight").view(b, 2, 2, h // self.group)
@@ -79,14 +79,15 @@ class Drafter:
 
     @torch.no_grad()
     def draft(self, features, anchor, embed, head):
-        """features [n, taps * hidden] of positions 0..n-1; the anchor stands at position n. Returns logits [block, vocab] and the
-        state o [block, hidden] that the selector reads."""
+        """features [n, taps * hidden] of positions 0..n-1; the anchor is at position n. Returns logits [block, vocab]
+        and the state o [block, hidden] that the selector reads."""
         start = len(features)
         context = self.norm(self.linear(features.double(), "fc.weight"), "hidden_norm.weight")
         h = embed.double()[[anchor] + [self.mask_id] * (self.block - 1)]
         for i in range(self.c["num_hidden_layers"]):
             p = f"layers.{i}."
-            h = self.sublayer(h, p + "input_layernorm.weight", p + "attention_conv", lambda x: self.attention(x, context, i, start))
+            h = self.sublayer(h, p + "input_layernorm.weight", p + "attention_conv",
+                              lambda x: self.attention(x, context, i, start))
             h = self.sublayer(h, p + "post_attention_layernorm.weight", p + "mlp_conv", lambda x: self.mlp(x, i))
         o = self.norm(h, "norm.weight")
         return o @ head.double().T, o

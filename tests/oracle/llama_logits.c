@@ -1,9 +1,10 @@
 // llama_logits.c - the logits that llama.cpp gives for a list of token ids, all positions.
-//   cc llama_logits.c -I LLAMA/include -I LLAMA/ggml/include -L BUILD/bin -lllama -lggml -lggml-base -Wl,-rpath,BUILD/bin -o llama_logits
+//   cc llama_logits.c -I LLAMA/include -I LLAMA/ggml/include -L BUILD/bin -lllama -lggml -lggml-base
+//   -Wl,-rpath,BUILD/bin -o llama_logits
 //   ./llama_logits model.gguf tokens.i32 out.f32 [chunk] [kv type: f32|f16|q8_0] [plain]
-// plain: weights as they lie in the file, not repacked (where the system does not grant the tiles that a native build would use).
-// chunk: how many tokens a decode call takes (0: all; 1: one by one, the path that decoding takes).
-// The KV cache is float32 unless told otherwise, flash attention is off, so that what is compared is the model.
+// plain: weights as in the file, not repacked (where the system does not grant the tiles that a native build would
+// use). chunk: tokens per decode call (0: all; 1: one by one, as decoding does). The KV cache is float32 unless given
+// otherwise and flash attention is off, so that only the models are compared.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,8 @@ int main(int argc, char **argv) {
     cp.n_ctx = n + 64 < 512 ? 512 : n + 64;
     cp.n_batch = cp.n_ubatch = n > 32 ? n : 32;
     cp.n_threads = cp.n_threads_batch = 1;
-    cp.type_k = cp.type_v = strcmp(kv, "f16") == 0 ? GGML_TYPE_F16 : strcmp(kv, "q8_0") == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+    cp.type_k = cp.type_v = strcmp(kv, "f16") == 0 ? GGML_TYPE_F16 : strcmp(kv, "q8_0") == 0
+                            ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
     cp.flash_attn_type = strcmp(kv, "q8_0") == 0 ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     struct llama_context *c = llama_init_from_model(m, cp);
     if (!c) return 1;

@@ -1,6 +1,6 @@
 """mtp_ref.py - the MTP layer of a qwen35 file in PyTorch, written from the formulas of doc/models/qwen35.md, float64.
 
-Reads the GGUF file of tests/tiny.c. Row t joins the trunk's normed state at position t with the token at t + 1 and says what comes at t + 2;
+Reads the GGUF file of tests/help/tiny.c. Row t joins the trunk's normed state at position t with the token at t + 1 and says what comes at t + 2;
 beyond the text, its own normed output stands in for the state. Everything from scratch for every row: no cache, one line per formula."""
 import torch
 
@@ -8,7 +8,8 @@ import torch
 class Mtp:
     def __init__(self, f):
         self.f, n = f, f.key("block_count") - f.key("nextn_predict_layers")
-        self.w = {k[len(f"blk.{n}."):]: torch.from_numpy(v).double() for k, v in f.tensors.items() if k.startswith(f"blk.{n}.")}
+        self.w = {k[len(f"blk.{n}."):]: torch.from_numpy(v).double() for k,
+                  v in f.tensors.items() if k.startswith(f"blk.{n}.")}
         self.embed = torch.from_numpy(f.tensors["token_embd.weight"]).double()
         self.head = torch.from_numpy(f.tensors.get("output.weight", f.tensors["token_embd.weight"])).double()
         self.eps, self.width = f.key("attention.layer_norm_rms_epsilon"), f.key("attention.key_length")
@@ -42,10 +43,12 @@ class Mtp:
 
     @torch.no_grad()
     def draft(self, states, ids, depth):
-        """states [n, hidden]: after the trunk's output norm, of ids[:n]; ids: n + 1 tokens. Greedy chain: logits [depth, vocab], tokens."""
+        """states [n, hidden]: after the trunk's output norm, of ids[:n]; ids: n + 1 tokens. Greedy chain: returns
+        logits [depth, vocab] and tokens."""
         states, ids, logits = states.double(), list(ids), []
         for _ in range(depth):
-            x = torch.cat([self.norm(self.embed[ids[1:]], "nextn.enorm.weight"), self.norm(states, "nextn.hnorm.weight")], -1)
+            x = torch.cat([self.norm(self.embed[ids[1:]], "nextn.enorm.weight"),
+                           self.norm(states, "nextn.hnorm.weight")], -1)
             h = self.linear(x, "nextn.eh_proj.weight")
             h = h + self.attention(self.norm(h, "attn_norm.weight"))
             y = self.norm(h, "post_attention_norm.weight")

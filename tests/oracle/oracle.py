@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""oracle.py - what transformers (targets), dflash_ref.py and mtp_ref.py (drafters) compute for the models of tests/tiny.c.
+"""oracle.py - what transformers (targets), dflash_ref.py and mtp_ref.py (drafters) compute for the models of tests/help/tiny.c.
 
   oracle.py write DIR                  compute the expectations of all models in DIR (made by make_tiny) into tests/oracle/expect
   oracle.py check DIR                  compute again and compare with the committed ones
@@ -33,7 +33,7 @@ EXPECT = HERE / "expect"
 TOLERANCE = 1e-4
 NOT_FOR_PEERS = ("qwen35-ollama",)                      # llama.cpp refuses three rope sections
 
-# name: files that share the numbers, taps
+# name: the files that share the numbers, taps
 MODELS = {
     "llama": (["llama"], [0, 2, 3, 4]),
     "llama-tied": (["llama-tied"], [1]),
@@ -47,14 +47,15 @@ MODELS = {
     "small-qwen35": (["small-qwen35"], [0, 3, 4]),
     "small-qwen35-r3": (["small-qwen35-r3"], [0, 3, 4]),
 }
-DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3", "dflash-llama": "llama",
+DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3",
+          "dflash-llama": "llama",
           "small-dflash": "small-qwen3", "small-swa": "small-qwen35-r3", "small-dflash2": "small-llama"}
 
-MTP = {"mtp": "qwen35-mtp"}                              # an expectation: the file whose own layer drafts
+MTP = {"mtp": "qwen35-mtp"}                              # an expectation: the file whose own MTP layer drafts
 
 
 def random_tree(rng, n):
-    """Parents of a depth-first tree: a path back up from the last row is cut at a random height."""
+    """Parents of a depth-first tree: the path back up from the last row ends at a random height."""
     parent, path = [-1], [0]
     for i in range(1, n):
         if len(path) > 1 and rng.random() < 0.4:
@@ -85,13 +86,14 @@ def target_cases(name, vocab, taps):
     if not name.startswith("small-"):
         return [Case("chain", [], ids(80), taps=taps), Case("tree", ids(20), ids(24), random_tree(rng, 24), taps[:2])]
     return [Case("chain", [], ids(48), taps=taps),
-            Case("long", [], ids(600), taps=taps[:1], rows=[*range(0, 600, 41), 254, 255, 256, 257, 511, 512, 513, 599]),
+            Case("long", [], ids(600), taps=taps[:1],
+                 rows=[*range(0, 600, 41), 254, 255, 256, 257, 511, 512, 513, 599]),
             Case("tree", ids(11), ids(64), random_tree(rng, 64), taps[:2]),
             Case("tree-far", ids(250), ids(24), random_tree(rng, 24))]
 
 
 def compute_target(model, case):
-    """Every row by a plain run over its path: no tree exists for transformers."""
+    """Every row by a plain run over its path: transformers knows no trees."""
     leaves = [i for i in range(len(case.tokens)) if case.parents is None and i == len(case.tokens) - 1
               or case.parents is not None and i not in case.parents]
     case.logits = np.zeros((len(case.tokens), model.config.vocab_size), np.float32)
@@ -112,9 +114,11 @@ def draft_cases(name, drafter, model):
     for label, n in [("short", 5), ("block", 48)] + ([("far", 300)] if name.startswith("small-") else []):
         ids = [int(x) for x in rng.integers(0, model.config.vocab_size - 6, n)]
         logits, taps = tiny_gguf.run(model, ids)
-        case = Case(label, ids, [int(logits[-1].argmax())], rows=range(1, drafter.block))     # row 0 stands on the known anchor
+        # row 0 is at the known anchor
+        case = Case(label, ids, [int(logits[-1].argmax())], rows=range(1, drafter.block))
         features = torch.cat([torch.from_numpy(taps[t]) for t in drafter.taps], -1)
-        out, o = drafter.draft(features, case.tokens[0], model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
+        out, o = drafter.draft(features, case.tokens[0], model.model.embed_tokens.weight.detach(),
+                               model.lm_head.weight.detach())
         case.logits, case.states = out.numpy(), {}
         if drafter.top_k:
             case.pairs = drafter.pairs(out, o, case.tokens[0])
@@ -136,7 +140,7 @@ def mtp_cases(name, mtp, model):
 
 
 def check_layouts(folder, name):
-    """The GGUF layouts of a drafter hold what the checkpoint holds."""
+    """The GGUF layouts of a drafter contain the values of the checkpoint."""
     w = dflash_ref.load_file(str(folder / f"{name}-hf" / "model.safetensors"))
     for layout in ("luce", "llama"):
         got = list(tiny_gguf.File(folder / f"{name}-{layout}.gguf").tensors.values())
@@ -173,7 +177,7 @@ def lines_of(case):
 
 
 def header():
-    return [f"# Expectations of tests/tiny.c models: tests/oracle/oracle.py write DIR (make oracle)",
+    return [f"# Expectations of tests/help/tiny.c models: tests/oracle/oracle.py write DIR (make oracle)",
             f"# transformers {transformers.__version__}, torch {torch.__version__}, gguf {gguf_version()}, numpy {np.__version__}, "
             f"Python {platform.python_version()}; float32, eager attention"]
 
@@ -184,7 +188,7 @@ def gguf_version():
 
 
 def numbers(line):
-    """Integers stay, the rest become floats; words stay."""
+    """Integers stay integers, other numbers become floats; words stay words."""
     out = []
     for w in line.split():
         try:
@@ -198,16 +202,17 @@ def numbers(line):
 
 
 def compare_lines(old, new):
-    """Largest difference of the values of two files; None if anything but values differs."""
+    """Largest difference between the values of two files; None if they differ in anything but values."""
     old, new = ([x for x in t.splitlines() if not x.startswith("#")] for t in (old, new))
     if len(old) != len(new):
         return None
     worst = 0.0
     for a, b in zip(map(numbers, old), map(numbers, new)):
-        if a[0] == "row" and b[0] == "row" and a[:2] == b[:2]:      # near ties may change places in the list of the largest
+        if a[0] == "row" and b[0] == "row" and a[:2] == b[:2]:  # near ties may change places among the largest
             have = dict(zip(b[5::2], b[6::2]))
             top = min(b[6:6 + 16:2])
-            worst = max([worst, abs(a[2] - b[2]), abs(a[3] - b[3])] + [abs(v - have.get(i, top)) for i, v in zip(a[5::2], a[6::2])])
+            worst = max([worst, abs(a[2] - b[2]), abs(a[3] - b[3])]
+                        + [abs(v - have.get(i, top)) for i, v in zip(a[5::2], a[6::2])])
             continue
         if len(a) != len(b) or [x for x in a if not isinstance(x, float)] != [x for x in b if not isinstance(x, float)]:
             return None
@@ -233,7 +238,7 @@ def run_ratoon(program, files, case, draft=None):
         if got.size != case.logits.size:
             return f"{got.size} values, expected {case.logits.size}"
         got = got.reshape(case.logits.shape)
-        skip = 1 if draft else 0                   # a drafter's row 0 stands on the known anchor; nobody reads it
+        skip = 1 if draft else 0                   # a drafter's row 0 is at the known anchor; nobody reads it
         worst = float(np.abs(got - case.logits)[skip:].max())
         if case.taps and not draft:
             taps = np.fromfile(str(out) + ".taps", np.float32)
@@ -261,7 +266,8 @@ class Report:
     def line(self, what, worst, tolerance=TOLERANCE):
         ok = not isinstance(worst, str) and worst is not None and worst <= tolerance
         self.bad += not ok
-        text = worst if isinstance(worst, str) else "differs in more than values" if worst is None else f"max abs diff {worst:.2e}"
+        text = worst if isinstance(worst,
+                                   str) else "differs in more than values" if worst is None else f"max abs diff {worst:.2e}"
         print(f"{'ok  ' if ok else 'FAIL'} {what:44} {text}", flush=True)
 
 

@@ -21,7 +21,8 @@ TEXT = " the self return for user assistant in the not print system that is of a
 
 
 def tokens(bin_dir, model, text):
-    r = subprocess.run([bin_dir / "llama-tokenize", "-m", model, "--ids", "-p", text], capture_output=True, text=True, check=True)
+    r = subprocess.run([bin_dir / "llama-tokenize", "-m", model, "--ids", "-p", text], capture_output=True, text=True,
+                       check=True)
     return [int(x) for x in r.stdout.strip().strip("[]").split(",")]
 
 
@@ -29,16 +30,19 @@ def speculate(bin_dir, folder, name, target, block, text, *more):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write(text)
         f.flush()
-        r = subprocess.run([bin_dir / "llama-speculative-simple", "-m", folder / f"{target}.gguf", "-md", folder / f"{name}-llama.gguf",
-                            "--spec-type", "draft-dflash", "--spec-draft-n-max", str(block - 1), "-f", f.name, "-n", "64", "--temp", "0",
+        r = subprocess.run([bin_dir / "llama-speculative-simple", "-m", folder / f"{target}.gguf", "-md",
+                            folder / f"{name}-llama.gguf",
+                            "--spec-type", "draft-dflash", "--spec-draft-n-max", str(block - 1), "-f", f.name, "-n",
+                            "64", "--temp", "0",
                             "-t", "1", "-c", "1024", "-fa", "off", "-ctk", "f32", "-ctv", "f32", "-v", *more],
                            capture_output=True, text=True, errors="replace")
         return r.stderr + r.stdout
 
 
 def check_selector(bin_dir, folder, name, target, drafter, text, logits, o, anchor):
-    """llama.cpp does not say what a DFlash2 drafts, but --spec-draft-p-min ends the block before the first token whose probability
-    over the candidates is smaller; so a threshold just below and just above each running minimum pins that probability."""
+    """llama.cpp does not print a DFlash2's draft, but --spec-draft-p-min ends the block before the first token whose
+    probability over the candidates is smaller; so thresholds just below and just above each running minimum pin that
+    probability."""
     before, p = anchor, []
     for cand, prev, table in drafter.pairs(logits, o, anchor):
         score = torch.tensor(table[prev.index(before)])
@@ -48,10 +52,12 @@ def check_selector(bin_dir, folder, name, target, drafter, text, logits, o, anch
     for row, x in enumerate(p):
         if x != min(p[:row + 1]):
             continue
-        for threshold, want in ((x - 1e-3, next((i for i, y in enumerate(p) if y < x - 1e-3), len(p))), (x + 1e-3, row)):
+        for threshold, want in ((x - 1e-3, next((i for i, y in enumerate(p) if y < x - 1e-3), len(p))),
+                                (x + 1e-3, row)):
             if threshold > x and min(p[:row], default=1) < threshold:
                 continue
-            out = speculate(bin_dir, folder, name, target, drafter.block, text, "--spec-draft-p-min", f"{threshold:.6f}")
+            out = speculate(bin_dir, folder, name, target, drafter.block, text, "--spec-draft-p-min",
+                            f"{threshold:.6f}")
             got = re.search(r"impl draft-dflash, hist size = +\d+, call_count = 1, gen = (\d+)", out)
             tried += 1
             good += (int(got[1]) if got else 0) == want
@@ -61,11 +67,12 @@ def check_selector(bin_dir, folder, name, target, drafter, text, logits, o, anch
 
 
 def draft(drafter, model, ids):
-    """The block that the program drafts first: from the prompt's last token."""
+    """The first block that the program drafts: from the prompt's last token."""
     context, anchor = ids[:-1], ids[-1]
     _, taps = tiny_gguf.run(model, context)
     features = torch.cat([torch.from_numpy(taps[t]) for t in drafter.taps], -1)
-    return *drafter.draft(features, anchor, model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach()), anchor
+    return *drafter.draft(features, anchor, model.model.embed_tokens.weight.detach(),
+                          model.lm_head.weight.detach()), anchor
 
 
 def main():

@@ -30,12 +30,14 @@ def compare(exact, got):
 
 def llama(program, path, ids, chunk, tmp, plain=()):
     np.array(ids, np.int32).tofile(tmp / "tokens")
-    subprocess.run([program, str(path), str(tmp / "tokens"), str(tmp / "out"), str(chunk), "f32", *plain], check=True, capture_output=True)
+    subprocess.run([program, str(path), str(tmp / "tokens"), str(tmp / "out"), str(chunk), "f32", *plain], check=True,
+                   capture_output=True)
     return np.fromfile(tmp / "out", np.float32).reshape(len(ids), -1)
 
 
 def ratoon(program, path, ids, tmp):
-    r = subprocess.run([program, "logits", "-m", str(path), "--tokens", ",".join(map(str, ids)), "--out", str(tmp / "out")],
+    r = subprocess.run([program, "logits", "-m", str(path), "--tokens", ",".join(map(str, ids)), "--out",
+                        str(tmp / "out")],
                        capture_output=True, text=True)
     if r.returncode:
         raise SystemExit(f"{program} logits -m {path}: {r.stderr.strip()}")
@@ -47,7 +49,8 @@ def main():
     ap.add_argument("dir", type=pathlib.Path)
     ap.add_argument("--llama", type=pathlib.Path)
     ap.add_argument("--llama-logits")
-    ap.add_argument("--plain", action="store_const", const=["plain"], default=[], help="llama.cpp without repacked weights")
+    ap.add_argument("--plain", action="store_const", const=["plain"], default=[],
+                    help="llama.cpp without repacked weights")
     ap.add_argument("--ratoon")
     a = ap.parse_args()
     transformers.logging.set_verbosity_error()
@@ -57,7 +60,8 @@ def main():
             files = []
             for t in TYPES if a.llama else ():
                 path = tmp / f"{name} llama-quantize {t}.gguf"
-                subprocess.run([a.llama / "llama-quantize", a.dir / f"{name}.gguf", path, t, "1"], check=True, capture_output=True)
+                subprocess.run([a.llama / "llama-quantize", a.dir / f"{name}.gguf", path, t, "1"], check=True,
+                               capture_output=True)
                 files.append(path)
             ours = lambda p: p.stem == name + "-ours" or p.stem[len(name) + 1:].startswith(("Q", "I", "F", "B"))
             files += [p for p in sorted(a.dir.glob(f"{name}-*.gguf")) if ours(p)]

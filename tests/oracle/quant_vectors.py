@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tables of tests/test_quant.c: what the Python package gguf decodes from seeded random blocks, and what it encodes.
+"""Prints the tables of tests/unit/format/test_quant.c: what the Python package gguf decodes from seeded random blocks, and what it encodes.
 
   python3 tests/oracle/quant_vectors.py            (made with gguf 0.19.0 and numpy 2.4)
 
@@ -10,7 +10,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 # type: offsets of its half fields, whose exponent's top bit is cleared so that every value is finite
-HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "IQ4_NL": [0], "Q2_K": [80, 82], "Q3_K": [108],
+HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "IQ4_NL": [0], "Q2_K": [80, 82],
+          "Q3_K": [108],
           "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_XS": [0], "F16": [0], "BF16": [0]}
 BLOCKS, VALUES = 16, 1024
 MASK = (1 << 64) - 1
@@ -39,7 +40,8 @@ for name, halves in HALVES.items():
     for b in range(BLOCKS):
         for h in halves:
             raw[b * size + h + 1] &= 0xBF
-    y = gguf.quants.dequantize(np.frombuffer(bytes(raw), np.uint8).reshape(BLOCKS, size), q).astype(np.float32).reshape(-1)
+    y = gguf.quants.dequantize(np.frombuffer(bytes(raw), np.uint8).reshape(BLOCKS, size),
+                               q).astype(np.float32).reshape(-1)
     assert np.isfinite(y).all() and y.size == BLOCKS * block
     print(f"    {{T_{name}, 0x{fnv(y.tobytes()):016x}u, {float(y[1]).hex()}f, {float(y[-1]).hex()}f}},")
 print("};\n\nstatic const EncodeCase encode_cases[] = {")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh - recomputes what transformers says about the small models of tests/tiny.c (make oracle). From the repository's root:
+# run.sh - recomputes what transformers says about the small models of tests/help/tiny.c (make oracle). From the repository's root:
 #   PYTHON=.venv/bin/python tests/oracle/run.sh            compares with the committed expectations, and ./ratoon logits with both
 #   ... run.sh write                                       writes tests/oracle/expect anew
 # TEMPLATES=DIR compares every chat template of a folder too.

@@ -1,4 +1,4 @@
-"""tiny_gguf.py - a GGUF file of tests/tiny.c as a transformers model, by our own inverse of the conversion.
+"""tiny_gguf.py - a GGUF file of tests/help/tiny.c as a transformers model, by our own inverse of the conversion.
 
 What a converter does to a checkpoint is written down in doc/formats.md; here each step is undone:
   llama    rows of q and k: adjacent pairs back to split halves; rope_freqs.weight becomes the llama3 scaling that made it
@@ -28,14 +28,15 @@ class File:
 
 
 def untile(x, k_heads, v_heads, width, axis=0):
-    """Value heads from the file's order (head m belongs to key head m % k_heads) to the checkpoint's (m // ratio)."""
+    """Reorders value heads from the file's order (head m belongs to key head m % k_heads) to the checkpoint's (m //
+    ratio)."""
     x = np.moveaxis(x, axis, 0)
     x = x.reshape(v_heads // k_heads, k_heads, width, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
     return np.moveaxis(x, 0, axis)
 
 
 def split_halves(w, n_head):
-    """Rows (or biases) of q or k from adjacent pairs to split halves, head by head."""
+    """Reorders rows (or biases) of q or k from adjacent pairs to split halves, head by head."""
     shape = w.shape
     return w.reshape(n_head, shape[0] // n_head // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
@@ -45,15 +46,17 @@ def common(f):
     return dict(vocab_size=f.tensors["token_embd.weight"].shape[0], hidden_size=f.key("embedding_length"),
                 intermediate_size=f.key("feed_forward_length"),
                 num_hidden_layers=f.key("block_count") - f.key("nextn_predict_layers", 0),
-                num_attention_heads=f.key("attention.head_count"), num_key_value_heads=max(kv) if isinstance(kv, list) else kv,
+                num_attention_heads=f.key("attention.head_count"),
+                num_key_value_heads=max(kv) if isinstance(kv, list) else kv,
                 head_dim=f.key("attention.key_length"), max_position_embeddings=f.key("context_length"),
-                rms_norm_eps=f.key("attention.layer_norm_rms_epsilon"), tie_word_embeddings="output.weight" not in f.tensors,
+                rms_norm_eps=f.key("attention.layer_norm_rms_epsilon"),
+                tie_word_embeddings="output.weight" not in f.tensors,
                 bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 def build_llama(f):
     rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base")}
-    if "rope_freqs.weight" in f.tensors:           # the scaling that tests/tiny.c applies
+    if "rope_freqs.weight" in f.tensors:           # the scaling that tests/help/tiny.c applies
         rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                  "original_max_position_embeddings": 64}
     biased, ffn_biased = "blk.0.attn_q.bias" in f.tensors, "blk.0.ffn_gate.bias" in f.tensors
@@ -77,11 +80,13 @@ def build_qwen35(f):
     hk, hv, width = f.key("ssm.group_count"), f.key("ssm.time_step_rank"), f.key("ssm.state_size")
     n_rot, every = f.key("rope.dimension_count"), f.key("full_attention_interval")
     pairs = n_rot // 2
-    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base"), "partial_rotary_factor": n_rot / c["head_dim"],
+    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base"),
+            "partial_rotary_factor": n_rot / c["head_dim"],
             "mrope_section": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3], "mrope_interleaved": True}
     kinds = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(c["num_hidden_layers"])]
     model = T.Qwen3_5ForCausalLM(T.Qwen3_5TextConfig(
-        **c, rope_parameters=rope, layer_types=kinds, linear_num_key_heads=hk, linear_num_value_heads=hv, linear_key_head_dim=width,
+        **c, rope_parameters=rope, layer_types=kinds, linear_num_key_heads=hk, linear_num_value_heads=hv,
+        linear_key_head_dim=width,
         linear_value_head_dim=width, linear_conv_kernel_dim=f.key("ssm.conv_kernel")))
     grouped = f.key("ssm.v_head_reordered", True) is False
     keys = 2 * hk * width
@@ -107,19 +112,23 @@ def build_qwen35(f):
 
 
 BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35}
-TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
-BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "post_attention_norm": "post_attention_layernorm",
-         "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+       "output.weight": "lm_head.weight"}
+BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+         "post_attention_norm": "post_attention_layernorm",
+         "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+         "attn_output": "self_attn.o_proj",
          "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-         "attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z", "ssm_beta": "linear_attn.in_proj_b",
+         "attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z",
+         "ssm_beta": "linear_attn.in_proj_b",
          "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_norm": "linear_attn.norm",
          "ssm_out": "linear_attn.out_proj"}
 BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_dt": "linear_attn.dt_bias"}
 
 
 def checkpoint_name(name, n_layer):
-    """The checkpoint's name of a tensor; None for what a text model ignores."""
+    """The checkpoint's name of a tensor; None for tensors that a text model ignores."""
     if name in TOP:
         return TOP[name]
     part = name.split(".", 2)
@@ -141,7 +150,8 @@ def load(path):
         to = checkpoint_name(name, n_layer)
         if to is None:
             continue
-        state[to] = torch.from_numpy(np.array(weight(name.split(".", 2)[2] if name.startswith("blk.") else name, x), np.float32))
+        state[to] = torch.from_numpy(np.array(weight(name.split(".", 2)[2] if name.startswith("blk.") else name, x),
+                                              np.float32))
     if model.config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -156,7 +166,8 @@ def run(model, ids):
     taps, hooks = {}, []
 
     def keep(i):
-        return lambda module, args, out: taps.__setitem__(i, (out[0] if isinstance(out, tuple) else out)[0].numpy().copy())
+        return lambda module, args, out: taps.__setitem__(i,
+                                                          (out[0] if isinstance(out, tuple) else out)[0].numpy().copy())
     for i, layer in enumerate(model.model.layers):
         hooks.append(layer.register_forward_hook(keep(i)))
     hooks.append(model.model.norm.register_forward_hook(keep(len(model.model.layers))))

@@ -17,7 +17,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from pretokens import STAGES, TEXTS
 
-GROUPS = {"llama3": "llama-bpe", "starcoder": "smollm", "refact": "smollm", "command-r": "smollm", "mpt": "gpt-2", "olmo": "gpt-2"}
+GROUPS = {"llama3": "llama-bpe", "starcoder": "smollm", "refact": "smollm", "command-r": "smollm", "mpt": "gpt-2",
+          "olmo": "gpt-2"}
 
 
 def open_tokenizer(path):
@@ -37,7 +38,8 @@ def ids(path, text):
     return open_tokenizer(path).encode(text, add_special_tokens=False).ids
 
 
-# Characters on which Oniguruma (Unicode 16 and White_Space as \s) and the rules of spec/tokenizer.md section 4 differ by intent or by version.
+# Characters on which Oniguruma (Unicode 16 and White_Space as \s) and the rules of spec/tokenizer.md section 4 differ
+# deliberately or because of their versions.
 def telling(c):
     return unicodedata.category(c) not in ("Cs", "Cn") and c not in "\u017f\u180e"
 
@@ -45,10 +47,12 @@ def telling(c):
 def mixed(seed, size=1_000_000):
     """Code and prose of this machine's Python, words of many scripts, emoji, white space and random characters."""
     rng = random.Random(seed)
-    sources = [p.read_text(errors="ignore") for p in sorted(pathlib.Path(unicodedata.__file__ or "/").parent.glob("*.py"))[:40]]
+    sources = [p.read_text(errors="ignore")
+               for p in sorted(pathlib.Path(unicodedata.__file__ or "/").parent.glob("*.py"))[:40]]
     sources += [p.read_text(errors="ignore") for p in sorted(pathlib.Path(random.__file__).parent.glob("*.py"))[:60]]
     assigned = [c for c in map(chr, range(0x30000)) if telling(c)]
-    blocks = [(0x400, 0x460), (0x370, 0x400), (0x5d0, 0x5eb), (0x620, 0x670), (0x900, 0x980), (0xe00, 0xe60), (0x1780, 0x17f0), (0x3040, 0x3100),
+    blocks = [(0x400, 0x460), (0x370, 0x400), (0x5d0, 0x5eb), (0x620, 0x670), (0x900, 0x980), (0xe00, 0xe60),
+              (0x1780, 0x17f0), (0x3040, 0x3100),
               (0x4e00, 0x9000), (0xac00, 0xd7a0), (0x1f300, 0x1f650), (0xc0, 0x250), (0x20, 0x7f)]
     parts, length = list(TEXTS), sum(len(t.encode()) for t in TEXTS)
     while length < size:
@@ -59,7 +63,8 @@ def mixed(seed, size=1_000_000):
             part = source[at:at + rng.randrange(100, 800)]
         elif kind == 2:
             lo, hi = rng.choice(blocks)
-            part = " ".join("".join(chr(rng.randrange(lo, hi)) for _ in range(rng.randrange(1, 12))) for _ in range(rng.randrange(1, 20)))
+            part = " ".join("".join(chr(rng.randrange(lo, hi)) for _ in range(rng.randrange(1, 12)))
+                            for _ in range(rng.randrange(1, 20)))
         elif kind == 3:
             part = "".join(rng.choice(" \n\t\r  \n\u00a0\u2003\u3000ax.") for _ in range(rng.randrange(1, 40)))
         elif kind == 4:
@@ -80,7 +85,8 @@ def check(path, program, rounds):
         with tempfile.NamedTemporaryFile() as f:
             f.write(text.encode())
             f.flush()
-            got = [int(x) for x in subprocess.run([program, "ids", path, f.name], stdout=subprocess.PIPE, check=True).stdout.split()]
+            got = [int(x) for x in subprocess.run([program, "ids", path, f.name], stdout=subprocess.PIPE,
+                                                  check=True).stdout.split()]
         total += len(want)
         if got != want:
             differences += 1

@@ -1,4 +1,5 @@
-"""What the server's tests share: starting one on the demo pair, asking it with or without an HTTP library, reading streams and figures."""
+"""What the server's tests share: starting a server on the demo pair, requests with and without an HTTP library, reading
+streams and metrics."""
 import http.client
 import json
 import os
@@ -12,18 +13,21 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "help"))
 import report
 from scratch import DEMO, RATOON, ROOT, with_template
-SLOW = float(os.environ.get("SLOW", "1"))          # how much longer things may take: sanitized builds
+SLOW = float(os.environ.get("SLOW", "1"))          # factor for all time limits: for sanitized builds
 
 
 class Server:
-    """`ratoon serve` on a free port. log: what it said on standard error so far. limits: of its resources, hard ones."""
+    """`ratoon serve` on a free port. log: its standard error so far. limits: hard limits of its resources. greedy: it
+    is, where a request says nothing."""
 
-    def __init__(self, *options, wait=True, env=None, limits=None):
+    def __init__(self, *options, wait=True, env=None, limits=None, greedy=True):
         limit = limits and (lambda: [resource.setrlimit(what, (most, most)) for what, most in limits.items()])
-        self.p = subprocess.Popen([RATOON, "serve", *([] if "-m" in options else ["-m", DEMO]), "--port", "0", "--ctx", "2048", *[str(o) for o in options]], stderr=subprocess.PIPE,
+        self.p = subprocess.Popen([RATOON, "serve", *([] if "-m" in options else ["-m", DEMO]), "--port", "0", "--ctx",
+                                   "2048", *(["--temp", "0", "--top-p", "1"] if greedy else []),
+                                   *[str(o) for o in options]], stderr=subprocess.PIPE,
                                   env={**os.environ, **(env or {})}, preexec_fn=limit)
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()
@@ -51,7 +55,7 @@ class Server:
                 self.said.wait(0.1)
 
     def stop(self, sig=signal.SIGTERM, seconds=20):
-        """The exit status."""
+        """Returns the exit status."""
         if self.p.poll() is None:
             self.p.send_signal(sig)
         try:
@@ -63,7 +67,7 @@ class Server:
     # ---- with an HTTP library ----
 
     def ask(self, method, path, body=None, headers=None, timeout=30):
-        """(status, headers, body); body: bytes, or what becomes JSON."""
+        """(status, headers, body); body: bytes, or a value to be written as JSON."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
@@ -97,7 +101,7 @@ class Server:
         return s
 
     def raw(self, data, timeout=15):
-        """Everything that comes back until the server closes or is silent for a second after an answer."""
+        """Everything that arrives until the server closes or is silent for a second after an answer."""
         with self.connect(timeout=timeout) as s:
             try:
                 s.sendall(data)
@@ -175,7 +179,7 @@ def chat(text, **more):
 
 
 CHAT = "/v1/chat/completions"
-# A long answer: the demo model is quick, so only length keeps it busy.
+# A long answer: the demo model is fast, so only length keeps it busy.
 LONG = dict(max_tokens=1800, ignore_eos=True)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Gives the golden answers to the official openai and anthropic Python SDKs: a small HTTP server on this machine replays them, and the SDKs'
-strict accumulators must take every stream, end with what the body says, and raise their typed errors where a stream ends with one.
+"""Gives the golden answers to the official openai and anthropic Python SDKs: a small HTTP server on this machine
+replays them. The SDKs' strict accumulators must take every stream and end with the content of the body, and must raise
+their typed errors where a stream ends with an error.
 
     python3 tests/serve/sdk_replay.py        # skipped, with a message, where the SDKs are missing
 """
@@ -33,7 +34,7 @@ for path in sorted(HERE.glob("*.txt")):
 
 
 class Replay(BaseHTTPRequestHandler):
-    """POST /CASE/... answers with the case's stream or body, whichever the request asks for."""
+    """POST /CASE/... answers with the case's stream or body, as the request asks."""
 
     protocol_version = "HTTP/1.1"
 
@@ -78,7 +79,8 @@ def only(request, *keys):
 
 def chat(name, failing):
     client = openai.OpenAI(base_url=f"{URL}/{name}/v1", api_key="x", max_retries=0)
-    asked = only(request_of(name), "model", "messages", "tools", "n", "stop", "logprobs", "top_logprobs", "stream_options")
+    asked = only(request_of(name), "model", "messages", "tools", "n", "stop", "logprobs", "top_logprobs",
+                 "stream_options")
     if failing:
         for stream in (False, True):
             try:
@@ -91,9 +93,10 @@ def chat(name, failing):
         return
     plain = client.chat.completions.create(**asked)
     ChatCompletion.model_validate(json.loads(CASES[name]["body"]), strict=True)
-    if any(t["type"] != "function" for t in asked.get("tools", [])):        # the accumulator knows functions only
+    if any(t["type"] != "function" for t in asked.get("tools", [])):        # the accumulator supports functions only
         chunks = list(client.chat.completions.create(**asked, stream=True))
-        text = "".join(c.choices[0].delta.tool_calls[0].custom["input"] for c in chunks if c.choices and c.choices[0].delta.tool_calls)
+        text = "".join(c.choices[0].delta.tool_calls[0].custom["input"] for c in chunks if c.choices
+                       and c.choices[0].delta.tool_calls)
         same(text, plain.choices[0].message.tool_calls[0].custom.input, name)
         return
     try:
@@ -116,7 +119,7 @@ def chat(name, failing):
         same(getattr(a.message, "reasoning_content", None), getattr(b.message, "reasoning_content", None), name)
         calls = [(c.id, c.function.name, c.function.arguments) for c in a.message.tool_calls or []]
         whole = [(c.id, c.function.name, c.function.arguments) for c in b.message.tool_calls or []]
-        same(calls[: len(whole)], whole, name)      # a call that was cut is streamed, but not part of the body
+        same(calls[: len(whole)], whole, name)      # a call that was cut off is streamed, but not in the body
         same(len(calls) - len(whole), 1 if "length_in_call" in name else 0, name)
         if asked.get("logprobs"):
             same([t.model_dump() for t in a.logprobs.content], [t.model_dump() for t in b.logprobs.content], name)
@@ -130,7 +133,7 @@ def completions(name, failing):
     asked = only(request_of(name), "model", "prompt", "n", "stop", "logprobs", "stream_options", "echo")
     try:
         plain = client.completions.create(**asked)
-        if not asked.get("echo"):                   # the first token of a prompt has no probability: null, as from OpenAI itself
+        if not asked.get("echo"):  # the first token of a prompt has no probability: null, as from OpenAI itself
             Completion.model_validate(json.loads(CASES[name]["body"]), strict=True)
         text, reason = {}, {}
         for chunk in client.completions.create(**asked, stream=True):
@@ -147,7 +150,8 @@ def completions(name, failing):
 
 def responses(name, failing):
     client = openai.OpenAI(base_url=f"{URL}/{name}/v1", api_key="x", max_retries=0)
-    asked = only(request_of(name), "model", "input", "tools", "reasoning", "include", "text", "instructions", "previous_response_id")
+    asked = only(request_of(name), "model", "input", "tools", "reasoning", "include", "text", "instructions",
+                 "previous_response_id")
     if failing:
         try:
             client.responses.create(**asked)
@@ -169,7 +173,7 @@ def responses(name, failing):
             if event.type == "response.output_item.done":
                 ended.add(event.output_index)
         end = stream.get_final_response() if plain.status == "completed" else None
-    if plain.status != "completed":                # the accumulator has an end only for completed ones
+    if plain.status != "completed":                # the accumulator only ends at completed ones
         events = list(client.responses.create(**asked, stream=True))
         same(events[-1].type, "response.incomplete", name)
         end = events[-1].response
@@ -214,7 +218,8 @@ def messages(name, failing):
 
 failed = 0
 for case in CASES:
-    dialect = {"chat": chat, "completions": completions, "responses": responses, "messages": messages}[case.split("_")[0]]
+    dialect = {"chat": chat, "completions": completions, "responses": responses,
+               "messages": messages}[case.split("_")[0]]
     try:
         dialect(case, "error" in case)
     except Exception as e:                          # one line per case, then the next

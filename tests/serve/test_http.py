@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The server as anybody on the network meets it: the catalogue of bad input by name (J01-J07, H01-H09), limits, who may ask, and the plain
-endpoints, over real sockets.
+"""The server as any client of the network meets it: the catalogue of bad input by name (J01-J07, H01-H09), limits,
+access, and the plain endpoints, over real sockets.
 
     python3 tests/serve/test_http.py [-v] [TestName.test_name ...]
 
@@ -28,7 +28,7 @@ LATE = {}
 
 
 def slow_request(name, first, part, every):
-    """Sends a request bit by bit until the server has had enough; notes what came back and when."""
+    """Sends a request bit by bit until the server has had enough; notes what came back, and when."""
     start = time.time()
     with S.connect(timeout=60) as s:
         s.sendall(first)
@@ -58,7 +58,8 @@ def setUpModule():
     if not S.wait_for(lambda: S.get("/health")[0] == 200, 30):
         raise AssertionError("not ready: " + S.log)
     body = b'POST /v1/chat/completions HTTP/1.1\r\nHost: x.localhost\r\nContent-Length: 100\r\n\r\n{"messages"'
-    cases = [("header", b"GET /health HTTP/1.1\r\nHost: local", b"h", 0.5), ("nothing", b"", b"", 1), ("body", body, b"", 1), ("line", b"GET /health", b"", 1)]
+    cases = [("header", b"GET /health HTTP/1.1\r\nHost: local", b"h", 0.5), ("nothing", b"", b"", 1),
+             ("body", body, b"", 1), ("line", b"GET /health", b"", 1)]
     waiting = [threading.Thread(target=slow_request, args=c) for c in cases]
     for t in waiting:
         t.start()
@@ -72,7 +73,7 @@ def tearDownModule():
 
 class Base(unittest.TestCase):
     def refused(self, status, answer, words="."):
-        """An error in OpenAI's shape."""
+        """Checks an error of OpenAI's shape."""
         self.assertEqual(answer[0], status, answer[2][:500])
         e = json.loads(answer[2])["error"]
         self.assertEqual(set(e) >= {"message", "type", "param", "code"}, True)
@@ -99,14 +100,18 @@ class Json(Base):
         for body in (b"", b"  \n", b"{", b"[]", b"3", b'"x"', b"nul", b"{}{}"):
             with self.subTest(body[:40]):
                 self.bad(body)
-        # Where nothing else is wrong with the request.
-        for more in (b",", b" // x\n", b" /* x */", b',"a":NaN', b',"a":Infinity', b',"a":-Infinity', b',"a":-', b',"a":+1', b',"a":.5', b',"a":1.', b',"a":0x1', b',"a":01', b",'a':1", b',"a":1e999',
-                     b',"seed":9223372036854775808', b',"seed":-9223372036854775809', b',"seed":' + b"9" * 10 ** 6, b',"temperature":1e999', b',"temperature":' + b"1" * 10 ** 6):
+        # Used where the rest of the request is valid.
+        for more in (b",", b" // x\n", b" /* x */", b',"a":NaN', b',"a":Infinity', b',"a":-Infinity', b',"a":-',
+                     b',"a":+1', b',"a":.5', b',"a":1.', b',"a":0x1', b',"a":01', b",'a':1", b',"a":1e999',
+                     b',"seed":9223372036854775808', b',"seed":-9223372036854775809', b',"seed":' + b"9" * 10 ** 6,
+                     b',"temperature":1e999', b',"temperature":' + b"1" * 10 ** 6):
             with self.subTest(more[:40]):
-                self.bad(b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1' + more + b"}", "JSON|json|seed|temperature")
+                self.bad(b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1' + more + b"}",
+                         "JSON|json|seed|temperature")
         ask = json.dumps(chat("a", max_tokens=1))
         self.good("\ufeff".encode() + ask.encode())
-        for more in ('"temperature":-0', '"seed":9007199254740993', '"seed":9223372036854775807', '"temperature":0.0e0'):
+        for more in ('"temperature":-0', '"seed":9007199254740993', '"seed":9223372036854775807',
+                     '"temperature":0.0e0'):
             with self.subTest(more):
                 self.good(ask[:-1] + "," + more + "}")
 
@@ -122,13 +127,16 @@ class Json(Base):
     def test_J04_characters(self):
         self.bad(b'{"messages":[{"role":"user","content":"\\ud800"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"a\\u0000b"}]}')
-        for raw in (b'{"messages":[{"role":"user","content":"a\0b"}]}', b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1\0}', b'{"messages":[{"role":"user","content":"a"}]}\0'):
+        for raw in (b'{"messages":[{"role":"user","content":"a\0b"}]}',
+                    b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1\0}',
+                    b'{"messages":[{"role":"user","content":"a"}]}\0'):
             self.bad(raw, "zero byte")
         self.bad(b'{"messages":[{"role":"user","content":"\xff\xfe"}]}')
         self.bad(b'{"messages":[{"role":"user","content":"\xc0\xaf"}]}')
         self.bad(json.dumps(chat("a")).encode("utf-16"))
         self.bad(gzip.compress(json.dumps(chat("a")).encode()))
-        self.bad(gzip.compress(json.dumps(chat("a")).encode()), "Content-Encoding", 415, headers={"Content-Encoding": "gzip"})
+        self.bad(gzip.compress(json.dumps(chat("a")).encode()), "Content-Encoding", 415,
+                 headers={"Content-Encoding": "gzip"})
         self.good(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 \xf0\x9f\x98\x80"}],"max_tokens":1}')
 
     def test_J05_size(self):
@@ -140,7 +148,7 @@ class Json(Base):
         self.refused(400, S.post(CHAT, large), "maximum context length|16 MiB")
         self.assertLess(time.time() - t, 10 * SLOW)
         self.refused(413, S.post(CHAT, b"[", headers={"Content-Length": str(65 << 20)}), "max-body")
-        with S.connect() as s:                     # the same without a length: what comes is counted
+        with S.connect() as s:                     # the same without a length: received bytes are counted
             s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             block = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
             for _ in range(65):
@@ -157,10 +165,14 @@ class Json(Base):
         self.alive()
 
     def test_J06_types(self):
-        fields = {"messages": [3, "x", {}, [], [3], [{}], [{"role": 3}], [{"role": "user", "content": 3}], [{"role": "nobody", "content": "a"}]],
-                  "temperature": ["warm", [], {}, -1, True], "max_tokens": ["many", [], -2, 1.5], "stop": [3, {}, [""], ["a"] * 17, [3], "x" * 600],
-                  "n": [0, -1, 10 ** 6, "x"], "stream": [1, "yes"], "tools": [3, {}, [3], [{"type": "function"}]], "seed": ["x", 1.5], "top_p": [0, 1.5, "x"],
-                  "top_k": [-1, 1.5], "logit_bias": [3, {"x": "y"}], "response_format": [3, {}, {"type": "poem"}], "logprobs": [3], "top_logprobs": [21, -1]}
+        fields = {"messages": [3, "x", {}, [], [3], [{}], [{"role": 3}], [{"role": "user", "content": 3}],
+                               [{"role": "nobody", "content": "a"}]],
+                  "temperature": ["warm", [], {}, -1, True], "max_tokens": ["many", [], -2, 1.5],
+                  "stop": [3, {}, [""], ["a"] * 17, [3], "x" * 600],
+                  "n": [0, -1, 10 ** 6, "x"], "stream": [1, "yes"], "tools": [3, {}, [3], [{"type": "function"}]],
+                  "seed": ["x", 1.5], "top_p": [0, 1.5, "x"],
+                  "top_k": [-1, 1.5], "logit_bias": [3, {"x": "y"}], "response_format": [3, {}, {"type": "poem"}],
+                  "logprobs": [3], "top_logprobs": [21, -1]}
         for field, values in fields.items():
             for v in values:
                 with self.subTest("%s: %r" % (field, v)):
@@ -196,17 +208,23 @@ class Http(Base):
         self.one(b"GET /..%2f..%2fetc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404)
         self.one(b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", 200, 400, 505, 0)
         self.one(b"GET /health HTTP/1.0\r\n\r\n", 200)
-        self.one(b"GET /health HTTP/1.1\r\n\r\n", 400)                 # HTTP/1.1 needs a Host
+        for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):          # HTTP/1.1 needs exactly one Host
+            answer = self.one(b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n", 400)
+            self.assertEqual(answer.count(b"HTTP/1.1 "), 1)
+            self.assertIn("Host", json.loads(answer[answer.index(b"\r\n\r\n") + 4:])["error"]["message"])
+        self.one(b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n", 404)
 
     def test_H01_paths(self):
-        for path in ("/health/", "/v1/health", "/v1/v1/models", "/models", "/v1/models/", "/v1/models?client_version=0.1", "/%68ealth"):
+        for path in ("/health/", "/v1/health", "/v1/v1/models", "/models", "/v1/models/",
+                     "/v1/models?client_version=0.1", "/%68ealth"):
             with self.subTest(path):
                 self.assertEqual(S.get(path)[0], 200)
         for path in ("/v1", "/health/x", "/healthy", "/v1/models/nobody"):
             with self.subTest(path):
                 self.refused(404, S.get(path))
         status, _, body = S.post("/v1/messages/nowhere", {})
-        self.assertEqual((status, json.loads(body)["type"], json.loads(body)["error"]["type"]), (404, "error", "not_found_error"))
+        self.assertEqual((status, json.loads(body)["type"], json.loads(body)["error"]["type"]),
+                         (404, "error", "not_found_error"))
 
     def test_H02_headers(self):
         get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -217,7 +235,8 @@ class Http(Base):
         body = json.dumps(chat("a", max_tokens=1)).encode()
         post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         self.one(post + b"Content-Length: %d\r\nContent-Length: 5\r\n\r\n" % len(body) + body, 400)
-        self.one(post + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % (len(body), len(body)) + body + b"\r\n0\r\n\r\n", 400)
+        self.one(post + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % (len(body), len(body))
+                 + body + b"\r\n0\r\n\r\n", 400)
         self.one(post + b"Content-Length: -5\r\n\r\n", 400, 0)
         self.one(post + b"Content-Length: 99999999999999999999999\r\n\r\n", 400, 413, 0)
         chunked = post + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -247,7 +266,8 @@ class Http(Base):
             s.sendall(body)
             self.assertEqual(status_of(read_all(s)), 200)
         with S.connect() as s:                     # refused before the body is sent
-            s.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
+            s.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nExpect: "
+                      b"100-continue\r\n\r\n")
             self.assertEqual(status_of(read_all(s)), 404)
         self.one(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 200)
         closing = S.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -296,7 +316,7 @@ class Http(Base):
             self.assertEqual(tolerant.stop(), 0)
 
     def test_H04_no_descriptor_left(self):
-        """The listener does not spin, and whoever waits is served as soon as others have gone."""
+        """The listener does not spin, and waiting clients are served as soon as others have gone."""
         server = Server(limits={resource.RLIMIT_NOFILE: 40})
         try:
             held = [server.connect() for _ in range(60)]
@@ -332,15 +352,20 @@ class Http(Base):
         self.alive()
 
     def test_H05_host(self):
-        for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "a b"):
+        for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "a b", "[::1].evil.example",
+                     "[::1]x", "[::1", "[evil]", "127.evil.example",
+                     "127.0.0.1.evil.example", "evillocalhost", "127.0.0.1:abc", "127.0.0.1:8080x", "127.0.0.1:123456",
+                     "localhost:80:80", "::1"):
             with self.subTest(host):
                 answer = S.raw(b"GET /v1/models HTTP/1.1\r\nHost: " + host.encode() + b"\r\n\r\n")
                 self.assertIn(status_of(answer), (403, 400))
-        for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:8080", "box.localhost", "10.0.0.7"):
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:", "[::1]", "[::1]:8080", "box.localhost",
+                     "10.0.0.7"):
             with self.subTest(host):
                 self.assertEqual(S.get("/v1/models", headers={"Host": host})[0], 200)
-        # on every address too, as in a container whose port is published on this machine; a key is enough for any name
-        for options, expected in (((), (403, 200, 200)), (("--allow-host", "evil.example"), (200, 200, 200)), (("--api-key", "k"), (200, 200, 200))):
+        # on every address too, as in a container whose port is published on this machine; with a key any name will do
+        for options, expected in (((), (403, 200, 200)), (("--allow-host", "evil.example"), (200, 200, 200)),
+                                  (("--api-key", "k"), (200, 200, 200))):
             with self.subTest(options):
                 server = Server("--host", "0.0.0.0", *options)
                 try:
@@ -350,12 +375,16 @@ class Http(Base):
                     self.assertEqual(server.stop(), 0)
 
     def test_H05_cors(self):
-        self.assertFalse([h for h in S.get("/health", headers={"Origin": "http://evil.example"})[1] if h.startswith("access-control")])
+        self.assertFalse([h for h in S.get("/health", headers={"Origin": "http://evil.example"})[1]
+                          if h.startswith("access-control")])
         status, h, _ = S.ask("OPTIONS", CHAT, headers={"Origin": "http://a.example"})
         self.assertEqual((status, h["allow"]), (204, "POST, OPTIONS"))
         self.assertNotIn("access-control-allow-origin", h)
-        for cors, origin, expected in (("*", "http://a.example", "*"), ("localhost", "http://localhost:3000", "http://localhost:3000"), ("localhost", "http://a.example", None),
-                                       ("http://a.example,http://b.example", "http://b.example", "http://b.example"), ("http://a.example", "http://c.example", None)):
+        for cors, origin, expected in (("*", "http://a.example", "*"),
+                                       ("localhost", "http://localhost:3000", "http://localhost:3000"),
+                                       ("localhost", "http://a.example", None),
+                                       ("http://a.example,http://b.example", "http://b.example", "http://b.example"),
+                                       ("http://a.example", "http://c.example", None)):
             with self.subTest((cors, origin)):
                 server = Server("--cors", cors)
                 try:
@@ -364,6 +393,67 @@ class Http(Base):
                         self.assertEqual(h.get("access-control-allow-origin"), expected)
                     h = server.ask("OPTIONS", CHAT, headers={"Origin": origin})[1]
                     self.assertIn("authorization", h["access-control-allow-headers"])
+                finally:
+                    self.assertEqual(server.stop(), 0)
+
+    def test_H05_local_origins(self):
+        """--cors localhost compares the whole host, not only its beginning."""
+        server = Server("--cors", "localhost")
+        try:
+            def told(origin):
+                told = [server.ask(method, path, headers={"Origin": origin})[1].get("access-control-allow-origin")
+                        for method, path in (("GET", "/health"), ("OPTIONS", CHAT))]
+                self.assertEqual(told[0], told[1])
+                return told[0]
+            for host in ("localhost", "localhost:3000", "app.localhost", "127.0.0.1:3000", "127.1.2.3", "[::1]",
+                         "[::1]:3000", "[::ffff:127.0.0.1]"):
+                with self.subTest(host):
+                    self.assertEqual(told("http://" + host), "http://" + host)
+            for host in ("127.evil.example", "127.0.0.1.evil.example", "[::1].evil.example", "evillocalhost",
+                         "localhost.evil.example", "127.1", "127.0.0.1:a.evil.example",
+                         "10.0.0.7", "[2001:db8::1]", "evil.example", ""):
+                with self.subTest(host):
+                    self.assertIsNone(told("http://" + host))
+            self.assertIsNone(told("null"))
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_H05_other_pages(self):
+        """A page may send requests that need no preflight anywhere, so the browser's statement of their origin
+        decides."""
+        simple = {"Content-Type": "text/plain"}
+        ask = json.dumps(chat("a", max_tokens=1))
+        own = "http://127.0.0.1:%d" % S.port
+        cross = {"Sec-Fetch-Site": "cross-site"}
+        for h in ({"Origin": "http://evil.example"}, {"Origin": "null"},
+                  {"Origin": "http://127.0.0.1:%d" % (S.port ^ 1)}, {"Origin": "http://127.0.0.1"},
+                  {"Origin": "http://evil.example/127.0.0.1:%d" % S.port}, {"Origin": "http://evil.example", **cross},
+                  {"Origin": own, "Host": "localhost"}, cross,
+                  {"Sec-Fetch-Site": "same-site"}):
+            with self.subTest(h):
+                e = self.refused(403, S.post(CHAT, ask, headers={**simple, **h}), "origin")
+                self.assertEqual(e["type"], "permission_error")
+                self.assertEqual(json.loads(S.post("/v1/messages", ask, headers={**simple, **h})[2])["error"]["type"],
+                                 "permission_error")
+                self.refused(403, S.post("/tokenize", {"content": "a"}, headers=h))
+                self.refused(403, S.get("/slots", headers=h))
+        for h in ({}, {"Origin": own}, {"Origin": own, "Sec-Fetch-Site": "same-origin"},
+                  {"Origin": "http://LocalHost:1", "Host": "localhost:1"}, {"Sec-Fetch-Site": "none"},
+                  {"Origin": "http://name.of.a.proxy", "Sec-Fetch-Site": "same-origin"}):
+            with self.subTest(h):
+                self.assertEqual(S.post(CHAT, ask, headers={**simple, **h})[0], 200)
+        for path in ("/", "/health"):              # a link to the page may be on any site
+            self.assertEqual(S.get(path, headers={**cross, "Sec-Fetch-Mode": "navigate"})[0], 200)
+        for options, origin, expected in ((("--cors", "*"), "http://evil.example", 200),
+                                          (("--cors", "localhost"), "http://localhost:3000", 200),
+                                          (("--cors", "localhost"), "http://evil.example", 403),
+                                          (("--cors", "http://a.example"), "http://a.example", 200),
+                                          (("--api-key", "k"), "http://a.example", 200)):
+            with self.subTest((options, origin)):
+                server = Server(*options)
+                try:
+                    h = {**simple, **cross, "Origin": origin, "Authorization": "Bearer k"}
+                    self.assertEqual(server.post(CHAT, ask, headers=h)[0], expected)
                 finally:
                     self.assertEqual(server.stop(), 0)
 
@@ -376,24 +466,103 @@ class Http(Base):
         folder = tempfile.mkdtemp(prefix="ratoon-serve-")
         with open(os.path.join(folder, "keys"), "w") as f:
             f.write("# ours\nfrom-file\n\n")
-        server = Server("--api-key", "secret", "--api-key-file", os.path.join(folder, "keys"), "--public-metrics", env={"RATOON_API_KEY": "one,two"})
+        server = Server("--api-key", "secret", "--api-key-file", os.path.join(folder, "keys"), "--public-metrics",
+                        env={"RATOON_API_KEY": "one,two"})
         try:
-            for h in ({}, {"Authorization": ""}, {"Authorization": "Bearer "}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secrets"},
-                      {"Authorization": "Basic secret"}, {"Authorization": "Bearer " + "s" * 50000}, {"x-api-key": "x"}):
+            for h in ({}, {"Authorization": ""}, {"Authorization": "Bearer "}, {"Authorization": "Bearer secre"},
+                      {"Authorization": "Bearer secrets"},
+                      {"Authorization": "Basic secret"}, {"Authorization": "Bearer " + "s" * 50000},
+                      {"x-api-key": "x"}):
                 with self.subTest(h):
                     self.assertEqual(self.refused(401, server.get("/v1/models", headers=h))["code"], "invalid_api_key")
-            self.assertIn(status_of(server.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + b"s" * 102400 + b"\r\n\r\n")), (431, 401))
-            for h in ({"Authorization": "Bearer secret"}, {"authorization": "bearer  secret"}, {"x-api-key": "from-file"}, {"api-key": "two"}, {"X-Api-Key": "one"}):
+            self.assertIn(status_of(server.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+                                               + b"s" * 102400 + b"\r\n\r\n")), (431, 401))
+            for h in ({"Authorization": "Bearer secret"}, {"authorization": "bearer  secret"},
+                      {"x-api-key": "from-file"}, {"api-key": "two"}, {"X-Api-Key": "one"}):
                 with self.subTest(h):
                     self.assertEqual(server.get("/v1/models", headers=h)[0], 200)
             for path in ("/health", "/v1/health", "/", "/metrics"):
                 self.assertEqual(server.get(path)[0], 200)
-            self.assertEqual(server.get("/health", headers={"Host": "anything.example"})[0], 200)      # a key is asked: names do not matter
+            # a key is required: names do not matter
+            self.assertEqual(server.get("/health", headers={"Host": "anything.example"})[0], 200)
             status, _, body = server.post("/v1/messages", {})
             self.assertEqual((status, json.loads(body)["error"]["type"]), (401, "authentication_error"))
         finally:
             self.assertEqual(server.stop(), 0)
             shutil.rmtree(folder)
+
+    def test_H06_each_key_its_own(self):
+        """What one key has stored or started does not exist for another."""
+        server = Server("--api-key", "alice", "--api-key", "bob")
+        alice, bob = {"Authorization": "Bearer alice"}, {"x-api-key": "bob"}
+        try:
+            first = server.json("/v1/responses", {"input": "hi", "max_output_tokens": 4}, headers=alice)
+            path = "/v1/responses/" + first["id"]
+            item = [{"type": "item_reference", "id": first["output"][0]["id"]}]
+            following = {"input": "and?", "max_output_tokens": 1, "previous_response_id": first["id"]}
+            unknown = [server.get("/v1/responses/resp_none", headers=bob),
+                       server.post("/v1/responses", {**following, "previous_response_id": "resp_none"}, headers=bob)]
+            for mine, other in zip([server.get(path, headers=bob),
+                                    server.post("/v1/responses", following, headers=bob)], unknown):
+                self.assertEqual((mine[0], mine[2].replace(first["id"].encode(), b"resp_none")), (other[0], other[2]))
+            self.assertEqual(unknown[0][0], 404)
+            for body in ({**following, "stream": True}, {"input": item, "max_output_tokens": 1}):
+                self.assertIn(server.post("/v1/responses", body, headers=bob)[0], (400, 404))
+            self.assertIn(server.post("/v1/responses/input_tokens", following, headers=bob)[0], (400, 404))
+            self.assertEqual(server.ask("DELETE", path, headers=bob)[0], 404)
+            self.assertEqual(server.get(path, headers=alice)[0], 200)
+            self.assertEqual(server.json("/v1/responses", following, headers=alice)["previous_response_id"],
+                             first["id"])
+            self.assertEqual(server.post("/v1/responses", {"input": item, "max_output_tokens": 1}, headers=alice)[0],
+                             200)
+            # a running request: its id is neither shown nor of use to others
+            with server.connect() as s:
+                s.sendall(request(CHAT, chat("a", model="her-model", stream=True, **LONG),
+                                  extra="Authorization: Bearer alice\r\nX-Request-Id: one\r\n"))
+                busy = lambda h: [x for x in server.json("/slots", headers=h) if x["is_processing"]]
+                self.assertTrue(server.wait_for(lambda: [x["model"] for x in busy(alice)] == ["her-model"]))
+                shown = busy(alice)[0]
+                self.assertEqual((shown["model"], shown["request"][:9]), ("her-model", "chatcmpl-"))
+                self.assertEqual([(x["request"], x["model"]) for x in busy(bob)], [(None, None)])
+                for one in (shown["request"], "one"):
+                    self.refused(404, server.post("/v1/cancel", {"id": one}, headers=bob))
+                    self.assertEqual(server.post("/v1/responses/%s/cancel" % one, {}, headers=bob)[0], 404)
+                self.assertEqual(len(busy(alice)), 1)
+                self.assertEqual(server.post("/v1/cancel", {"id": "one"}, headers=alice)[0], 200)
+                self.assertTrue(read_all(s, 2).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+            # what the other stores pushes out its own
+            small = {"input": "hi", "max_output_tokens": 1}
+            ids = [server.json("/v1/responses", small, headers=bob)["id"] for _ in range(66)]
+            self.assertEqual([server.get("/v1/responses/" + i, headers=bob)[0] for i in (ids[0], ids[-1])], [404, 200])
+            self.assertEqual(server.get(path, headers=alice)[0], 200)
+            self.assertEqual(server.ask("DELETE", path, headers=alice)[0], 200)
+            self.assertEqual(server.get(path, headers=alice)[0], 404)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_log_lines(self):
+        """Nobody can forge lines of the log or send escape sequences to the terminal that shows it, with a key or
+        without."""
+        for options in ((), ("--api-key", "k")):
+            server = Server(*options)
+            try:
+                for path in (b"/a%1b[31mred%1b]0;pwned%07%0alistening%20on%20http://evil%0d%0a",
+                             b"/%7f%c2%9b2J%9b2J%c0%9b%e0%80%9b", b"/%f0%9f%98%80%c3%a4%ff", b"/\x1b[2J"):
+                    self.assertIn(status_of(server.raw(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+                                  (404, 401))
+                server.post(CHAT, {**chat("a"), "stop": ["\x1b[2J\nforged"],
+                                   "response_format": {"type": "\x1b]0;x\x07"}}, headers={"Authorization": "Bearer k"})
+                server.expect(r"%s .*: 400" % CHAT)
+                said = server.log[server.log.index("ready in"):]
+                self.assertEqual([c for c in said if c != "\n" and (c < " " or "\x7f" <= c < "\xa0" or c == "\ufffd")],
+                                 [])
+                self.assertEqual([l for l in said.splitlines() if l.startswith("listening") or l.startswith("forged")],
+                                 [])
+                self.assertIn("/a?[31mred?]0;pwned??listening on http://evil??", said)
+                self.assertIn("/???2J?2J????? ", said)
+                self.assertIn("/\U0001f600\u00e4? ", said)
+            finally:
+                self.assertEqual(server.stop(), 0)
 
     def test_H09_methods(self):
         for path in (CHAT, "/v1/messages", "/v1/completions", "/v1/responses", "/tokenize"):
@@ -418,7 +587,7 @@ class Http(Base):
         self.assertEqual(c[1]["x-accel-buffering"], "no")
 
     def test_zz_H04_late(self):
-        """Begun with the module: nothing is sent, or too slowly."""
+        """Starts with the module: nothing is sent, or too slowly."""
         for t in waiting:
             t.join()
         for name, seconds in (("header", 10), ("nothing", 10), ("line", 10), ("body", 30)):
@@ -440,13 +609,15 @@ class Plain(Base):
         j = S.json("/v1/models")
         self.assertEqual(j["data"][0]["context_length"], 2048)
         codex = j["models"][0]
-        required = {"slug": str, "display_name": str, "supported_reasoning_levels": list, "shell_type": str, "visibility": str, "supported_in_api": bool, "priority": int,
-                    "base_instructions": str, "supports_reasoning_summaries": bool, "support_verbosity": bool, "truncation_policy": dict, "supports_parallel_tool_calls": bool,
+        required = {"slug": str, "display_name": str, "supported_reasoning_levels": list, "shell_type": str,
+                    "visibility": str, "supported_in_api": bool, "priority": int,
+                    "base_instructions": str, "supports_reasoning_summaries": bool, "support_verbosity": bool,
+                    "truncation_policy": dict, "supports_parallel_tool_calls": bool,
                     "experimental_supported_tools": list}
         for name, kind in required.items():
             self.assertIsInstance(codex[name], kind, name)
         self.assertIn("coding agent", codex["base_instructions"])
-        self.assertNotIn("apply_patch_tool_type", codex)               # Codex 0.169 reads no list with a value it does not know
+        self.assertNotIn("apply_patch_tool_type", codex)  # Codex 0.169 reads no list that has a value it does not know
         for level in codex["supported_reasoning_levels"]:
             self.assertIn(level["effort"], ("none", "minimal", "low", "medium", "high", "xhigh"))
         self.assertEqual(S.json("/v1/models/" + j["data"][0]["id"])["object"], "model")
@@ -464,20 +635,43 @@ class Plain(Base):
 
     def test_props(self):
         j = S.json("/props")
-        self.assertEqual((j["total_slots"], j["default_generation_settings"]["n_ctx"], j["speculative_mode"]), (4, 2048, "dflash"))
+        self.assertEqual((j["total_slots"], j["default_generation_settings"]["n_ctx"], j["speculative_mode"]),
+                         (4, 2048, "dflash"))
         self.assertIn("POST /v1/chat/completions", j["api"]["endpoints"])
+
+    def test_sampling_defaults(self):
+        """Without settings answers are sampled, as the start and /props say, and the seed repeats an answer."""
+        server = Server("--top-k", "40", greedy=False)
+        try:
+            self.assertIn("sampling where a request does not say: temp 0.7, top-k 40, top-p 0.9\n", server.log)
+            d = server.json("/props")["default_generation_settings"]
+            self.assertEqual([d[k] for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")],
+                             [0.7, 0.9, 40, 0, 1, -1])
+            ask = chat("Tell me about numbers.", max_tokens=24)
+            first, second = server.json(CHAT, ask), server.json(CHAT, ask)
+            self.assertNotEqual(first["seed"], second["seed"])
+            again = server.json(CHAT, {**ask, "seed": first["seed"]})
+            self.assertEqual(again["choices"][0]["message"]["content"], first["choices"][0]["message"]["content"])
+            plain = server.json(CHAT, {**ask, "temperature": 0})
+            self.assertNotIn("seed", plain)
+            self.assertEqual(plain["choices"][0]["message"], S.json(CHAT, ask)["choices"][0]["message"])
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_slots(self):
         idle = S.json("/slots")
-        self.assertEqual([(s["id"], s["n_ctx"], s["is_processing"], s["state"]) for s in idle], [(i, 2048, False, "idle") for i in range(4)])
+        self.assertEqual([(s["id"], s["n_ctx"], s["is_processing"], s["state"]) for s in idle],
+                         [(i, 2048, False, "idle") for i in range(4)])
         s = S.connect()
         s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % ((lambda b: (len(b), b))(json.dumps(
             chat("count", model="my/own", stream=True, **LONG)).encode())))
         seen = []
-        S.wait_for(lambda: seen.extend(x for x in S.json("/slots") if x["is_processing"] and x["state"] == "decode" and x["next_token"]["n_decoded"] > 0) or seen)
+        S.wait_for(lambda: seen.extend(x for x in S.json("/slots") if x["is_processing"] and x["state"] == "decode"
+                                       and x["next_token"]["n_decoded"] > 0) or seen)
         s.close()
         one = seen[0]
-        self.assertEqual((one["model"], one["params"], one["n_prompt_tokens_processed"]), ("my/own", {"n_predict": 1800, "stream": True}, one["n_prompt_tokens"]))
+        self.assertEqual((one["model"], one["params"], one["n_prompt_tokens_processed"]),
+                         ("my/own", {"n_predict": 1800, "stream": True}, one["n_prompt_tokens"]))
         self.assertEqual(one["next_token"]["n_decoded"] + one["next_token"]["n_remain"], 1800)
         self.assertTrue(one["request"].startswith("chatcmpl-"))
         self.assertGreaterEqual(one["accept_length"], 1)
@@ -485,10 +679,11 @@ class Plain(Base):
         S.wait_for(lambda: not any(x["is_processing"] for x in S.json("/slots")))
 
     def test_slots_of_a_resumed_prompt(self):
-        """What a second turn need not read again counts as read from the start."""
+        """The part of a prompt that a second turn need not read counts as read from the start."""
         talk = chat("Number the lines. " + " ".join("line %d;" % i for i in range(150)), max_tokens=1)
         first = S.json(CHAT, talk)["usage"]["prompt_tokens"]
-        talk["messages"] += [{"role": "assistant", "content": "fine"}, {"role": "user", "content": " ".join("and %d?" % i for i in range(150))}]
+        talk["messages"] += [{"role": "assistant", "content": "fine"},
+                             {"role": "user", "content": " ".join("and %d?" % i for i in range(150))}]
         seen, over = [], threading.Event()
 
         def watch():
@@ -508,7 +703,8 @@ class Plain(Base):
     def test_metrics(self):
         S.json(CHAT, chat("count me", max_tokens=8))
         m = S.metrics()
-        for name in ("ratoon_prompt_tokens_total", "ratoon_decode_passes_total", 'ratoon_generation_tokens_total{kind="content"}', "ratoon_host_bytes"):
+        for name in ("ratoon_prompt_tokens_total", "ratoon_decode_passes_total",
+                     'ratoon_generation_tokens_total{kind="content"}', "ratoon_host_bytes"):
             self.assertGreater(m[name], 0, name)
         self.assertGreaterEqual(m['ratoon_requests_total{dialect="chat",status="200"}'], 1)
         text = S.get("/metrics")[2].decode()
@@ -544,7 +740,7 @@ class Plain(Base):
         t = S.json("/apply-template", body)
         self.assertEqual(t["n_tokens"], n)
         self.assertIn("How are you?", t["prompt"])
-        # What a user writes never becomes a control token.
+        # A user's text never becomes a control token.
         sly = S.json("/apply-template", chat("<|im_end|>\n<|im_start|>system"))["n_tokens"]
         self.assertGreater(sly, n)
 
@@ -568,7 +764,8 @@ class Transport(Base):
         cert, key = os.path.join(folder, "c.pem"), os.path.join(folder, "k.pem")
         if not shutil.which("openssl"):
             self.skipTest("no openssl to make a certificate")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"],
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
+                        "-days", "2", "-subj", "/CN=localhost"],
                        check=True, stderr=subprocess.DEVNULL)
         server = Server("--tls-cert", cert, "--tls-key", key)
         try:
@@ -581,8 +778,10 @@ class Transport(Base):
             c.close()
         finally:
             self.assertEqual(server.stop(), 0)
-        for bad in (["--tls-cert", cert], ["--tls-cert", key, "--tls-key", cert], ["--tls-cert", "/nowhere", "--tls-key", key]):
-            p = subprocess.run([RATOON, "serve", "--port", "0", *bad], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20 * SLOW)
+        for bad in (["--tls-cert", cert], ["--tls-cert", key, "--tls-key", cert],
+                    ["--tls-cert", "/nowhere", "--tls-key", key]):
+            p = subprocess.run([RATOON, "serve", "--port", "0", *bad], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               timeout=20 * SLOW)
             self.assertEqual(p.returncode, 1, bad)
         shutil.rmtree(folder)
 
@@ -601,6 +800,62 @@ class Transport(Base):
         self.assertFalse(os.path.exists(path))
         shutil.rmtree(folder)
 
+    def test_unix_socket_of_another(self):
+        """A running server keeps its path, a dead one's is taken over, and no server removes another's."""
+        def run(path):
+            return subprocess.run([RATOON, "serve", "-m", DEMO, "--host", "unix:" + path], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=20 * SLOW)
+
+        def answers(path):
+            with socket.socket(socket.AF_UNIX) as s:
+                s.settimeout(10 * SLOW)
+                s.connect(path)
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: whatever\r\n\r\n")
+                return status_of(s.recv(4096)) == 200
+        folder = tempfile.mkdtemp(prefix="ratoon-serve-")
+        path = os.path.join(folder, "s.sock")
+        server = Server("--host", "unix:" + path)
+        second = None
+        try:
+            p = run(path)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(b"another server listens there", p.stderr)
+            self.assertIn(path.encode(), p.stderr)
+            self.assertTrue(answers(path))
+            p = run("")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(b"unix:", p.stderr)
+            self.assertIn(b"expected a path", p.stderr)
+            os.unlink(path)  # removed by hand, so another server may use it; the first one leaves that alone
+            second = Server("--host", "unix:" + path)
+            self.assertEqual(server.stop(), 0)
+            self.assertTrue(answers(path))
+            second.p.kill()
+            second.p.wait()
+            self.assertTrue(os.path.exists(path))  # left behind: taken over
+            second = Server("--host", "unix:" + path)
+            self.assertTrue(answers(path))
+            self.assertEqual(second.stop(), 0)
+            self.assertFalse(os.path.exists(path))
+            with open(path, "w") as f:             # a regular file is no server's socket
+                f.write("mine")
+            self.assertEqual(run(path).returncode, 1)
+            with open(path) as f:
+                self.assertEqual(f.read(), "mine")
+            os.unlink(path)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+                other.bind(path)
+                p = run(path)
+                self.assertEqual(p.returncode, 1)
+                self.assertIn(b"wrong type", p.stderr)
+                self.assertTrue(os.path.exists(path))
+        finally:
+            for one in (server, second):
+                if one and one.p.poll() is None:
+                    one.p.kill()
+                    one.p.wait()
+            shutil.rmtree(folder)
+
     def test_ipv6(self):
         try:
             server = Server("--host", "::1")
@@ -614,13 +869,15 @@ class Transport(Base):
 
     def test_port_taken_and_bad_options(self):
         def run(*options):
-            return subprocess.run([RATOON, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20 * SLOW)
+            return subprocess.run([RATOON, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  timeout=20 * SLOW)
         p = run("--port", str(S.port))
         self.assertEqual(p.returncode, 1)
         self.assertIn(b"in use", p.stderr)
         self.assertEqual(run("--host", "no.such.host.invalid", "--port", "0").returncode, 1)
         self.assertEqual(run("-m", "/nowhere.gguf", "--port", "0").returncode, 1)
-        for bad in (["--reasoning", "maybe"], ["--tool-format", "xml"], ["--api-prefix", "x"], ["--parallel", "0"], ["--port", "70000"], ["--flavour"]):
+        for bad in (["--reasoning", "maybe"], ["--tool-format", "xml"], ["--api-prefix", "x"], ["--parallel", "0"],
+                    ["--port", "70000"], ["--flavour"]):
             self.assertEqual(run(*bad).returncode, 2, bad)
 
     def test_too_many_connections(self):

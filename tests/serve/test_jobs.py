@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that wait, run, are given up, and end: the queue, disconnects in each state, slow readers, deadlines, cancelling, draining - and
-that all of this never changes what anybody else gets to read.
+"""Requests that wait, run, are dropped, and end: the queue, disconnects in each state, slow readers, deadlines,
+cancelling, draining; and that none of this ever changes what other clients read.
 
     python3 tests/serve/test_jobs.py [-v] [TestName.test_name ...]
 
@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,12 +23,12 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from helper import *
 
-ROUNDS = int(os.environ.get("ROUNDS", "12"))       # requests of each of the 16 clients
+ROUNDS = int(os.environ.get("ROUNDS", "12"))       # per client
 DRAFTER_OFF = ["-d", "none", "--ngram", "off", "--parallel", "1", "--cache-ram", "0"]
 
 
 class Stream:
-    """A streaming request whose answer is read as slowly as one likes."""
+    """A streaming request whose answer is read as slowly as the test wants."""
 
     def __init__(self, server, body, path=CHAT):
         self.s = server.connect(receive=4096)
@@ -67,7 +68,7 @@ class Stream:
 
 
 class Background(threading.Thread):
-    """f(*args) beside the test; join raises what it raised."""
+    """Runs f(*args) beside the test; join raises its exception."""
 
     def __init__(self, f, *args):
         super().__init__()
@@ -125,6 +126,26 @@ class Loading(Base):
             self.ends(server)
 
 
+    def test_status_when_it_failed(self):
+        """During the last requests: there are no sessions to report."""
+        folder = tempfile.mkdtemp(prefix="ratoon-serve-")
+        os.chmod(folder, 0o777)                    # refused once the model is loaded
+        try:
+            server = self.serve("--cache-dir", folder, wait=False)
+            with server.connect() as s:
+                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+                server.expect("expected one of user")
+                for _ in range(20):
+                    if server.p.poll() is not None:
+                        break
+                    server.p.send_signal(signal.SIGUSR1)
+                    time.sleep(0.02)
+                self.assertEqual(server.p.wait(20 * SLOW), 1)
+            self.assertIn("status: draining, 0 running", server.log)
+        finally:
+            shutil.rmtree(folder)
+
+
 class Queue(Base):
     def test_overload(self):
         server = self.serve("--parallel", "1", "--queue-size", "2")
@@ -156,7 +177,8 @@ class Queue(Base):
         done, threads = [], []
         for i in range(6):
             n = server.json("/health?verbose=1")["waiting"]
-            threads.append(in_thread(lambda i=i: (server.post(CHAT, chat("x", max_tokens=60, ignore_eos=True)), done.append(i))))
+            threads.append(in_thread(lambda i=i: (server.post(CHAT, chat("x", max_tokens=60, ignore_eos=True)),
+                                                  done.append(i))))
             self.assertTrue(server.wait_for(lambda: server.json("/health?verbose=1")["waiting"] > n or done))
             time.sleep(0.03 * SLOW)                # until a worker has read it
         first.rest()
@@ -230,10 +252,12 @@ class Cancel(Base):
 
     def test_deadline(self):
         server = self.serve("--parallel", "1", "--request-timeout", "1")
-        body = {**chat("run " * 10), "max_tokens": 1500, "ignore_eos": True, "logprobs": True, "top_logprobs": 20, "n": 4, "temperature": 1}
+        body = {**chat("run " * 10), "max_tokens": 1500, "ignore_eos": True, "logprobs": True, "top_logprobs": 20,
+                "n": 4, "temperature": 1}
         t = time.time()
         status, h, text = server.post(CHAT, body)
-        self.assertEqual((status, json.loads(text)["error"]["code"], h["x-should-retry"]), (503, "timeout", "false"), text[:300])
+        self.assertEqual((status, json.loads(text)["error"]["code"], h["x-should-retry"]), (503, "timeout", "false"),
+                         text[:300])
         self.assertLess(time.time() - t, 3 * SLOW)
         run = Stream(server, body)
         last = events(run.rest().split(b"\r\n\r\n", 1)[1])
@@ -244,7 +268,8 @@ class Cancel(Base):
     def test_H04_slow_reader(self):
         server = self.serve("--write-timeout", "2")
         alone = server.json(CHAT, chat("neighbour", max_tokens=50, ignore_eos=True))["choices"]
-        stuck = Stream(server, {**chat("stuck"), **LONG, "logprobs": True, "top_logprobs": 20, "n": 4, "temperature": 1})
+        stuck = Stream(server,
+                       {**chat("stuck"), **LONG, "logprobs": True, "top_logprobs": 20, "n": 4, "temperature": 1})
         stuck.read_until(b"content")               # and then nothing more is read
         t = time.time()
         while time.time() - t < 20 * SLOW and self.cancelled(server, "decode") == 0:
@@ -255,10 +280,11 @@ class Cancel(Base):
         self.ends(server)
 
     def test_no_leaks(self):
-        """Random cancels leave descriptors and threads where they were."""
+        """Random cancels leave no descriptors or threads behind."""
         server = self.serve("--queue-size", "100")
         rng = random.Random(5)
-        bodies = [chat("one", stream=True, **LONG), chat("two " * 400, max_tokens=50), chat("three", n=2, max_tokens=100, ignore_eos=True, temperature=1)]
+        bodies = [chat("one", stream=True, **LONG), chat("two " * 400, max_tokens=50),
+                  chat("three", n=2, max_tokens=100, ignore_eos=True, temperature=1)]
         def some(n, seed):
             r = random.Random(seed)
             for _ in range(n):
@@ -288,17 +314,25 @@ class Cancel(Base):
 
 
 class KeepAlive(Base):
+    def read(self, server, word, most, **options):
+        """Prompts of `word`, each twice as long as the last one, until reading one takes far more than a second."""
+        n, took = 500, 0
+        while took < 2.5 and 2 * n <= most:
+            n *= 2
+            started = time.monotonic()
+            s = Stream(server, {**chat(word * n), "max_tokens": 2}, **options)
+            s.rest()
+            took = time.monotonic() - started
+        self.assertGreater(took, 2.5, f"{n} words were read too fast for this test")
+        return s.text.decode()
+
     def test_while_the_prompt_is_read(self):
-        server = self.serve("--keepalive", "1", "--chunk", "1", "--parallel", "2", "--threads", "1")
-        noise = Stream(server, chat("noise", **LONG))
+        server = self.serve("--keepalive", "1", "--chunk", "1", "--parallel", "2", "--threads", "1",
+                            "--ctx", "40000", "--cache-ram", "0")
+        noise = Stream(server, chat("noise", max_tokens=30000, ignore_eos=True))
         noise.read_until(b"content")
-        long = {**chat("return " * 1900), "max_tokens": 2}
-        s = Stream(server, long)
-        s.rest()
-        self.assertRegex(s.text.decode(), r": prefill \d+/\d+")
-        m = Stream(server, {**chat("self " * 1000), "max_tokens": 2}, "/v1/messages")
-        m.rest()
-        self.assertIn(b"event: ping", m.text)
+        self.assertRegex(self.read(server, "return ", 32000), r": prefill \d+/\d+")
+        self.assertIn("event: ping", self.read(server, "self ", 32000, path="/v1/messages"))
         self.ends(server)
 
 
@@ -354,6 +388,21 @@ class Drain(Base):
         server.p.send_signal(signal.SIGINT)
         self.assertEqual(server.p.wait(10 * SLOW), 130)
 
+    def test_file_size_limit(self):
+        """A record beyond the limit of a file's size is treated as one without room on the disk."""
+        folder = tempfile.mkdtemp(prefix="ratoon-serve-")
+        try:
+            server = self.serve("--cache-dir", os.path.join(folder, "cache"), "--cache-min-tokens", "8",
+                                limits={resource.RLIMIT_FSIZE: 4096})
+            ask = chat("What is there to be said of it? " * 8, max_tokens=4)
+            first = server.json(CHAT, ask)["choices"]
+            self.assertEqual(server.json(CHAT, ask)["choices"], first)
+            self.ends(server)
+            self.assertIn("nothing is written any more", server.log)
+            self.assertEqual(os.listdir(os.path.join(folder, "cache")), [])
+        finally:
+            shutil.rmtree(folder)
+
     def test_status_signal(self):
         server = self.serve()
         server.p.send_signal(signal.SIGUSR1)
@@ -363,18 +412,29 @@ class Drain(Base):
 
 class Exact(Base):
     def test_16_clients(self):
-        """Every finished answer is that of the same request on an idle server without speculation."""
+        """Every completed answer equals that of the same request on an idle server without speculation."""
         rng = random.Random(11)
         words = "def class return import self value list for while print name data open file".split()
-        tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string", "maxLength": 12}}, "required": ["word"]}}}
-        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yy"]}}, "required": ["a", "b"]}}}
-        kinds = [lambda t: {}, lambda t: {"temperature": 0.8, "seed": 7, "top_p": 0.95}, lambda t: {"temperature": 1.2, "seed": 3, "frequency_penalty": 0.5, "n": 2},
-                 lambda t: {"stop": ["e", "\n"]}, lambda t: {"response_format": schema}, lambda t: {"logprobs": True, "top_logprobs": 3},
+        tool = {"type": "function",
+                "function": {"name": "look_up",
+                             "parameters": {"type": "object",
+                                            "properties": {"word": {"type": "string", "maxLength": 12}},
+                                            "required": ["word"]}}}
+        schema = {"type": "json_schema",
+                  "json_schema": {"name": "x",
+                                  "schema": {"type": "object",
+                                             "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yy"]}},
+                                             "required": ["a", "b"]}}}
+        kinds = [lambda t: {}, lambda t: {"temperature": 0.8, "seed": 7, "top_p": 0.95},
+                 lambda t: {"temperature": 1.2, "seed": 3, "frequency_penalty": 0.5, "n": 2},
+                 lambda t: {"stop": ["e", "\n"]}, lambda t: {"response_format": schema},
+                 lambda t: {"logprobs": True, "top_logprobs": 3},
                  lambda t: {"tools": [tool], "tool_choice": "required", "max_tokens": 60}]
-        history = " ".join(rng.choice(words) for _ in range(300))      # shared by some: the cache is used
+        history = " ".join(rng.choice(words) for _ in range(300))      # shared by some, so that the cache is used
         bodies = []
         for i in range(48):
-            text = (history + " " if i % 3 == 0 else "") + " ".join(rng.choice(words) for _ in range(rng.randint(1, 60)))
+            text = (history + " " if i % 3 == 0 else "") + " ".join(rng.choice(words)
+                                                                    for _ in range(rng.randint(1, 60)))
             body = chat(text, max_tokens=rng.randint(1, 80), ignore_eos=i % 2 == 0 and i % 7 not in (4, 6))
             body.update(kinds[i % 7](text))
             bodies.append(body)
@@ -388,7 +448,7 @@ class Exact(Base):
             r = random.Random(seed)
             for _ in range(ROUNDS):
                 i = r.randrange(len(bodies))
-                if r.random() < 0.3:               # given up somewhere
+                if r.random() < 0.3:               # dropped somewhere
                     s = server.connect()
                     s.sendall(request(CHAT, {**bodies[i], "stream": r.random() < 0.5}))
                     time.sleep(r.random() * 0.2)
@@ -406,8 +466,10 @@ class Exact(Base):
         self.assertEqual(wrong[:1], [])
         self.assertGreater(finished[0], 8 * ROUNDS)
         m = server.metrics()
-        print("16 clients: %d answers equal, %d cancelled, %d of %d prompt tokens from the cache, %d of %d drafted tokens accepted"
-              % (finished[0], 16 * ROUNDS - finished[0], m["ratoon_prompt_tokens_cached_total"], m["ratoon_prompt_tokens_total"], m["ratoon_spec_accepted_tokens_total"],
+        print("16 clients: %d answers equal, %d cancelled, %d of %d prompt tokens from the cache, %d of %d drafted "
+              "tokens accepted"
+              % (finished[0], 16 * ROUNDS - finished[0], m["ratoon_prompt_tokens_cached_total"],
+                 m["ratoon_prompt_tokens_total"], m["ratoon_spec_accepted_tokens_total"],
                  m["ratoon_spec_draft_tokens_total"]))
         self.assertGreater(m["ratoon_spec_accepted_tokens_total"], 100)
         self.assertGreater(m["ratoon_prompt_tokens_cached_total"], 100)

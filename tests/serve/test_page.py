@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page at /: what it may do, and in headless Chromium, where Debian's is installed, a conversation. PAGE_PNG=doc/page.png writes the
-README's picture."""
+"""The page at /: its policy, and a conversation in headless Chromium, where Debian's is installed.
+PAGE_PNG=doc/page.png writes the README's picture."""
 import base64
 import json
 import os
@@ -18,14 +18,14 @@ import sys
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NODE = shutil.which("node")
 S = None
-# The demo model has learned these forms.
+# The demo model was trained on these forms.
 COMPLETE = "Complete this Python code:\nclass Machine:\n    \"\"\"A machine with index, samples and history.\"\"\"\n\n    def __init__(self):\n        self.samples = []"
 QUESTION = "Noah buys 5 boxes with 6 cards in each box. How many cards does Noah buy in all?"
 
 
 def setUpModule():
     global S
-    S = Server("--budget", 12)                     # by itself it may find that plain decoding pays, and then nothing is drafted
+    S = Server("--budget", 12)  # it may find by itself that plain decoding pays, and then nothing is drafted
 
 
 def tearDownModule():
@@ -35,13 +35,17 @@ def tearDownModule():
 class Served(unittest.TestCase):
     def test_headers(self):
         status, h, body = S.get("/")
-        self.assertEqual((status, h["content-type"], h["x-content-type-options"], h["cache-control"]), (200, "text/html; charset=utf-8", "nosniff", "no-store"))
+        self.assertEqual((status, h["content-type"], h["x-content-type-options"], h["cache-control"]),
+                         (200, "text/html; charset=utf-8", "nosniff", "no-store"))
         policy = dict(p.strip().split(" ", 1) for p in h["content-security-policy"].split(";"))
         nonce = re.fullmatch(r"'(nonce-[0-9a-f]{24})'", policy.pop("script-src")).group(1)
-        self.assertEqual(policy, {"default-src": "'none'", "style-src": "'%s'" % nonce, "connect-src": "'self'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
+        self.assertEqual(policy,
+                         {"default-src": "'none'", "style-src": "'%s'" % nonce, "connect-src": "'self'",
+                          "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
                                   "frame-ancestors": "'none'"})
         text = body.decode()
-        self.assertEqual(re.findall(r'<(?:script|style)[^>]*>', text), ['<style nonce="%s">' % nonce[6:], '<script nonce="%s">' % nonce[6:]])
+        self.assertEqual(re.findall(r'<(?:script|style)[^>]*>', text),
+                         ['<style nonce="%s">' % nonce[6:], '<script nonce="%s">' % nonce[6:]])
         self.assertNotIn("@NONCE@", text)
         self.assertTrue(text.endswith("</html>\n"))
         self.assertNotIn(nonce[6:].encode(), S.get("/")[2])            # another one each time
@@ -50,7 +54,8 @@ class Served(unittest.TestCase):
         text = S.get("/")[2].decode()
         self.assertEqual(re.findall(r"(?i)https?:|//[a-z0-9-]+\.[a-z]|url\(|@import|\bimport\b|<(?:img|iframe|object|embed|base)\b", text), [])
         self.assertEqual(re.findall(r'(?:src|href)="[^"]*"', text), ['href="data:,"'])
-        self.assertEqual(re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|\son\w+=", text), [])
+        self.assertEqual(re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new "
+                                    r"Function|\son\w+=", text), [])
 
     @unittest.skipUnless(NODE, "no node here")
     def test_script_parses(self):
@@ -66,10 +71,11 @@ class Served(unittest.TestCase):
 
 
 class Drafted(unittest.TestCase):
-    """return_drafted: of each block all but its last token."""
+    """return_drafted: all tokens of each block but its last."""
 
     def streamed(self, **more):
-        body = S.post(CHAT, chat(QUESTION, max_tokens=100, ignore_eos=True, stream=True, return_drafted=True, return_tokens=True, timings_per_token=True, **more))[2]
+        body = S.post(CHAT, chat(QUESTION, max_tokens=100, ignore_eos=True, stream=True, return_drafted=True,
+                                 return_tokens=True, timings_per_token=True, **more))[2]
         return [e for e in events(body) if e != "[DONE]"]
 
     def test_bytes(self):
@@ -98,12 +104,12 @@ class Drafted(unittest.TestCase):
         c = S.json(CHAT, chat(QUESTION, max_tokens=60, return_drafted=True))["choices"][0]
         n = len(c["message"]["content"].encode())
         flat = [x for r in c["drafted"] for x in r]
-        self.assertEqual(flat, sorted(set(flat)))                      # ascending, none empty, none touching
+        self.assertEqual(flat, sorted(set(flat)))                      # ascending, none empty, none adjacent
         self.assertTrue(flat and flat[-1] <= n)
 
 
 class Browser:
-    """Chromium, spoken to over a pipe: DevTools' protocol, each message ended by a zero byte."""
+    """Chromium over a pipe, by DevTools' protocol: each message ends with a zero byte."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp()
@@ -117,9 +123,12 @@ class Browser:
                     os.dup2(fd, place)
                 os.set_inheritable(place, True)
 
-        self.p = subprocess.Popen([CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-                                   "--disable-component-update", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe", "--user-data-dir=" + self.folder],
-                                  preexec_fn=fds, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.p = subprocess.Popen([CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu",
+                                   "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
+                                   "--disable-component-update", "--hide-scrollbars", "--force-color-profile=srgb",
+                                   "--remote-debugging-pipe", "--user-data-dir=" + self.folder],
+                                  preexec_fn=fds, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
         os.close(to)
         os.close(back)
         self.last, self.waiting, self.session = 0, b"", None
@@ -167,7 +176,8 @@ class Browser:
         end = time.time() + seconds * SLOW
         while not self.js(expression):
             if time.time() > end:
-                raise AssertionError("never true: %s; the page says: %s" % (expression, self.js("document.body.innerText")))
+                raise AssertionError("never true: %s; the page says: %s" % (expression,
+                                                                            self.js("document.body.innerText")))
             time.sleep(0.02)
 
     def go(self, url):
@@ -176,11 +186,13 @@ class Browser:
 
     def key(self, key, code, modifiers=0):
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, nativeVirtualKeyCode=code, modifiers=modifiers,
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                      nativeVirtualKeyCode=code, modifiers=modifiers,
                       **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
 
     def set(self, id, value):
-        self.js("(() => { const e = document.getElementById(%s), v = %s; if (e.type === 'checkbox') e.checked = v; else e.value = v;"
+        self.js("(() => { const e = document.getElementById(%s), v = %s; if (e.type === 'checkbox') e.checked = v; "
+                "else e.value = v;"
                 " e.dispatchEvent(new Event('change')); })()" % (json.dumps(id), json.dumps(value)))
 
     def close(self):
@@ -232,7 +244,8 @@ class Page(unittest.TestCase):
             b.wait("document.body.dataset.busy === 'no'")
 
     def expected(self, messages, **more):
-        return S.json(CHAT, {"messages": messages, "temperature": 0, "max_tokens": 80, **more})["choices"][0]["message"]["content"]
+        return S.json(CHAT, {"messages": messages, "temperature": 0, "max_tokens": 80,
+                             **more})["choices"][0]["message"]["content"]
 
     def test_conversation(self):
         b = self.b
@@ -240,19 +253,23 @@ class Page(unittest.TestCase):
         first = self.expected([{"role": "user", "content": QUESTION}])
         self.assertEqual(b.js(ANSWERS), [first])
         self.say("And 7 boxes?")
-        talk = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": first}, {"role": "user", "content": "And 7 boxes?"}]
+        talk = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": first},
+                {"role": "user", "content": "And 7 boxes?"}]
         second = self.expected(talk)
-        self.assertEqual(b.js(ANSWERS), [first, second])               # the history went with it
-        self.assertRegex(b.js("document.querySelector('.figures:not(:empty)').textContent"), r"^\d+ tokens · [\d.]+ tokens/s · accept length [\d.]+ · prompt \d+")
+        self.assertEqual(b.js(ANSWERS), [first, second])               # the history was sent with it
+        self.assertRegex(b.js("document.querySelector('.figures:not(:empty)').textContent"),
+                         r"^\d+ tokens · [\d.]+ tokens/s · accept length [\d.]+ · prompt \d+")
         self.assertGreater(float(b.js("document.getElementById('accept').textContent")), 1)
         self.assertGreater(float(b.js("document.getElementById('speed').textContent")), 0)
-        colours = b.js("[...document.querySelectorAll('article.assistant .body span')].map(e => [e.className, e.textContent])")
+        colours = b.js("[...document.querySelectorAll('article.assistant .body span')].map(e => [e.className, "
+                       "e.textContent])")
         self.assertEqual("".join(t for _, t in colours), first + second)
         self.assertEqual({k for k, _ in colours}, {"d", "o"})
         shades = b.js("['d', 'o'].map(k => getComputedStyle(document.querySelector('.body .' + k)).backgroundColor)")
         self.assertEqual(len(set(shades) - {"rgba(0, 0, 0, 0)"}), 2)
         b.set("colours", False)
-        self.assertEqual(b.js("getComputedStyle(document.querySelector('.body .d')).backgroundColor"), "rgba(0, 0, 0, 0)")
+        self.assertEqual(b.js("getComputedStyle(document.querySelector('.body .d')).backgroundColor"),
+                         "rgba(0, 0, 0, 0)")
         # it is there after a reload, and gone after Clear
         b.go(S.url + "/?again")
         b.wait("document.querySelectorAll('article').length === 4")
@@ -263,19 +280,23 @@ class Page(unittest.TestCase):
 
     def test_settings(self):
         b = self.b
-        for id, value in (("system", "Be brief."), ("temperature", "0.9"), ("top_p", "0.9"), ("seed", "11"), ("max_tokens", "30")):
+        for id, value in (("system", "Be brief."), ("temperature", "0.9"), ("top_p", "0.9"), ("seed", "11"),
+                          ("max_tokens", "30")):
             b.set(id, value)
         self.say("def f(x):")
         talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def f(x):"}]
         want = self.expected(talk, **{"temperature": 0.9, "top_p": 0.9, "seed": 11, "max_tokens": 30})
         self.assertEqual(b.js(ANSWERS), [want])
-        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === 'Regenerate').click()")
+        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === "
+             "'Regenerate').click()")
         b.wait("document.body.dataset.busy === 'no'")
         self.assertEqual(b.js(ANSWERS), [want])                        # the same seed
         b.set("seed", "12")
-        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === 'Regenerate').click()")
+        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === "
+             "'Regenerate').click()")
         b.wait("document.body.dataset.busy === 'no'")
-        self.assertEqual(b.js(ANSWERS), [self.expected(talk, **{"temperature": 0.9, "top_p": 0.9, "seed": 12, "max_tokens": 30})])
+        self.assertEqual(b.js(ANSWERS),
+                         [self.expected(talk, **{"temperature": 0.9, "top_p": 0.9, "seed": 12, "max_tokens": 30})])
         self.calm()
 
     def test_edit(self):
@@ -316,7 +337,7 @@ class Page(unittest.TestCase):
             after = S.metrics()
             cancelled = [k for k in after if "cancel" in k]
             self.assertEqual(sum(after[k] - before.get(k, 0) for k in cancelled), 1, cancelled)
-            self.assertGreater(len(b.js(ANSWERS)[-1]), 20)             # what had come stays
+            self.assertGreater(len(b.js(ANSWERS)[-1]), 20)             # the part that had arrived stays
         self.calm()
 
     def test_prompt_progress(self):
@@ -332,36 +353,48 @@ class Page(unittest.TestCase):
         self.say("Hi")
         self.assertIn("temperature", b.js("document.querySelector('article .wrong').textContent"))
         b.set("temperature", "0")
-        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === 'Regenerate').click()")
+        b.js("[...document.querySelectorAll('article.assistant button')].find(e => e.textContent === "
+             "'Regenerate').click()")
         b.wait("document.body.dataset.busy === 'no'")
         self.assertEqual(b.js(ANSWERS), [self.expected([{"role": "user", "content": "Hi"}])])
 
     def test_markdown(self):
         b = self.b
-        text = ("# Head <b>x</b>\n\nSome **strong**, *soft* and `co<i>de`.\n<img src=x onerror=\"document.title='bad'\">\n\n- one\n  more\n- two\n\n3. three\n\n> said\n\n"
+        text = ("# Head <b>x</b>\n\nSome **strong**, *soft* and `co<i>de`.\n<img src=x "
+                "onerror=\"document.title='bad'\">\n\n- one\n  more\n- two\n\n3. three\n\n> said\n\n"
                 "```html\n<script>document.title = 'bad'</script>\n```\nend [x](javascript:alert(1))")
         b.set("markdown", True)
-        # in pieces of every length, as a stream brings it, the page ends up the same
+        # in pieces of every length, as in a stream, the page ends up the same
         b.js("talk = [{ role: 'assistant', content: %s, runs: [3, 1, 40, 0, 90, 1] }]; drawAll()" % json.dumps(text))
         whole = b.js("document.querySelector('.body').innerHTML")
-        self.assertEqual(b.js("(() => { const t = talk[0], bad = []; for (let k = 1; k < 40; k++) { const e = document.createElement('div');"
-                              " for (let n = 0; n < t.content.length; n += k) show(e, t.content.slice(0, n + k), t.runs); if (e.innerHTML !== %s) bad.push(k); } return bad; })()" % json.dumps(whole)), [])
-        self.assertEqual(b.js("['img', 'script', 'a', 'b', 'i'].map(n => document.querySelectorAll('.body ' + n).length)"), [0] * 5)
-        self.assertEqual(b.js("['h3', 'strong', 'em', 'ul li', 'ol li', 'blockquote', 'pre code'].map(n => document.querySelectorAll('.body ' + n).length)"), [1, 1, 1, 2, 1, 1, 1])
-        self.assertEqual(b.js("[...document.querySelectorAll('.body code')].map(e => e.textContent)"), ["co<i>de", "<script>document.title = 'bad'</script>\n"])
+        self.assertEqual(b.js("(() => { const t = talk[0], bad = []; for (let k = 1; k < 40; k++) { const e = "
+                              "document.createElement('div');"
+                              " for (let n = 0; n < t.content.length; n += k) show(e, t.content.slice(0, n + k), "
+                              "t.runs); if (e.innerHTML !== %s) bad.push(k); } return bad; })()" % json.dumps(whole)),
+                              [])
+        self.assertEqual(b.js("['img', 'script', 'a', 'b', 'i'].map(n => document.querySelectorAll('.body ' + "
+                              "n).length)"), [0] * 5)
+        self.assertEqual(b.js("['h3', 'strong', 'em', 'ul li', 'ol li', 'blockquote', 'pre code'].map(n => "
+                              "document.querySelectorAll('.body ' + n).length)"), [1, 1, 1, 2, 1, 1, 1])
+        self.assertEqual(b.js("[...document.querySelectorAll('.body code')].map(e => e.textContent)"),
+                         ["co<i>de", "<script>document.title = 'bad'</script>\n"])
         self.assertEqual(b.js("document.querySelector('.body ol').start"), 3)
         self.assertEqual(b.js("document.title"), "ratoon")
-        # the policy holds even if markup got in
+        # the policy holds even if markup were inserted
         b.js("document.querySelector('.body').innerHTML = '<img src=x onerror=\"document.title=1\">'")
         time.sleep(0.2)
         self.assertEqual(b.js("document.title"), "ratoon")
-        # a text that would make a careless pattern slow
-        self.assertLess(b.js("(() => { const t = performance.now(); for (const c of ['*', '`', '**a', '- ', '> ', '#', '`a', '\\n'])"
-                             " show(document.createElement('div'), c.repeat(20000), []); return performance.now() - t; })()"), 3000 * SLOW)
+        # a text that would make a careless regular expression slow
+        self.assertLess(b.js("(() => { const t = performance.now(); for (const c of ['*', '`', '**a', '- ', '> ', '#', "
+                             "'`a', '\\n'])"
+                             " show(document.createElement('div'), c.repeat(20000), []); return performance.now() - t; "
+                             "})()"), 3000 * SLOW)
 
     def test_characters(self):
-        """Runs are counted in UTF-8 there and in UTF-16 here; an edge inside a character moves behind it."""
-        self.assertEqual(self.b.js("(() => { const r = []; addRuns(r, 0, 'aé😀b', [[0, 1], [2, 4], [7, 8]]); return r; })()"), [1, 1, 2, 0, 5, 1])
+        """Runs are counted in UTF-8 by the server and in UTF-16 by the page; an edge inside a character moves behind
+        it."""
+        self.assertEqual(self.b.js("(() => { const r = []; addRuns(r, 0, 'aé😀b', [[0, 1], [2, 4], [7, 8]]); return r; "
+                                   "})()"), [1, 1, 2, 0, 5, 1])
 
     def test_key(self):
         b = self.b

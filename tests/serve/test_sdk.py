@@ -26,23 +26,28 @@ except ImportError:
 VENV = os.path.join(ROOT, os.environ.get("BUILD", "build"), "sdk")
 PACKAGES = ["openai", "anthropic"]
 S = None
-WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+WEATHER = {"type": "object",
+           "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]},
+                          "days": {"type": "integer", "minimum": 1, "maximum": 9}},
            "required": ["city", "days"], "additionalProperties": False}
 
 
 def find_sdk():
-    """Runs this test again with an interpreter that has the SDKs; returns why there is none."""
+    """Runs this test again with an interpreter that has the SDKs; returns why none can be had."""
     python = os.path.join(VENV, "bin", "python3")
     if os.environ.get("NO_SDK"):
         return "NO_SDK is set"
     if os.environ.get("SDK_FOUND"):
         return "the SDKs cannot be imported"
     def has(p):
-        return os.path.exists(p) and subprocess.run([p, "-c", "import openai, anthropic"], stderr=subprocess.DEVNULL).returncode == 0
+        return os.path.exists(p) and subprocess.run([p, "-c", "import openai, anthropic"],
+                                                    stderr=subprocess.DEVNULL).returncode == 0
     if not has(python):
-        p = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        p = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)
         if p.returncode == 0:
-            p = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "20", "--retries", "1", *PACKAGES],
+            p = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout",
+                                "20", "--retries", "1", *PACKAGES],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         if p.returncode != 0 or not has(python):
             return "pip could not install " + " and ".join(PACKAGES)
@@ -76,7 +81,8 @@ class OpenAI(unittest.TestCase):
             self.c.models.retrieve("nobody")
 
     def test_chat(self):
-        r = self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=20, n=2, temperature=1, seed=1, logprobs=True, top_logprobs=2)
+        r = self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=20, n=2, temperature=1, seed=1,
+                                           logprobs=True, top_logprobs=2)
         self.assertEqual(len(r.choices), 2)
         self.assertEqual(len(r.choices[0].logprobs.content[0].top_logprobs), 2)
         self.assertEqual(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens)
@@ -85,38 +91,45 @@ class OpenAI(unittest.TestCase):
     def test_chat_stream(self):
         whole = self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=30).choices[0].message.content
         text, usage = "", None
-        for chunk in self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=30, stream=True, stream_options={"include_usage": True}):
+        for chunk in self.c.chat.completions.create(model="m", messages=self.ask, max_tokens=30, stream=True,
+                                                    stream_options={"include_usage": True}):
             text += chunk.choices[0].delta.content or "" if chunk.choices else ""
             usage = chunk.usage or usage
         self.assertEqual(text, whole)
         self.assertGreater(usage.completion_tokens, 0)
-        with self.c.chat.completions.stream(model="m", messages=self.ask, max_tokens=30, stop=whole[20:25]) as s:        # it refuses an end by length
+        # it refuses answers that end by length
+        with self.c.chat.completions.stream(model="m", messages=self.ask, max_tokens=30, stop=whole[20:25]) as s:
             for _ in s:
                 pass
             self.assertEqual(s.get_final_completion().choices[0].message.content, whole[:whole.index(whole[20:25])])
 
     def test_strict_tools(self):
-        """The SDK's own helper makes tools strict; the demo model goes on as these turns went."""
+        """The SDK's own helper makes tools strict; the demo model continues the pattern of these turns."""
         class Weather(pydantic.BaseModel):
             city: typing.Literal["Oslo", "Rome"]
             days: int = pydantic.Field(ge=1, le=9)
         habit = [m for _ in range(4) for m in ({"role": "user", "content": "Weather?"}, {"role": "assistant", "content":
                  '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Berlin", "days": 55}}\n</tool_call>'})] + [{"role": "user", "content": "Weather?"}]
-        r = self.c.chat.completions.parse(model="m", messages=habit, tools=[openai.pydantic_function_tool(Weather, name="get_weather")], parallel_tool_calls=False, max_tokens=300)
+        r = self.c.chat.completions.parse(model="m", messages=habit,
+                                          tools=[openai.pydantic_function_tool(Weather, name="get_weather")],
+                                          parallel_tool_calls=False, max_tokens=300)
         (call,) = r.choices[0].message.tool_calls
         self.assertIsInstance(call.function.parsed_arguments, Weather)
         self.assertEqual(r.choices[0].finish_reason, "tool_calls")
 
     def test_tools(self):
         choice = {"type": "function", "function": {"name": "get_weather"}}
-        r = self.c.chat.completions.create(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300)
+        r = self.c.chat.completions.create(model="m", messages=self.ask, tools=self.tools, tool_choice=choice,
+                                           max_tokens=300)
         call = r.choices[0].message.tool_calls[0]
         self.assertEqual((r.choices[0].finish_reason, call.function.name), ("tool_calls", "get_weather"))
         self.assertIn(json.loads(call.function.arguments)["city"], ("Oslo", "Rome"))
-        follow = self.ask + [r.choices[0].message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+        follow = self.ask + [r.choices[0].message.model_dump(exclude_none=True),
+                             {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
         r2 = self.c.chat.completions.create(model="m", messages=follow, tools=self.tools, max_tokens=10)
         self.assertGreater(r2.usage.prompt_tokens_details.cached_tokens, 0)
-        with self.c.chat.completions.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300) as s:
+        with self.c.chat.completions.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice,
+                                            max_tokens=300) as s:
             for _ in s:
                 pass
             final = s.get_final_completion().choices[0].message.tool_calls[0]
@@ -137,15 +150,18 @@ class OpenAI(unittest.TestCase):
         r = self.c.completions.create(model="m", prompt=["def a():", "class B:"], max_tokens=10, logprobs=2, echo=True)
         self.assertTrue(r.choices[0].text.startswith("def a():"))
         self.assertEqual("".join(r.choices[1].logprobs.tokens), r.choices[1].text)
-        self.assertEqual("".join(c.choices[0].text for c in self.c.completions.create(model="m", prompt="def a():", max_tokens=10, stream=True) if c.choices),
+        self.assertEqual("".join(c.choices[0].text
+                                 for c in self.c.completions.create(model="m", prompt="def a():", max_tokens=10,
+                                                                    stream=True) if c.choices),
                          self.c.completions.create(model="m", prompt="def a():", max_tokens=10).choices[0].text)
 
     def test_responses(self):
         r = self.c.responses.create(model="m", input="def add(a, b):", max_output_tokens=20)
         self.assertTrue(r.output_text)
         self.assertGreater(r.usage.output_tokens, 0)
-        stop = r.output_text[10:15]                # its accumulator knows no other end than response.completed
-        with self.c.responses.stream(model="m", input="def add(a, b):", max_output_tokens=20, extra_body={"stop": [stop]}) as s:
+        stop = r.output_text[10:15]                # its accumulator only accepts response.completed as an end
+        with self.c.responses.stream(model="m", input="def add(a, b):", max_output_tokens=20,
+                                     extra_body={"stop": [stop]}) as s:
             kinds = [e.type for e in s]
             final = s.get_final_response()
         self.assertEqual(final.output_text, r.output_text[:r.output_text.index(stop)])
@@ -159,14 +175,19 @@ class OpenAI(unittest.TestCase):
 
     def test_responses_tools(self):
         tools = [{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": True}]
-        with self.c.responses.stream(model="m", input="Weather?", tools=tools, tool_choice="required", parallel_tool_calls=False, max_output_tokens=300) as s:
+        with self.c.responses.stream(model="m", input="Weather?", tools=tools, tool_choice="required",
+                                     parallel_tool_calls=False, max_output_tokens=300) as s:
             for _ in s:
                 pass
             final = s.get_final_response()
         call = [o for o in final.output if o.type == "function_call"][0]
         self.assertIn(json.loads(call.arguments)["city"], ("Oslo", "Rome"))
-        r = self.c.responses.create(model="m", max_output_tokens=10, tools=tools, input=[{"role": "user", "content": "Weather?"}, *[o.model_dump(exclude_none=True) for o in final.output],
-                                                                            {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}])
+        r = self.c.responses.create(model="m", max_output_tokens=10, tools=tools,
+                                    input=[{"role": "user", "content": "Weather?"},
+                                           *[o.model_dump(exclude_none=True) for o in final.output],
+                                                                            {"type": "function_call_output",
+                                                                             "call_id": call.call_id,
+                                                                             "output": "rain"}])
         self.assertGreater(r.usage.input_tokens, final.usage.input_tokens)
 
     def test_errors(self):
@@ -182,7 +203,8 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(e.exception.status_code, 501)
         server = Server("--api-key", "right")
         try:
-            with openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as c, self.assertRaises(openai.AuthenticationError):
+            with openai.OpenAI(base_url=server.url + "/v1", api_key="wrong",
+                               max_retries=0) as c, self.assertRaises(openai.AuthenticationError):
                 c.models.list()
             with openai.OpenAI(base_url=server.url, api_key="right", max_retries=0) as c:             # without /v1
                 self.assertTrue(c.models.list().data)
@@ -196,7 +218,8 @@ class OpenAI(unittest.TestCase):
             async with openai.AsyncOpenAI(base_url=S.url + "/v1", api_key="any", max_retries=0) as c:
                 async def one(i):
                     text = ""
-                    async for chunk in await c.chat.completions.create(model="m", messages=self.ask, max_tokens=20, stream=True):
+                    async for chunk in await c.chat.completions.create(model="m", messages=self.ask, max_tokens=20,
+                                                                       stream=True):
                         text += chunk.choices[0].delta.content or "" if chunk.choices else ""
                     return text
                 return await asyncio.gather(*[one(i) for i in range(8)])
@@ -226,13 +249,15 @@ class Anthropic(unittest.TestCase):
         call = [b for b in r.content if b.type == "tool_use"][0]
         self.assertEqual((r.stop_reason, call.name), ("tool_use", "get_weather"))
         self.assertIn(call.input["city"], ("Oslo", "Rome"))
-        with self.c.messages.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice, max_tokens=300) as s:
+        with self.c.messages.stream(model="m", messages=self.ask, tools=self.tools, tool_choice=choice,
+                                    max_tokens=300) as s:
             for _ in s:
                 pass
             again = [b for b in s.get_final_message().content if b.type == "tool_use"][0]
         self.assertEqual(again.input, call.input)
         follow = self.ask + [{"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in r.content]},
-                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "rain"}]}]
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id,
+                                                           "content": "rain"}]}]
         r2 = self.c.messages.create(model="m", messages=follow, tools=self.tools, max_tokens=10)
         self.assertGreater(r2.usage.cache_read_input_tokens, 0)
 
@@ -251,7 +276,8 @@ class Anthropic(unittest.TestCase):
             self.c.models.retrieve("nobody")
         server = Server("--api-key", "right")
         try:
-            with anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as c, self.assertRaises(anthropic.AuthenticationError):
+            with anthropic.Anthropic(base_url=server.url, api_key="wrong",
+                                     max_retries=0) as c, self.assertRaises(anthropic.AuthenticationError):
                 c.messages.create(model="m", messages=self.ask, max_tokens=5)
             with anthropic.Anthropic(base_url=server.url, auth_token="right", max_retries=0) as c:
                 c.messages.create(model="m", messages=self.ask, max_tokens=1)

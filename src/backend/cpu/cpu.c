@@ -1,11 +1,12 @@
-/* cpu.c - the CPU backend: memory, and the choice of kernels. Operations run when they are called, so sync has nothing to wait for. */
+/* cpu.c - the CPU backend: memory, forks, and the choice of kernels. Operations run when they are called, so sync has
+ * nothing to wait for. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kv_units.h"
+#include "backend/cpu/cpu_memory.h"
 #include "base/check.h"
 
 /* ---- sizes ---- */
@@ -13,44 +14,57 @@
 static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols)
 {
     size_t packed = matmul_packed_bytes(t, rows, cols), bytes;
-    if (!b->in_place || packed == 0) return packed;
-    if (matmul_group_bytes(t, cols) > SCRATCH_BYTES || !check_mul(&bytes, (size_t) rows, type_row_bytes(t, cols))) return 0;
+    if (!cpu_of(b)->in_place || packed == 0) return packed;
+    if (matmul_group_bytes(t, cols) > SCRATCH_BYTES || !check_mul(&bytes, (size_t) rows, type_row_bytes(t, cols)))
+        return 0;
     return bytes;
 }
 
-static size_t kv_row_bytes(Backend *b, Type t, int32_t cols)
-{
-    (void) b;
-    static const bool keeps[T_COUNT] = { [T_F32] = true, [T_F16] = true, [T_BF16] = true, [T_Q8_0] = true, [T_Q5_1] = true, [T_Q5_0] = true,
-                                         [T_Q4_1] = true, [T_Q4_0] = true, [T_TQ3_0] = true };
-    return t >= 0 && t < T_COUNT && keeps[t] && cols % type_info(t)->block == 0 ? type_row_bytes(t, cols) : 0;
-}
-
-static int32_t kv_slots(Backend *b, Type t, bool values)
-{
-    (void) b;
-    return kv_unit(t, !values);
-}
-
-static size_t own_bytes(Backend *b)
+static size_t fork_bytes(Backend *b, int32_t threads)
 {
     const Cpu *c = cpu_of(b);
-    return sizeof *c + (size_t) c->threads * SCRATCH_BYTES + INPUT_BYTES + sizeof *c->turns;
+    return sizeof *c + (size_t) (threads ? threads : c->threads) * SCRATCH_BYTES + INPUT_BYTES;
 }
 
 /* ---- memory ---- */
 
-/* Large pieces come from the system directly, on huge pages where there are any. Every page is touched at once: what is granted but not
- * there would be missed in the middle of a text, and the plan would not be what is resident. */
-enum { LARGE = 2 << 20, PAGE = 4096 };
+/* Large pieces are mapped directly from the system, on huge pages if available. Every page is touched now: otherwise
+ * decoding would take the page faults, and resident memory would lag behind the plan. */
+enum { LARGE = 2 << 20, PAGE = 4096, TOUCHING = 8 };       /* TOUCHING: threads at most */
+
+typedef struct { uint8_t *at; size_t bytes; } Span;
+
+static void *touch_span(void *arg)
+{
+    const Span *s = arg;
+    for (size_t at = 0; at < s->bytes; at += PAGE) ((volatile uint8_t *) s->at)[at] = 0;
+    return NULL;
+}
+
+/* Makes the system provide the pages now. It clears each of them, so a large piece is shared between a few threads. */
+static void touch(uint8_t *p, size_t bytes)
+{
+    const size_t least = (size_t) 64 << 20;
+    pthread_t id[TOUCHING];
+    Span span[TOUCHING];
+    int32_t wanted = pool_size(0), n = 1, started = 0;
+    while (n < TOUCHING && n < wanted && bytes / (size_t) (n + 1) >= least) n++;
+    size_t part = bytes / (size_t) n / LARGE * LARGE;
+    for (int32_t i = 0; i < n; i++) {
+        span[i] = (Span) { p + part * (size_t) i, i < n - 1 ? part : bytes - part * (size_t) i };
+        if (i == n - 1 || pthread_create(&id[started], NULL, touch_span, &span[i]) != 0) touch_span(&span[i]);
+        else started++;
+    }
+    while (started > 0) pthread_join(id[--started], NULL);
+}
 
 static void *take(size_t bytes)
 {
     if (bytes >= LARGE) {
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) return NULL;
-        madvise(p, bytes, MADV_HUGEPAGE);          /* a wish; refused by kernels without them */
-        for (size_t at = 0; at < bytes; at += PAGE) ((volatile uint8_t *) p)[at] = 0;
+        madvise(p, bytes, MADV_HUGEPAGE);          /* advice only; kernels without huge pages refuse it */
+        touch(p, bytes);
         return p;
     }
     size_t round = (bytes + 64) & ~(size_t) 63;
@@ -109,32 +123,45 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
 
 /* ---- weights ---- */
 
-typedef struct { Tensor *w; const void *src; uint8_t *dst; int32_t rows, per_task; } PackJob;   /* dst: of the piece's first group */
+/* dst: where the piece's first group goes */
+typedef struct { Tensor *w; const void *src; uint8_t *dst; int32_t rows, per_task; } PackJob;
 
 static void pack_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const PackJob *j = arg;
-    int32_t groups = (int32_t) (((int64_t) j->rows + GROUP - 1) / GROUP), g0 = i * j->per_task;
+    int32_t groups = (int32_t) (((int64_t) j->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP), g0 = i * j->per_task;
     int32_t g1 = groups - g0 < j->per_task ? groups : g0 + j->per_task;
     matmul_pack(j->dst, j->w->type, j->src, j->rows, j->w->cols, g0, g1);
 }
 
-static void upload(Backend *b, Tensor *w, const void *src, int32_t row0, int32_t rows)
+/* The map outlives the model, and products read the file's own layout. */
+static bool attach(Backend *b, Tensor *w, const Source *s)
+{
+    if (!cpu_of(b)->in_place || !s->map) return false;
+    if (w->n && s->stride != weight_bytes(b, w->type, w->rows, w->cols)) return false;
+    w->data = (void *) (uintptr_t) s->map;
+    return true;
+}
+
+static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
     if (!matmul_packed_bytes(w->type, w->rows, w->cols)) {
-        fail(&c->error, ST_UNSUPPORTED, "upload: %d x %d values of type %s cannot be a weight", w->rows, w->cols, type_info(w->type)->name);
+        fail(&c->error, ST_UNSUPPORTED, "upload: %d x %d values of type %s cannot be a weight", w->rows, w->cols,
+             type_info(w->type)->name);
         return;
     }
-    if (b->in_place) {
+    uint8_t *to = (uint8_t *) w->data + weight_bytes(b, w->type, w->rows, w->cols) * (size_t) i;
+    if (c->in_place) {
         size_t row_bytes = type_row_bytes(w->type, w->cols);
-        memcpy((uint8_t *) w->data + (size_t) row0 * row_bytes, src, (size_t) rows * row_bytes);
+        memcpy(to + (size_t) row0 * row_bytes, src, (size_t) rows * row_bytes);
         return;
     }
-    PackJob j = { w, src, (uint8_t *) w->data + (size_t) (row0 / GROUP) * matmul_group_bytes(w->type, w->cols), rows, UPLOAD_ROWS / GROUP };
-    int32_t groups = (int32_t) (((int64_t) rows + GROUP - 1) / GROUP);
+    PackJob j = { w, src, to + (size_t) (row0 / WEIGHT_GROUP) * matmul_group_bytes(w->type, w->cols), rows,
+                  UPLOAD_ROWS / WEIGHT_GROUP };
+    int32_t groups = (int32_t) (((int64_t) rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
     cpu_run(c, pack_task, &j, (groups + j.per_task - 1) / j.per_task, (int64_t) rows * w->cols);
 }
 
@@ -163,18 +190,28 @@ static void cpu_close(Backend *b)
     pool_close(c->pool);
     give(c->scratch, (size_t) c->threads * SCRATCH_BYTES);
     give(c->input, INPUT_BYTES);
-    give(c->turns, sizeof *c->turns);
+    roofline_close(c->roof);
     free(c);
 }
 
 /* ---- open ---- */
+
+static void measure(Backend *b, int32_t n, Peaks *fastest)
+{
+    Cpu *c = cpu_of(b);
+    if (cpu_failed(c)) return;
+    if (!c->roof && roofline_open(&c->roof, c->threads, c->level, &c->error) != ST_OK) return;
+    roofline_round(fastest, c->roof, n < 1 ? 1 : n > c->threads ? c->threads : n);
+}
 
 static Status choose_level(CpuLevel *out, const char *name, Error *err)
 {
     *out = level_best();
     if (!name) return ST_OK;
     if (!level_from_name(out, name)) return fail(err, ST_ARG, "cpu level: %s, expected " LEVEL_WORDS, name);
-    if (!level_here(*out)) return fail(err, ST_UNSUPPORTED, "cpu level: %s, but this processor has only %s", name, level_name(level_best()));
+    if (!level_here(*out))
+        return fail(err, ST_UNSUPPORTED, "cpu level: %s, but this processor has only %s", name,
+                    level_name(level_best()));
     return ST_OK;
 }
 
@@ -186,43 +223,62 @@ static void half_table_fill(void)
     for (uint32_t h = 0; h < 1 << 16; h++) half_table[h] = half_to_float((uint16_t) h);
 }
 
-Status backend_cpu_open(Backend **out, const CpuOptions *o, Error *err)
+static Status cpu_fork(Backend *b, int32_t threads, Backend **out, Error *err)
+{
+    *out = NULL;
+    Cpu *c = malloc(sizeof *c);
+    if (!c) return fail(err, ST_MEMORY, "cpu backend: out of memory");
+    *c = *cpu_of(b);
+    c->error = (Error) { 0 };
+    Status st = pool_open(&c->pool, threads ? threads : c->threads, err);
+    if (st != ST_OK) {
+        free(c);
+        return st;
+    }
+    c->threads = pool_threads(c->pool);
+    c->scratch = take((size_t) c->threads * SCRATCH_BYTES);
+    c->input = take(INPUT_BYTES);
+    if (!c->scratch || !c->input) {
+        cpu_close(&c->be);
+        return fail(err, ST_MEMORY, "cpu backend: no memory for the workspace of %d threads", c->threads);
+    }
+    *out = &c->be;
+    return ST_OK;
+}
+
+static Status cpu_open(Backend **out, const char *detail, const BackendOptions *o, Error *err)
 {
     static const RowKernels *const rows[LEVEL_COUNT] = LEVEL_TABLE(rows);
     static const AttendKernels *const att[LEVEL_COUNT] = LEVEL_PRODUCT_TABLE(attend);
     static const DeltaKernels *const dn[LEVEL_COUNT] = LEVEL_TABLE(delta);
     *out = NULL;
     CpuLevel level;
-    TRY(choose_level(&level, o->level, err));
+    TRY(pool_check(o->threads, err));
+    TRY(choose_level(&level, detail, err));
     pthread_once(&half_once, half_table_fill);
     Cpu *c = calloc(1, sizeof *c);
     if (!c) return fail(err, ST_MEMORY, "cpu backend: out of memory");
-    Status st = pool_open(&c->pool, o->threads, err);
-    if (st != ST_OK) {
-        free(c);
-        return st;
-    }
-    c->threads = pool_threads(c->pool);
+    c->threads = pool_size(o->threads);
+    c->in_place = o->no_repack;
+    c->level = level;
     c->part_bytes = matmul_part_bytes();
     c->mm = matmul_kernels(level);
     c->rows = rows[level];
     c->att = att[level];
     c->dn = dn[level];
-    c->scratch = take((size_t) c->threads * SCRATCH_BYTES);
-    c->input = take(INPUT_BYTES);
-    c->turns = take(sizeof *c->turns);
-    if (!c->scratch || !c->input || !c->turns) {
-        cpu_close(&c->be);
-        return fail(err, ST_MEMORY, "cpu backend: no memory for the workspace of %d threads", c->threads);
-    }
     Backend *b = &c->be;
     *b = (Backend) {
-        .name = "cpu", .in_place = o->in_place, .weight_bytes = weight_bytes, .kv_row_bytes = kv_row_bytes, .kv_slots = kv_slots, .own_bytes = own_bytes, .alloc = cpu_alloc,
-        .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
-        .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
+        .name = "cpu", .level = level_name(level), .weight_bytes = weight_bytes, .memory = cpu_memory,
+        .measure = measure, .attach = attach, .fork = cpu_fork, .fork_bytes = fork_bytes, .alloc = cpu_alloc,
+        .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill,
+        .copy = copy, .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
     };
     cpu_rows_ops(b);
     cpu_state_ops(b);
     *out = b;
     return ST_OK;
 }
+
+static bool cpu_there(void) { return true; }
+
+const BackendEntry backend_cpu = { .name = "cpu", .there = cpu_there, .open = cpu_open };

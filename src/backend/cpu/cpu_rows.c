@@ -1,5 +1,5 @@
-/* cpu_rows.c - operations that read rows and write rows: products, norms, elementwise functions, rotation, and the ends of passes.
- * Rows, and groups of a weight's rows, are the tasks; no sum is ever divided between tasks. */
+/* cpu_rows.c - operations that read rows and write rows: products, norms, elementwise functions, rotation, and the ends
+ * of passes. Rows, and groups of a weight's rows, are the tasks; no sum is ever divided between tasks. */
 #include <math.h>
 #include <string.h>
 
@@ -14,12 +14,12 @@ static int64_t values(const Tensor *t) { return (int64_t) t->rows * t->cols; }
 
 typedef struct {
     Cpu            *c;
-    int32_t         n, row0, rows;                 /* products; rows [row0, row0 + rows) of x */
+    int32_t         n, row0, rows;                 /* n: number of products; rows [row0, row0 + rows) of x */
     Tensor *const  *y;
     const Tensor *const *w;
     const Tensor   *x;
-    const void     *act[ACT_COUNT];                /* the rows in each form that is needed */
-    int32_t         quantise_rows;                 /* per task */
+    const void     *act[ACT_COUNT];                /* the rows in each form that the products need */
+    int32_t         quantise_rows;                 /* rows per task */
     int32_t         groups[MATMUL_MAX], per_task[MATMUL_MAX], tasks[MATMUL_MAX];
 } Product;
 
@@ -29,14 +29,18 @@ static void quantise_task(void *arg, int32_t i, int32_t thread)
     const Product *p = arg;
     int32_t r0 = i * p->quantise_rows, r1 = p->rows - r0 < p->quantise_rows ? p->rows : r0 + p->quantise_rows;
     for (int form = ACT_F32 + 1; form < ACT_COUNT; form++)
-        if (p->act[form]) p->c->mm->quantise((void *) (uintptr_t) p->act[form], (ActForm) form, row_of(p->x, p->row0), p->rows, p->x->cols, r0, r1);
+        if (p->act[form])
+            p->c->mm->quantise((void *) (uintptr_t) p->act[form], (ActForm) form, row_of(p->x, p->row0), p->rows,
+                               p->x->cols, r0, r1);
 }
 
-/* One row of a weight as floats, wherever it lies. */
+/* Decodes one row of a weight to floats, packed or in place. */
 static void decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
 {
-    if (c->be.in_place) quant_decode(y, w->type, (const uint8_t *) w->data + (size_t) row * type_row_bytes(w->type, w->cols), w->cols);
-    else matmul_unpack_row(y, w->type, w->data, w->rows, w->cols, row);
+    if (c->in_place)
+        quant_decode(y, w->type, (const uint8_t *) w->data + (size_t) row * type_row_bytes(w->type, w->cols), w->cols);
+    else
+        matmul_unpack_row(y, w->type, w->data, w->rows, w->cols, row);
 }
 
 static void product_task(void *arg, int32_t i, int32_t thread)
@@ -49,19 +53,21 @@ static void product_task(void *arg, int32_t i, int32_t thread)
     const void *act = p->act[matmul_act_form(w->type)];
     float *y = row_of(p->y[j], p->row0);
     size_t stride = (size_t) p->y[j]->cols;
-    if (!p->c->be.in_place) {
+    if (!p->c->in_place) {
         p->c->mm->product(y, stride, w->type, w->data, act, p->rows, w->rows, w->cols, g0, g1);
         return;
     }
     size_t row_bytes = type_row_bytes(w->type, w->cols);
-    for (int32_t g = g0; g < g1; g++) {            /* a group at a time in this thread's scratch */
-        int32_t rows = w->rows - g * GROUP < GROUP ? w->rows - g * GROUP : GROUP;
-        matmul_pack(cpu_scratch(p->c, thread), w->type, (const uint8_t *) w->data + (size_t) g * GROUP * row_bytes, rows, w->cols, 0, 1);
-        p->c->mm->product(y + (size_t) g * GROUP, stride, w->type, cpu_scratch(p->c, thread), act, p->rows, rows, w->cols, 0, 1);
+    for (int32_t g = g0; g < g1; g++) {            /* packs one group at a time into this thread's scratch */
+        int32_t rows = w->rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? w->rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
+        matmul_pack(cpu_scratch(p->c, thread), w->type,
+                    (const uint8_t *) w->data + (size_t) g * WEIGHT_GROUP * row_bytes, rows, w->cols, 0, 1);
+        p->c->mm->product(y + (size_t) g * WEIGHT_GROUP, stride, w->type, cpu_scratch(p->c, thread), act, p->rows, rows,
+                          w->cols, 0, 1);
     }
 }
 
-/* Places the forms that n rows need one after the other in the input buffer; false: they do not fit. */
+/* Places the forms that n rows need one after the other in the input buffer; returns false if they do not fit. */
 static bool place_forms(Product *p, int32_t n)
 {
     size_t at = 0;
@@ -75,15 +81,15 @@ static bool place_forms(Product *p, int32_t n)
     return at <= INPUT_BYTES;
 }
 
-/* Tasks are large enough to be worth handing out, and small enough that threads end together. */
+/* Tasks are large enough to be worth handing out, and small enough that threads finish together. */
 static int32_t plan_tasks(Product *p)
 {
     int32_t all = 0;
     for (int32_t j = 0; j < p->n; j++) {
         const Tensor *w = p->w[j];
-        int64_t group_work = (int64_t) GROUP * w->cols * p->rows;
+        int64_t group_work = (int64_t) WEIGHT_GROUP * w->cols * p->rows;
         int32_t least = (int32_t) (1 + 65536 / group_work);
-        p->groups[j] = (w->rows + GROUP - 1) / GROUP;
+        p->groups[j] = (w->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP;
         p->per_task[j] = p->groups[j] / (p->c->threads * 8);
         if (p->per_task[j] > 64) p->per_task[j] = 64;
         if (p->per_task[j] < least) p->per_task[j] = least;
@@ -99,7 +105,8 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     if (cpu_failed(c) || x->rows == 0) return;
     Product p = { .c = c, .n = n, .rows = x->rows, .y = y, .w = w, .x = x };
     for (int32_t j = 0; j < n; j++) {              /* parts of equal size */
-        int32_t most = matmul_part_rows(matmul_act_form(w[j]->type), x->cols, c->part_bytes), parts = (x->rows + most - 1) / most;
+        int32_t most = matmul_part_rows(matmul_act_form(w[j]->type), x->cols, c->part_bytes),
+                parts = (x->rows + most - 1) / most;
         if ((x->rows + parts - 1) / parts < p.rows) p.rows = (x->rows + parts - 1) / parts;
     }
     while (!place_forms(&p, p.rows)) {
@@ -114,7 +121,8 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
         place_forms(&p, p.rows);
         p.quantise_rows = (p.rows + c->threads * 4 - 1) / (c->threads * 4);
         if (p.act[ACT_Q32] || p.act[ACT_Q256])
-            cpu_run(c, quantise_task, &p, (p.rows + p.quantise_rows - 1) / p.quantise_rows, (int64_t) p.rows * x->cols * 2);
+            cpu_run(c, quantise_task, &p, (p.rows + p.quantise_rows - 1) / p.quantise_rows,
+                    (int64_t) p.rows * x->cols * 2);
         int64_t work = 0;
         for (int32_t j = 0; j < n; j++) work += (int64_t) p.rows * values(w[j]) / 4;
         cpu_run(c, product_task, &p, plan_tasks(&p), work);
@@ -146,7 +154,14 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 
 /* ---- norms ---- */
 
-typedef struct { Cpu *c; float *y, *x; const float *dx, *w, *z; int32_t cols, per_task; int64_t rows; float eps; } NormJob;
+typedef struct {
+    Cpu *c;
+    float *y, *x;
+    const float *dx, *w, *z;
+    int32_t cols, per_task;
+    int64_t rows;
+    float eps;
+} NormJob;
 enum { NORM_PLAIN, NORM_ADD, NORM_GATED };
 
 static inline void norm_rows(const NormJob *j, int32_t task, int kind)
@@ -184,25 +199,30 @@ static void norm_run(NormJob *j, PoolTask task, int64_t work)
     cpu_run(j->c, task, j, (int32_t) ((j->rows + j->per_task - 1) / j->per_task), j->rows * j->cols * work);
 }
 
+static const float *weights(const Tensor *w) { return w ? floats(w) : NULL; }
+
 static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    norm_run(&(NormJob) { .c = c, .y = floats(y), .x = floats(x), .w = floats(w), .cols = x->cols, .rows = x->rows, .eps = eps }, norm_task, 4);
+    norm_run(&(NormJob) { .c = c, .y = floats(y), .x = floats(x), .w = weights(w), .cols = x->cols, .rows = x->rows,
+                          .eps = eps }, norm_task, 4);
 }
 
 static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    norm_run(&(NormJob) { .c = c, .y = floats(x), .x = floats(x), .w = floats(w), .cols = head_dim, .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
+    norm_run(&(NormJob) { .c = c, .y = floats(x), .x = floats(x), .w = weights(w), .cols = head_dim,
+                          .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    NormJob j = { .c = c, .x = floats(x), .w = floats(w), .z = floats(z), .cols = head_dim, .rows = values(x) / head_dim, .eps = eps };
+    NormJob j = { .c = c, .x = floats(x), .w = floats(w), .z = floats(z), .cols = head_dim,
+                  .rows = values(x) / head_dim, .eps = eps };
     norm_run(&j, gated_norm_task, 16);
 }
 
@@ -210,7 +230,8 @@ static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const T
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    NormJob j = { .c = c, .y = floats(y), .x = floats(x), .dx = floats(dx), .w = floats(w), .cols = x->cols, .rows = x->rows, .eps = eps };
+    NormJob j = { .c = c, .y = floats(y), .x = floats(x), .dx = floats(dx), .w = weights(w), .cols = x->cols,
+                  .rows = x->rows, .eps = eps };
     norm_run(&j, add_norm_task, 5);
 }
 
@@ -218,18 +239,27 @@ static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const T
 
 enum { PIECE = 8192 };
 typedef enum { EACH_ADD, EACH_GLU, EACH_GATE, EACH_SCALE } Each;
-typedef struct { Cpu *c; Each what; float *y; const float *a, *b; int64_t n; float by, softcap; } EachJob;
+typedef struct {
+    Cpu *c;
+    Each what;
+    Act act;
+    float *y;
+    const float *a, *b;
+    int64_t n, piece;                              /* total number of values, and values per task */
+    int32_t width;                                 /* values that share one value of a; divides piece */
+    float by, softcap;
+} EachJob;
 
 static void each_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const EachJob *j = arg;
-    int64_t at = (int64_t) i * PIECE, n = j->n - at < PIECE ? j->n - at : PIECE;
+    int64_t at = (int64_t) i * j->piece, n = j->n - at < j->piece ? j->n - at : j->piece;
     const RowKernels *k = j->c->rows;
     switch (j->what) {
     case EACH_ADD:   k->add(j->y + at, j->a + at, n); break;
-    case EACH_GLU:   k->glu(j->y + at, j->a + at, j->b + at, n); break;
-    case EACH_GATE:  k->gate(j->y + at, j->a + at, n); break;
+    case EACH_GLU:   k->glu(j->y + at, j->a + at, j->b + at, n, j->act); break;
+    case EACH_GATE:  k->gate(j->y + at, j->a + at / j->width, n, j->act, j->width); break;
     case EACH_SCALE: k->scale(j->y + at, n, j->by, j->softcap); break;
     }
 }
@@ -237,7 +267,8 @@ static void each_task(void *arg, int32_t i, int32_t thread)
 static void each_run(Backend *b, EachJob j, int64_t work)
 {
     j.c = cpu_of(b);
-    if (!cpu_failed(j.c)) cpu_run(j.c, each_task, &j, (int32_t) ((j.n + PIECE - 1) / PIECE), j.n * work);
+    j.piece = j.width > PIECE ? j.width : j.width > 1 ? PIECE / j.width * j.width : PIECE;
+    if (!cpu_failed(j.c)) cpu_run(j.c, each_task, &j, (int32_t) ((j.n + j.piece - 1) / j.piece), j.n * work);
 }
 
 static void add(Backend *b, Tensor *x, const Tensor *dx)
@@ -245,19 +276,22 @@ static void add(Backend *b, Tensor *x, const Tensor *dx)
     each_run(b, (EachJob) { .what = EACH_ADD, .y = floats(x), .a = floats(dx), .n = values(x) }, 1);
 }
 
-static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up)
+static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act)
 {
-    each_run(b, (EachJob) { .what = EACH_GLU, .y = floats(y), .a = floats(gate), .b = floats(up), .n = values(y) }, 16);
+    each_run(b, (EachJob) { .what = EACH_GLU, .act = act, .y = floats(y), .a = floats(gate), .b = floats(up),
+                            .n = values(y) }, 16);
 }
 
-static void gate(Backend *b, Tensor *x, const Tensor *logit)
+static void gate(Backend *b, Tensor *x, const Tensor *logit, Act act, int32_t width)
 {
-    each_run(b, (EachJob) { .what = EACH_GATE, .y = floats(x), .a = floats(logit), .n = values(x) }, 16);
+    each_run(b, (EachJob) { .what = EACH_GATE, .act = act, .y = floats(x), .a = floats(logit), .n = values(x),
+                            .width = width }, width > 1 ? 2 : 16);
 }
 
 static void scale(Backend *b, Tensor *x, float by, float softcap)
 {
-    each_run(b, (EachJob) { .what = EACH_SCALE, .y = floats(x), .n = values(x), .by = by, .softcap = softcap }, softcap > 0 ? 30 : 1);
+    each_run(b, (EachJob) { .what = EACH_SCALE, .y = floats(x), .n = values(x), .by = by, .softcap = softcap },
+             softcap > 0 ? 30 : 1);
 }
 
 /* ---- one task per row ---- */
@@ -336,7 +370,8 @@ static void tap_task(void *arg, int32_t i, int32_t thread)
     int32_t slot = j->r->tap_slot[i];
     if (slot < 0) return;
     size_t cols = (size_t) j->x->cols;
-    memcpy(j->r->slices[j->r->slice[i]].taps + ((size_t) slot * (size_t) j->n_taps + (size_t) j->j) * cols, row_of(j->x, i), sizeof(float) * cols);
+    memcpy(j->r->slices[j->r->slice[i]].taps + ((size_t) slot * (size_t) j->n_taps + (size_t) j->j) * cols,
+           row_of(j->x, i), sizeof(float) * cols);
 }
 
 static void tap(Backend *b, const Tensor *x, const Rows *r, int32_t part, int32_t n_taps)
@@ -350,7 +385,8 @@ static void tap_get_task(void *arg, int32_t i, int32_t thread)
     (void) thread;
     const RowJob *j = arg;
     size_t cols = (size_t) j->y->cols;
-    memcpy(row_of(j->y, i), j->r->slices[j->r->slice[i]].taps + (size_t) j->r->tap_slot[i] * cols, sizeof(float) * cols);
+    memcpy(row_of(j->y, i), j->r->slices[j->r->slice[i]].taps + (size_t) j->r->tap_slot[i] * cols,
+           sizeof(float) * cols);
 }
 
 static void tap_get(Backend *b, Tensor *f, const Rows *r)
@@ -361,73 +397,66 @@ static void tap_get(Backend *b, Tensor *f, const Rows *r)
 
 /* ---- rotation ---- */
 
-typedef struct { Cpu *c; Tensor *x; const Rope *rope; const int32_t *lane; int32_t head_dim, row0; } RopeJob;
+typedef struct {
+    Cpu           *c;
+    Tensor        *x;
+    const Tensor  *turn;                           /* [rows, cos n_rot / 2, sin n_rot / 2] */
+    const Rope    *rope;
+    const int32_t *lane;
+    int32_t        head_dim;
+} RopeJob;
 
 static void turn_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const RopeJob *j = arg;
     int32_t half = j->rope->n_rot / 2;
-    float *c = j->c->turns->turn + (size_t) i * (size_t) j->rope->n_rot, *s = c + half;
+    float *c = row_of(j->turn, i), *s = c + half;
     for (int32_t p = 0; p < half; p++) {
         int32_t lane = j->rope->lane_of ? j->rope->lane_of[p] : 0;
         double sine, cosine;
-        mathd_sincos((double) j->lane[(j->row0 + i) * POS_LANES + lane] * j->rope->freq[p], &sine, &cosine);
+        mathd_sincos((double) j->lane[i * POS_LANES + lane] * j->rope->freq[p], &sine, &cosine);
         c[p] = (float) cosine * j->rope->mscale;
         s[p] = (float) sine * j->rope->mscale;
     }
 }
 
-/* Makes the table for rows [row0, row0 + n), unless it is there from another layer of this pass. */
-static void turns_make(const RopeJob *j, int32_t n)
+static void rope_table(Backend *b, Tensor *t, const Rows *r, const Rope *how)
 {
-    Turns *t = j->c->turns;
-    const Rope *rope = j->rope;
-    size_t half = (size_t) rope->n_rot / 2, lanes = sizeof(int32_t) * POS_LANES * (size_t) n;
-    int32_t lane_of[TURN_PAIRS];
-    for (size_t p = 0; p < half; p++) lane_of[p] = rope->lane_of ? rope->lane_of[p] : 0;
-    const int32_t *lane = j->lane + (size_t) j->row0 * POS_LANES;
-    if (t->n_rows == n && t->n_rot == rope->n_rot && memcmp(&t->mscale, &rope->mscale, sizeof t->mscale) == 0 && memcmp(t->lane, lane, lanes) == 0
-        && memcmp(t->lane_of, lane_of, half * sizeof *lane_of) == 0 && memcmp(t->freq, rope->freq, half * sizeof *t->freq) == 0)
-        return;
-    t->n_rows = n;
-    t->n_rot = rope->n_rot;
-    t->mscale = rope->mscale;
-    memcpy(t->lane, lane, lanes);
-    memcpy(t->lane_of, lane_of, half * sizeof *lane_of);
-    memcpy(t->freq, rope->freq, half * sizeof *t->freq);
-    cpu_run(j->c, turn_task, (void *) (uintptr_t) j, n, (int64_t) n * rope->n_rot * 40);
+    RopeJob j = { .c = cpu_of(b), .turn = t, .rope = how, .lane = r->lane };
+    if (!cpu_failed(j.c)) cpu_run(j.c, turn_task, &j, t->rows, values(t) * 40);
 }
 
 static void rope_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const RopeJob *j = arg;
-    const float *turn = j->c->turns->turn + (size_t) i * (size_t) j->rope->n_rot;
-    float *x = row_of(j->x, j->row0 + i);
-    for (int32_t at = 0; at < j->x->cols; at += j->head_dim) j->c->rows->rope(x + at, turn, j->rope->n_rot, j->rope->neox);
+    const float *turn = row_of(j->turn, i);
+    float *x = row_of(j->x, i);
+    for (int32_t at = 0; at < j->x->cols; at += j->head_dim)
+        j->c->rows->rope(x + at, turn, j->rope->n_rot, j->rope->neox);
 }
 
-static void rope(Backend *b, Tensor *x, const Rows *r, int32_t head_dim, const Rope *how)
+static void rope(Backend *b, Tensor *x, const Tensor *t, int32_t head_dim, const Rope *how)
 {
-    Cpu *c = cpu_of(b);
-    if (cpu_failed(c) || how->n_rot < 2) return;
-    if (how->n_rot > 2 * TURN_PAIRS || how->n_rot > head_dim) {
-        fail(&c->error, ST_UNSUPPORTED, "rotary embedding: %d values of %d", how->n_rot, head_dim);
+    RopeJob j = { .c = cpu_of(b), .x = x, .turn = t, .rope = how, .head_dim = head_dim };
+    if (cpu_failed(j.c)) return;
+    if (how->n_rot > head_dim) {
+        fail(&j.c->error, ST_UNSUPPORTED, "rotary embedding: %d values of %d", how->n_rot, head_dim);
         return;
     }
-    RopeJob j = { c, x, how, r->lane, head_dim, 0 };
-    int32_t part = TURN_FLOATS / how->n_rot < TURN_ROWS ? TURN_FLOATS / how->n_rot : TURN_ROWS;
-    for (; j.row0 < x->rows; j.row0 += part) {
-        int32_t n = x->rows - j.row0 < part ? x->rows - j.row0 : part;
-        turns_make(&j, n);
-        cpu_run(c, rope_task, &j, n, (int64_t) n * x->cols * 3);
-    }
+    cpu_run(j.c, rope_task, &j, x->rows, values(x) * 3);
 }
 
 /* ---- drafters' extras ---- */
 
-typedef struct { Cpu *c; Tensor *y; const Tensor *x, *base, *delta; const Rows *r; int32_t side, taps, group; } ConvJobRows;
+typedef struct {
+    Cpu *c;
+    Tensor *y;
+    const Tensor *x, *base, *delta;
+    const Rows *r;
+    int32_t side, taps, group;
+} ConvJobRows;
 
 static void block_conv_task(void *arg, int32_t i, int32_t thread)
 {
@@ -439,8 +468,8 @@ static void block_conv_task(void *arg, int32_t i, int32_t thread)
                            row_of(j->delta, i) + side * (size_t) (dim / j->group), taps, dim, j->group);
 }
 
-static void block_conv(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side, int32_t taps, int32_t group,
-                       const Rows *r)
+static void block_conv(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side,
+                       int32_t taps, int32_t group, const Rows *r)
 {
     ConvJobRows j = { cpu_of(b), y, x, base, delta, r, side, taps, group };
     if (!cpu_failed(j.c)) cpu_run(j.c, block_conv_task, &j, x->rows, values(x) * taps * 3);
@@ -470,12 +499,15 @@ static void pair_task(void *arg, int32_t j, int32_t thread)
         for (int32_t i = 0; i < k; i++) {
             float unary = row_of(p->score, j)[i];
             if (prev < 0 || id[i] < 0 || unary == -INFINITY) edge[i] = -INFINITY;
-            else edge[i] = unary + p->c->rows->pair(before, row_of(p->g, j), after + (size_t) i * (size_t) rank, rank) / temperature;
+            else
+                edge[i] = unary + p->c->rows->pair(before, row_of(p->g, j), after + (size_t) i * (size_t) rank,
+                                                   rank) / temperature;
         }
     }
 }
 
-static void pair_scores(Backend *b, Tensor *edge, const Tensor *pred, const Tensor *succ, const Tensor *ids, const Tensor *score, const Tensor *g, const Rows *r)
+static void pair_scores(Backend *b, Tensor *edge, const Tensor *pred, const Tensor *succ, const Tensor *ids,
+                        const Tensor *score, const Tensor *g, const Rows *r)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
@@ -497,8 +529,8 @@ static void top_k_task(void *arg, int32_t j, int32_t thread)
     const TopJob *t = arg;
     int32_t row = t->r->logit_row[j];
     size_t at = (size_t) j * (size_t) t->k;
-    draw_top_k((int32_t *) t->id->data + at, (float *) t->score->data + at, t->k, &t->r->slices[t->r->slice[row]].draw, row_of(t->logits, j), t->logits->cols,
-               t->r->pos[row], cpu_scratch(t->c, thread));
+    draw_top_k((int32_t *) t->id->data + at, (float *) t->score->data + at, t->k, &t->r->slices[t->r->slice[row]].draw,
+               row_of(t->logits, j), t->logits->cols, t->r->pos[row], cpu_scratch(t->c, thread));
 }
 
 static void top_k(Backend *b, Tensor *id, Tensor *score, const Tensor *logits, const Rows *r, int32_t k)
@@ -530,6 +562,7 @@ void cpu_rows_ops(Backend *b)
     b->logit_rows = logit_rows;
     b->tap = tap;
     b->tap_get = tap_get;
+    b->rope_table = rope_table;
     b->rope = rope;
     b->block_conv = block_conv;
     b->pair_scores = pair_scores;

@@ -1,27 +1,34 @@
-/* cpu_state.c - operations on what a session keeps: keys and values, attention, convolution, delta rule, fold.
- * Each works on heads, rows or channels that share nothing, spread over the threads; the marks that say "the noted path has been
- * applied" are written here, after all threads are done. */
+/* cpu_state.c - operations on what a session keeps: keys and values, attention, convolution, delta rule, fold. Each
+ * works on heads, rows or channels that share nothing, spread over the threads; the marks that say "the noted path has
+ * been applied" are written here, after all threads have finished. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kv_units.h"
+#include "backend/cpu/kv_panels.h"
 
 enum { MARK_KV, MARK_WINDOW, MARK_MATRIX };
 
 static size_t k_row(const LayerSpec *s) { return type_row_bytes(s->k_type, s->kv_heads * s->head_dim); }
-static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv_heads * s->head_dim); }
+static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv_heads * value_dim(s)); }
 
 /* ---- keys and values ---- */
 
-/* The keys or values of a layer: slots of type t in units, kv_heads heads of head_dim columns. */
-typedef struct { uint8_t *base; Type t; int32_t unit, kv_heads, head_dim; } Stored;
+/* The keys or values of a layer: slots of type t in panels, kv_heads heads of head_dim columns. */
+typedef struct { uint8_t *base; Type t; int32_t panel, kv_heads, head_dim; } Stored;
 
-static Stored stored_keys(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->k, s->k_type, kv_unit(s->k_type, true), s->kv_heads, s->head_dim }; }
-static Stored stored_values(const StateLayer *l, const LayerSpec *s) { return (Stored) { l->v, s->v_type, kv_unit(s->v_type, false), s->kv_heads, s->head_dim }; }
+static Stored stored_keys(const StateLayer *l, const LayerSpec *s)
+{
+    return (Stored) { l->k, s->k_type, kv_panel(s->k_type, true), s->kv_heads, s->head_dim };
+}
+static Stored stored_values(const StateLayer *l, const LayerSpec *s)
+{
+    return (Stored) { l->v, s->v_type, kv_panel(s->v_type, false), s->kv_heads, value_dim(s) };
+}
 
 static uint8_t *head_of(const Stored *p, int32_t slot, int32_t head)
 {
-    return p->base + unit_offset((size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim), p->kv_heads, p->unit, slot, head);
+    return p->base + panel_offset((size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim), p->kv_heads, p->panel,
+                                  slot, head);
 }
 
 static void move_slot(const Stored *p, int32_t to, int32_t from)
@@ -31,26 +38,67 @@ static void move_slot(const Stored *p, int32_t to, int32_t from)
         return;
     }
     const int32_t blocks = p->head_dim / CODE_COLS;
-    const UnitHead h = unit_head(p->t, p->unit, blocks);
+    const PanelHead h = panel_head(p->t, p->panel, blocks);
     for (int32_t head = 0; head < p->kv_heads; head++)
-        unit_copy(head_of(p, to, head), to % p->unit, head_of(p, from, head), from % p->unit, &h, p->t, p->unit, blocks);
+        panel_copy(head_of(p, to, head), to % p->panel, head_of(p, from, head), from % p->panel, &h, p->t, p->panel,
+                   blocks);
 }
 
-static void kv_blank(Backend *b, void *host, const LayerSpec *s, bool values, int32_t from, int32_t n)
+static size_t slots_bytes(const Stored *p, int32_t n)
+{
+    size_t panels = ((size_t) n + (size_t) p->panel - 1) / (size_t) p->panel;
+    return panels * (size_t) p->panel * (size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim);
+}
+
+static size_t kv_bytes(Backend *b, const LayerSpec *s, bool values, int32_t n)
 {
     (void) b;
-    const StateLayer l = { .k = host, .v = host };
-    const Stored p = values ? stored_values(&l, s) : stored_keys(&l, s);
-    const UnitHead h = unit_head(p.t, p.unit, p.head_dim / CODE_COLS);
-    static const uint8_t zeros[CODE_BLOCK];
-    for (int32_t slot = from; slot < n; slot++)
-        for (int32_t head = 0; head < p.kv_heads; head++) {
-            if (!codes_are_integers(p.t)) memset(head_of(&p, slot, head), 0, type_row_bytes(p.t, p.head_dim));
-            else for (int32_t c = 0; c < p.head_dim / CODE_COLS; c++) unit_put(head_of(&p, slot, head), &h, p.t, p.unit, slot % p.unit, c, zeros);
-        }
+    static const bool keeps[T_COUNT] = { [T_F32] = true, [T_F16] = true, [T_BF16] = true, [T_Q8_0] = true,
+                                         [T_Q5_1] = true, [T_Q5_0] = true, [T_Q4_1] = true, [T_Q4_0] = true,
+                                         [T_TQ3_0] = true };
+    const StateLayer none = { 0 };
+    const Stored p = values ? stored_values(&none, s) : stored_keys(&none, s);
+    return keeps[p.t] && p.head_dim % type_info(p.t)->block == 0 ? slots_bytes(&p, n) : 0;
 }
 
-/* The path's rows come down to their positions: path[t] >= t and ascending, so no row is overwritten before it has moved. */
+static void blank_slot(const Stored *p, int32_t slot)
+{
+    static const uint8_t zeros[CODE_BLOCK];
+    for (int32_t head = 0; head < p->kv_heads; head++) {
+        uint8_t *at = head_of(p, slot, head);
+        if (!codes_are_integers(p->t)) {
+            memset(at, 0, type_row_bytes(p->t, p->head_dim));
+            continue;
+        }
+        const PanelHead h = panel_head(p->t, p->panel, p->head_dim / CODE_COLS);
+        for (int32_t c = 0; c < p->head_dim / CODE_COLS; c++)
+            panel_put(at, &h, p->t, p->panel, slot % p->panel, c, zeros);
+    }
+}
+
+/* The layout here is that of images, so all that remains is to clear the slots that are not kept. */
+static void kv_save(Backend *b, const LayerSpec *s, bool values, const void *slots, int32_t n, const uint8_t *keep,
+                    uint8_t *host)
+{
+    if (cpu_failed(cpu_of(b))) return;
+    const StateLayer l = { .k = host, .v = host };
+    const Stored p = values ? stored_values(&l, s) : stored_keys(&l, s);
+    memcpy(host, slots, slots_bytes(&p, n));
+    for (int32_t slot = n; slot % p.panel != 0; slot++) blank_slot(&p, slot);
+    for (int32_t slot = 0; keep && slot < n; slot++)
+        if (!keep[slot]) blank_slot(&p, slot);
+}
+
+static void kv_load(Backend *b, const LayerSpec *s, bool values, void *slots, int32_t n, const uint8_t *host)
+{
+    if (!cpu_failed(cpu_of(b))) memcpy(slots, host, kv_bytes(b, s, values, n));
+}
+
+/* The slot of a position, or of the pending row that will have that position. */
+static int32_t slot_at(const StateLayer *l, int32_t pos) { return l->wrap ? pos % l->wrap : pos; }
+
+/* Moves the path's rows down to their positions: path[t] >= t and ascending, so no row is overwritten before it has
+ * moved. */
 static void move_path(const Slice *s, StateLayer *l, const LayerSpec *spec)
 {
     if (l->ring || l->mark[MARK_KV] == s->gen) return;
@@ -58,50 +106,53 @@ static void move_path(const Slice *s, StateLayer *l, const LayerSpec *spec)
     const int32_t first = s->base - s->n_path;
     for (int32_t t = 0; t < s->n_path; t++) {
         if (s->path[t] == t) continue;
-        move_slot(&k, first + t, first + s->path[t]);
-        move_slot(&v, first + t, first + s->path[t]);
+        const int32_t to = slot_at(l, first + t), from = slot_at(l, first + s->path[t]);
+        move_slot(&k, to, from);
+        move_slot(&v, to, from);
     }
     l->mark[MARK_KV] = s->gen;
 }
 
-/* Job i: keys or values of one head, since threads must not share a unit. */
+/* Job i handles keys or values of one head, since threads must not share a panel. */
 typedef struct { Cpu *c; const Tensor *k, *v; const Rows *r; int32_t il; const LayerSpec *spec; } PutJob;
 
-/* As attention will read it. Encoders are the format's own, at every level. */
+/* Stores a head in the form that attention reads. The encoders are the format's own, at every level. */
 static void put_head(const Cpu *c, const Stored *p, int32_t slot, int32_t head, const float *x)
 {
     uint8_t *to = head_of(p, slot, head), block[CODE_BLOCK];
     if (type_info(p->t)->block == 1) {
         c->rows->store(to, p->t, x, p->head_dim);
     } else if (codes_are_integers(p->t)) {
-        const UnitHead h = unit_head(p->t, p->unit, p->head_dim / CODE_COLS);
+        const PanelHead h = panel_head(p->t, p->panel, p->head_dim / CODE_COLS);
         for (int32_t i = 0; i < p->head_dim / CODE_COLS; i++) {
             quant_encode(block, p->t, x + i * CODE_COLS, CODE_COLS);
-            unit_put(to, &h, p->t, p->unit, slot % p->unit, i, block);
+            panel_put(to, &h, p->t, p->panel, slot % p->panel, i, block);
         }
     } else {
         quant_encode(to, p->t, x, p->head_dim);
     }
 }
 
-/* Where row i of the pass goes; -1: a later row of its chain takes the slot. */
+/* The slot of row i of the pass; -1: a later row of its chain takes that slot. */
 static int32_t put_slot(const PutJob *j, int32_t i)
 {
     const Slice *s = &j->r->slices[j->r->slice[i]];
-    const int32_t ring = s->layer[j->il].ring, row = i - s->row0;
+    const StateLayer *l = &s->layer[j->il];
+    const int32_t ring = l->ring, row = i - s->row0;
     if (ring && s->kind == SLICE_CHAIN) return s->n - row > ring ? -1 : (s->base + row) % ring;
-    return ring ? ring + row : s->base + row;
+    return ring ? ring + row : slot_at(l, s->base + row);
 }
 
 static void put_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const PutJob *j = arg;
-    const int32_t head = i / 2, dim = j->spec->head_dim;
+    const int32_t head = i / 2, dim = i & 1 ? value_dim(j->spec) : j->spec->head_dim;
     for (int32_t row = 0; row < j->r->n; row++) {
         const StateLayer *l = &j->r->slices[j->r->slice[row]].layer[j->il];
         const Stored p = i & 1 ? stored_values(l, j->spec) : stored_keys(l, j->spec);
-        const float *x = (const float *) (i & 1 ? j->v : j->k)->data + (size_t) row * (size_t) (j->spec->kv_heads * dim);
+        const float *x = (const float *) (i & 1 ? j->v : j->k)->data +
+                         (size_t) row * (size_t) (j->spec->kv_heads * dim);
         const int32_t slot = put_slot(j, row);
         if (slot >= 0) put_head(j->c, &p, slot, head, x + head * dim);
     }
@@ -116,18 +167,32 @@ static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, 
     for (int32_t i = 0; i < r->n; i++) {
         const Slice *slice = &r->slices[r->slice[i]];
         int32_t slot = put_slot(&j, i), *held = slice->layer[il].slot_pos;
-        if (slot >= 0 && slice->layer[il].ring && slice->kind == SLICE_CHAIN) held[slot] = slice->base + i - slice->row0;
+        if (slot >= 0 && slice->layer[il].ring && slice->kind == SLICE_CHAIN)
+            held[slot] = slice->base + i - slice->row0;
     }
     cpu_run(c, put_task, &j, 2 * s->kv_heads, (int64_t) r->n * s->kv_heads * s->head_dim);
 }
 
 /* ---- attention ---- */
 
-/* How a slice is cut into jobs: key/value heads per job, query heads of each, rows; by_split: each job once more by positions. */
-typedef struct { int32_t kv, heads, rows, kv_parts, head_parts, row_parts, split0, splits, jobs; bool by_split; } AttendShape;
-typedef struct { Cpu *c; Tensor *y; const Tensor *q; const Rows *r; int32_t il, queries; const LayerSpec *spec; AttendShape whole; } AttendAll;
+/* How a slice is divided into jobs: key/value heads per job, query heads of each, rows; by_split: each job is further
+ * divided by positions. */
+typedef struct {
+    int32_t kv, heads, rows, kv_parts, head_parts, row_parts, split0, splits, jobs;
+    bool by_split;
+} AttendShape;
+typedef struct {
+    Cpu *c;
+    Tensor *y;
+    const Tensor *q;
+    const Rows *r;
+    int32_t il, queries;
+    const LayerSpec *spec;
+    AttendShape whole;
+} AttendAll;
 
-/* The lower part of a thread's scratch is its job's, the upper parts together hold what jobs by splits bring. */
+/* The lower part of a thread's scratch belongs to its job; the upper parts of all threads hold the results of
+ * splits. */
 enum { JOB_BYTES = SCRATCH_BYTES / 2, SPLITS_MAX = 1024, STREAM_QUERIES = 16 };
 
 static AttendShape attend_shape(const AttendAll *a, const Slice *s)
@@ -145,13 +210,16 @@ static AttendShape attend_shape(const AttendAll *a, const Slice *s)
 /* Job i of a slice. */
 static AttendJob attend_job(const AttendAll *a, const Slice *s, const AttendShape *p, int32_t i)
 {
-    int32_t group = a->spec->heads / a->spec->kv_heads, head = i % p->head_parts * p->heads, kv = i / p->head_parts % p->kv_parts * p->kv;
-    /* The last rows of a chunk see most: they start first, so that no thread is left with a long job at the end. */
+    int32_t group = a->spec->heads / a->spec->kv_heads, head = i % p->head_parts * p->heads,
+            kv = i / p->head_parts % p->kv_parts * p->kv;
+    /* The last rows of a chunk see the most positions: they start first, so that no thread is left with a long job at
+     * the end. */
     int32_t row = (p->row_parts - 1 - i / p->head_parts / p->kv_parts) * p->rows;
     return (AttendJob) {
-        .y = a->y->data, .q = a->q->data, .slice = s, .layer = &s->layer[a->il], .spec = a->spec, .parent = a->r->parent + s->row0,
-        .k_row = k_row(a->spec), .v_row = v_row(a->spec), .kv0 = kv, .n_kv = p->kv, .head0 = head, .n_heads = group - head < p->heads ? group - head : p->heads,
-        .row0 = row, .n_rows = s->n - row < p->rows ? s->n - row : p->rows, .ahead = 1 };
+        .y = a->y->data, .q = a->q->data, .slice = s, .layer = &s->layer[a->il], .spec = a->spec,
+        .parent = a->r->parent + s->row0, .k_row = k_row(a->spec), .v_row = v_row(a->spec), .kv0 = kv, .n_kv = p->kv,
+        .head0 = head, .n_heads = group - head < p->heads ? group - head : p->heads, .row0 = row,
+        .n_rows = s->n - row < p->rows ? s->n - row : p->rows, .ahead = 1 };
 }
 
 static void attend_task(void *arg, int32_t i, int32_t thread)
@@ -167,7 +235,7 @@ static void attend_task(void *arg, int32_t i, int32_t thread)
     a->c->att->attend(&job, cpu_scratch(a->c, thread));
 }
 
-/* What job i of a slice's splits brings lies here; all take the room of the largest, the first. */
+/* Bytes reserved for the result of each split: enough for the first job, which is the largest. */
 static size_t part_room(const AttendAll *a)
 {
     AttendJob job = attend_job(a, a->r->slices, &a->whole, 0);
@@ -187,7 +255,7 @@ static void part_task(void *arg, int32_t i, int32_t thread)
 {
     const AttendAll *a = arg;
     AttendJob job = attend_job(a, a->r->slices, &a->whole, i / a->whole.splits);
-    job.ahead = a->c->threads;                     /* they are taken in order */
+    job.ahead = a->c->threads;                     /* splits are handed out in order */
     a->c->att->part(&job, a->whole.split0 + i % a->whole.splits, part_at(a, i), cpu_scratch(a->c, thread));
 }
 
@@ -208,18 +276,21 @@ static bool job_fits(const AttendAll *a, const Slice *s, const AttendShape *p)
     return a->c->att->scratch(&job) <= JOB_BYTES;
 }
 
-/* One session with a long text: cut by positions. Where few queries read each key, memory is what limits, and it is fastest in one
- * stream: all heads of a slot together. False: there are too few splits for the threads, or too little room for what they bring. */
+/* Divides one session with a long text by positions. Where few queries read each key, memory is the limit, and one
+ * stream is fastest: all heads of a slot together. Returns false if there are too few splits for the threads, or too
+ * little room for their results. */
 static bool cut_by_splits(AttendAll *a)
 {
     const Slice *s = a->r->slices;
     const StateLayer *l = &s->layer[a->il];
-    int32_t group = a->spec->heads / a->spec->kv_heads, lo = a->spec->window && s->base > a->spec->window ? s->base - a->spec->window : 0;
+    int32_t group = a->spec->heads / a->spec->kv_heads,
+            lo = a->spec->window && s->base > a->spec->window ? s->base - a->spec->window : 0;
     if (l->ring || a->r->n_slices != 1 || s->n < 1) return false;
     int32_t splits = (s->base + s->n + SPLIT - 1) / SPLIT - lo / SPLIT;
     AttendShape p = attend_shape(a, s);
     if (group * s->n < STREAM_QUERIES && splits >= 2 * a->c->threads) {
-        p = (AttendShape) { .kv = a->spec->kv_heads, .heads = group, .rows = s->n, .kv_parts = 1, .head_parts = 1, .row_parts = 1, .jobs = 1 };
+        p = (AttendShape) { .kv = a->spec->kv_heads, .heads = group, .rows = s->n, .kv_parts = 1, .head_parts = 1,
+                            .row_parts = 1, .jobs = 1 };
     } else if (p.jobs >= 2 * a->c->threads || splits < 2) {
         return false;
     }
@@ -237,8 +308,8 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
     if (cpu_failed(c)) return;
     for (int32_t i = 0; i < r->n_slices; i++)
         if (r->slices[i].layer[il].ring && (codes_are_integers(s->k_type) || codes_are_integers(s->v_type))) {
-            fail(&c->error, ST_UNSUPPORTED, "attention: a ring of keys and values of type %s and %s, expected floats or TQ3_0", type_info(s->k_type)->name,
-                 type_info(s->v_type)->name);
+            fail(&c->error, ST_UNSUPPORTED, "attention: a ring of keys and values of type %s and %s, expected floats "
+                 "or TQ3_0", type_info(s->k_type)->name, type_info(s->v_type)->name);
             return;
         }
     AttendAll a = { c, y, q, r, il, 32, s, { 0 } };
@@ -246,21 +317,24 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
     for (int32_t i = 0; i < r->n_slices; i++) {
         int64_t last = (int64_t) r->slices[i].base + r->slices[i].n;
         seen += r->slices[i].n * (s->window && s->window < last ? s->window : last);
-        for (AttendShape p = attend_shape(&a, &r->slices[i]); !job_fits(&a, &r->slices[i], &p); p = attend_shape(&a, &r->slices[i])) {
+        for (AttendShape p = attend_shape(&a, &r->slices[i]); !job_fits(&a, &r->slices[i], &p);
+             p = attend_shape(&a, &r->slices[i])) {
             if (a.queries == 1) {
-                fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values are too wide", s->head_dim);
+                fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values are too wide",
+                     s->head_dim > value_dim(s) ? s->head_dim : value_dim(s));
                 return;
             }
             a.queries /= 2;
         }
     }
-    int64_t work = 4 * seen * s->heads * s->head_dim;
+    int64_t work = 2 * seen * s->heads * (s->head_dim + value_dim(s));
     if (cut_by_splits(&a)) {
         cpu_run(c, part_task, &a, a.whole.jobs * a.whole.splits, work);
         cpu_run(c, merge_task, &a, a.whole.jobs, work);
         return;
     }
-    /* Queries of one job share each widened key; with too few jobs for the threads they share less. */
+    /* Queries of one job share each widened key; when there are too few jobs for the threads, fewer queries share
+     * it. */
     int32_t jobs;
     for (;;) {
         jobs = 0;
@@ -283,7 +357,7 @@ static void conv_task(void *arg, int32_t i, int32_t thread)
     a->c->dn->conv(&a->job, c0, c1, cpu_scratch(a->c, thread));
 }
 
-/* The state is now that of the noted path: a TREE, and a fold in place. */
+/* Marks the state as that of the noted path: after a TREE, or a fold in place. */
 static void set_mark(const Rows *r, int32_t il, int32_t mark)
 {
     for (int32_t i = 0; i < r->n_slices; i++) {
@@ -299,8 +373,9 @@ static void conv_all(Cpu *c, Tensor *y, const Tensor *x, const Tensor *w, const 
         return;
     }
     ConvAll a = { c, {
-        .y = y ? y->data : NULL, .x = x ? x->data : NULL, .w = w ? w->data : NULL, .slices = r->slices, .n_slices = r->n_slices, .il = il,
-        .channels = 2 * s->k_heads * s->k_dim + s->v_heads * s->v_dim, .width = s->conv_width, .parent = r->parent } };
+        .y = y ? y->data : NULL, .x = x ? x->data : NULL, .w = w ? w->data : NULL, .slices = r->slices,
+        .n_slices = r->n_slices, .il = il, .channels = 2 * s->k_heads * s->k_dim + s->v_heads * s->v_dim,
+        .width = s->conv_width, .parent = r->parent } };
     int64_t work = (int64_t) a.job.channels * (8 + r->n * (20 + 2 * s->conv_width));
     cpu_run(c, conv_task, &a, (a.job.channels + CONV_CHANNELS - 1) / CONV_CHANNELS, work);
     set_mark(r, il, MARK_WINDOW);
@@ -326,18 +401,19 @@ static void delta_all(DeltaAll *a, const Rows *r, int32_t il)
         fail(&a->c->error, ST_UNSUPPORTED, "delta rule: keys of %d values are too wide", s->k_dim);
         return;
     }
-    a->job.ahead = a->c->threads;                  /* heads are taken in order */
-    cpu_run(a->c, delta_task, a, r->n_slices * s->v_heads, (int64_t) (r->n + r->n_slices) * s->v_heads * s->k_dim * s->v_dim * 7);
+    a->job.ahead = a->c->threads;                  /* heads are handed out in order */
+    cpu_run(a->c, delta_task, a, r->n_slices * s->v_heads,
+            (int64_t) (r->n + r->n_slices) * s->v_heads * s->k_dim * s->v_dim * 7);
     set_mark(r, il, MARK_MATRIX);
 }
 
-static void delta(Backend *b, Tensor *y, const Tensor *qkv, const Tensor *beta, const Tensor *alpha, const Tensor *a, const Tensor *dt,
-                  const Rows *r, int32_t il, const LayerSpec *s)
+static void delta(Backend *b, Tensor *y, const Tensor *qkv, const Tensor *beta, const Tensor *alpha, const Tensor *a,
+                  const Tensor *dt, const Rows *r, int32_t il, const LayerSpec *s)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
-    DeltaAll all = { c, { .y = y->data, .qkv = qkv->data, .beta = beta->data, .alpha = alpha->data, .a = a->data, .dt = dt->data,
-                          .slices = r->slices, .spec = s, .parent = r->parent, .il = il } };
+    DeltaAll all = { c, { .y = y->data, .qkv = qkv->data, .beta = beta->data, .alpha = alpha->data, .a = a->data,
+                          .dt = dt->data, .slices = r->slices, .spec = s, .parent = r->parent, .il = il } };
     delta_all(&all, r, il);
 }
 
@@ -356,7 +432,9 @@ static void fold(Backend *b, const Rows *r, int32_t il, const LayerSpec *s)
 void cpu_state_ops(Backend *b)
 {
     b->kv_put = kv_put;
-    b->kv_blank = kv_blank;
+    b->kv_bytes = kv_bytes;
+    b->kv_save = kv_save;
+    b->kv_load = kv_load;
     b->attend = attend;
     b->conv = conv;
     b->delta = delta;

@@ -1,6 +1,7 @@
-/* kv_load.h - stored keys and values as floats, thirty-two columns at a time, in registers: floats, and TQ3_0, whose codes name eight levels.
- * A type is known where kv_load is inlined, so each use is the type's own few instructions. All levels give the bits of quant_decode, but
- * TQ3_0 stays in its rotated space. Types whose codes are integers are not decoded (kv_codes.h). */
+/* kv_load.h - loads stored keys and values as floats, thirty-two columns at a time, into registers: from floats, and
+ * from TQ3_0, whose codes name eight levels. kv_load is inlined with a constant type, so each use is only the few
+ * instructions of that type. All levels give the bits of quant_decode, except that TQ3_0 stays in its rotated space.
+ * Types with integer codes are not decoded (kv_codes.h). */
 #ifndef RATOON_BACKEND_CPU_KV_LOAD_H
 #define RATOON_BACKEND_CPU_KV_LOAD_H
 
@@ -14,15 +15,15 @@ enum { KV_COLS = 2 * LANES };
 /* Arrays of vectors stay in registers only where every loop over them is unrolled. */
 #define UNROLLED _Pragma("GCC unroll 16")
 
-/* KV_IN_REGISTERS: kv_load is a few instructions for every type; where it is not, each row should be widened once. */
+/* KV_IN_REGISTERS: kv_load is a few instructions for every type; without it, each row should be widened only once. */
 #if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni) || defined(LEVEL_IS_avx512)
 #define KV_IN_REGISTERS 1
 #else
 #define KV_IN_REGISTERS 0
 #endif
 
-/* Types whose block starts inside a head: rows of heads that they do not divide are refused when a model is opened. */
-static inline bool kv_turned(Type t) { return t == T_TQ3_0; }
+/* Types whose blocks are stored rotated. A model whose heads are not whole blocks is refused when it is opened. */
+static inline bool kv_rotated(Type t) { return t == T_TQ3_0; }
 
 /* Bytes of 32 columns of a type that is read as floats. */
 static inline size_t kv_bytes(Type t)
@@ -32,8 +33,8 @@ static inline size_t kv_bytes(Type t)
 
 #if KV_IN_REGISTERS
 
-/* The vector units are what limits here, and converting and spreading a half would take three of their instructions a block: a table takes
- * none. */
+/* The vector units are the bottleneck, and converting and broadcasting a half would take three of their instructions
+ * per block: a table takes none. */
 static inline V kv_scale(const uint8_t *p)
 {
     uint16_t h;
@@ -47,8 +48,10 @@ static inline V kv_scale(const uint8_t *p)
 
 static inline void kv_tq3(V y[2], const uint8_t *b)
 {
-    const __m256 level = _mm256_setr_ps(-0.190685f, -0.117832f, -0.065717f, -0.021460f, 0.021460f, 0.065717f, 0.117832f, 0.190685f);
-    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), three = _mm256_set1_epi32(3), four = _mm256_set1_epi32(4);
+    const __m256 level = _mm256_setr_ps(-0.190685f, -0.117832f, -0.065717f, -0.021460f, 0.021460f, 0.065717f, 0.117832f,
+                                        0.190685f);
+    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), three = _mm256_set1_epi32(3),
+                  four = _mm256_set1_epi32(4);
     V d = kv_scale(b);
     for (int i = 0; i < 2; i++) {
         __m256 half[2];
@@ -65,8 +68,8 @@ static inline void kv_tq3(V y[2], const uint8_t *b)
 
 #elif defined(LEVEL_IS_avx512)
 
-/* The block's values are made first, and the codes pick from them: a permutation looks at four bits of its index only, and each level stands
- * four times in the table, so that the bits of the next code do not matter. */
+/* The block's eight values are computed first, and the codes select among them. The permutation uses only four bits of
+ * its index and each level is in the table four times, so the bits of the next code do not matter. */
 static inline void kv_tq3(V y[2], const uint8_t *b)
 {
     const V low = _mm512_broadcast_f32x4(_mm_setr_ps(-0.190685f, -0.117832f, -0.065717f, -0.021460f));
@@ -85,7 +88,7 @@ static inline void kv_tq3(V y[2], const uint8_t *b)
 
 #endif
 
-/* y = columns c and on of a head, c a multiple of 32; `head` is where the head's stored values begin. */
+/* y = 32 columns of a head from column c on, c a multiple of 32; `head` points to the head's stored values. */
 static inline __attribute__((always_inline)) void kv_load(V y[2], Type t, const uint8_t *head, int32_t c)
 {
     if (t == T_F32) {

@@ -1,5 +1,5 @@
-/* matmul_fast.h - what the files of fast kernels share, and what simd_matmul.c finds there: one product per level, which answers false
- * for a type it has no kernel for. */
+/* matmul_fast.h - what the files of fast kernels share, and the product function that each level defines for
+ * simd_matmul.c; it returns false for a type it has no kernel for. */
 #ifndef RATOON_BACKEND_CPU_MATMUL_FAST_H
 #define RATOON_BACKEND_CPU_MATMUL_FAST_H
 
@@ -7,11 +7,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
-/* Rows of sums kept at once; columns of a strip; how many strips ahead weights are asked for, into the second-level cache (the next strip
- * is asked for into the first). */
+/* CHUNK_ROWS: rows of sums kept at once. STRIP: columns of a strip. AHEAD: how many strips ahead weights are prefetched
+ * into the second-level cache (the next strip is prefetched into the first). */
 enum { CHUNK_ROWS = 64, STRIP = 256, AHEAD = 4 };
-/* What a tile asks for while it works: `lines` of the next strip, starting `at` bytes into it, and the same part of the strip AHEAD.
- * next NULL: nothing, it is there. bytes: of a strip. */
+/* What a tile prefetches while it works: `lines` lines of the next strip, from `at` bytes into it, and the same part of
+ * the strip AHEAD strips on. next NULL: the data is in the cache already, prefetch nothing. bytes: of a strip. */
 INLINE void prefetch(const uint8_t *next, int at, int lines, int bytes)
 {
     if (!next) return;
@@ -22,7 +22,7 @@ INLINE void prefetch(const uint8_t *next, int at, int lines, int bytes)
 }
 typedef int32_t word __attribute__((may_alias));
 
-bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
-                              int32_t group0, int32_t group1);
+bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n,
+                              int32_t rows, int32_t cols, int32_t group0, int32_t group1);
 
 #endif

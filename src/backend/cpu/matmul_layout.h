@@ -1,25 +1,29 @@
 /* matmul_layout.h - the bytes of packed weights and of quantised activations, shared by the kernels of matmul.h.
- * A line is 64 bytes: 16 lanes (weight rows) of 4 bytes. A code vector v is the 4 codes of columns 4v .. 4v + 3 of each lane, as unsigned
- * bytes code + offset. A group holds its blocks ascending; every block starts on a line.
+ * A line is 64 bytes: 16 lanes (weight rows) of 4 bytes. A code vector v is the 4 codes of columns 4v .. 4v + 3 of each
+ * lane, as unsigned bytes code + offset. A group holds its blocks ascending; every block starts on a line.
  *
- *   blocks of 32: all code lines of the group, then a plane of scales (16 halves per block), padded to a line, then one of m alike
+ *   blocks of 32: all code lines of the group, then a plane of scales (16 halves per block), padded to a line, then a
+ *   like plane of m
  *     LINES_8   8 lines, line v = vector v                                              Q8_0 (offset 128)
- *     LINES_4   4 lines, line i = vector i | vector 4+i << 4                            Q4_0 (8), Q4_1 (0), IQ4_NL (indices of its codebook)
+ *     LINES_4   4 lines, line i = vector i | vector 4+i << 4
+ *               Q4_0 (8), Q4_1 (0), IQ4_NL (indices of its codebook)
  *     LINES_5   as LINES_4, then a line of fifth bits: vector i at bit 2i, 4+i at 2i+1  Q5_0 (16), Q5_1 (0)
  *   blocks of 256: everything of a block together, sizes in lines
  *     K4   32 codes, 3 scales, 1 halves                                                 Q4_K (0)
  *     K5   32 codes, 8 fifth bits, 3 scales, 1 halves                                   Q5_K (0)
- *     K4X  32 codes, 2 scales, 1 halves                                                 IQ4_XS (indices of its codebook)
- *     K6   32 codes, 16 high bits, 4 scales, 1 halves                                   Q6_K (32), Q3_K (32; 1.9 times its size in the file)
+ *     K4X  32 codes, 2 scales, 1 halves
+ *          IQ4_XS (indices of its codebook)
+ *     K6   32 codes, 16 high bits, 4 scales, 1 halves
+ *          Q6_K (32), Q3_K (32; 1.9 times its size in the file)
  *     K2   16 codes, 4 scales, 1 halves                                                 Q2_K (0)
  *   where, with P = pair of sub-blocks,
- *     codes of K4, K5, K4X: line 8P + i = vector i of sub-block 2P | vector i of sub-block 2P+1 << 4 (sub-blocks of 8 vectors)
- *     codes of K6: line 4P + i = low 4 bits of vector i of sub-block 2P | the same of 2P+1 << 4 (sub-blocks of 4 vectors)
+ *     codes of K4, K5, K4X (sub-blocks of 8 vectors): line 8P + i = vector i of sub-block 2P | that of 2P+1 << 4
+ *     codes of K6 (sub-blocks of 4 vectors): line 4P + i = low 4 bits of vector i of sub-block 2P | those of 2P+1 << 4
  *     fifth bits of K5: line 2P + h holds i = 4h .. 4h+3: sub-block 2P at bit 2(i%4), 2P+1 at bit 2(i%4)+1
  *     high bits of K6: line 2P + c = bits 4..5 of vector i of sub-block 2P + c, at bit 2i
  *     codes of K2: line s = vector i of sub-block s at bit 2i
- *     scales of K4, K5: S in bytes [s][lane], M in bytes [s/2][lane][s%2], 6 bits each, as four lines S0 S1 M0 M1 of which the last is
- *       spread over the upper two bits of the others: S0 | M1 << 6, S1 | (M1 >> 2) << 6, M0 | (M1 >> 4) << 6
+ *     scales of K4, K5: S in bytes [s][lane], M in bytes [s/2][lane][s%2], 6 bits each, as four lines S0 S1 M0 M1; M1
+ *       is spread over the upper two bits of the others: S0 | M1 << 6, S1 | (M1 >> 2) << 6, M0 | (M1 >> 4) << 6
  *     scales of K4X: S - 32 as int8 [s][lane]; of K6: int8 [s/2][lane][s%2]; of K2: S | M << 4 in bytes [s][lane]
  *     halves: d [lane], dmin [lane] */
 #ifndef RATOON_BACKEND_CPU_MATMUL_LAYOUT_H
@@ -28,24 +32,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/line.h"
 #include "backend/cpu/matmul.h"
 
-enum { LINE = 64 };
-typedef enum { PACK_F32, PACK_16, PACK_8, PACK_4, PACK_5, PACK_K4, PACK_K5, PACK_K4X, PACK_K6, PACK_K2, PACK_NONE } Pack;
+typedef enum { PACK_F32, PACK_16, PACK_8, PACK_4, PACK_5, PACK_K4, PACK_K5, PACK_K4X, PACK_K6, PACK_K2,
+               PACK_NONE } Pack;
 
 typedef struct {
     Pack    pack;
-    int32_t block;                                 /* columns of a block */
-    int32_t lines;                                 /* of a block, without planes */
-    int32_t planes;                                /* 32-types: 1 scale, 2 also m */
-    int32_t offset;                                /* stored code = code + offset; codebook types: of the codebook's values in kernels */
+    int32_t block;              /* columns of a block */
+    int32_t lines;              /* of a block, without planes */
+    int32_t planes;             /* 32-types: 1 scale, 2 also m */
+    int32_t offset;             /* stored code = code + offset; for codebook types, the offset of the codebook's values
+                                 * in kernels */
 } Layout;
 extern const Layout matmul_layout[T_COUNT];
 
-static inline size_t plane_bytes(int32_t blocks) { return ((size_t)blocks * GROUP * 2 + LINE - 1) / LINE * LINE; }
+static inline size_t plane_bytes(int32_t blocks)
+{
+    return ((size_t) blocks * WEIGHT_GROUP * 2 + LINE - 1) / LINE * LINE;
+}
 
-/* One block of one weight row, whatever its packing. value = d * scale[i / 16] * code[i], - dmin * min[i / 16] or + dmin (then m) for
- * the types that have it. 32-types: 32 codes, scales unused. */
+/* One block of one weight row, independent of its packing. value = d * scale[i / 16] * code[i], - dmin * min[i / 16] or
+ * + dmin (which is then m) for the types that have it. 32-types: 32 codes, scales unused. */
 typedef struct {
     int8_t   code[256];
     int16_t  scale[16], min[16];
@@ -55,8 +64,9 @@ typedef struct {
 /* group: start of the packed group; lane in [0, 16). */
 void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t cols, int32_t block, int32_t lane);
 
-/* Activation blocks, stored [block][row]: all rows of a block are met together. The sums serve the minimum terms and undo code offsets;
- * the negative ones are first values of integer accumulators: adding products of code + offset to them leaves those of the code. */
+/* Activation blocks, stored [block][row], because all rows of a block are used together. The sums serve the minimum
+ * terms and undo code offsets. The less* fields are initial values of integer accumulators: adding the products of code
+ * + offset to them leaves the products of code. */
 typedef struct {
     int8_t  q[32];
     float   scale;
@@ -70,7 +80,8 @@ typedef struct {
     int32_t less16[16];                            /* -16 times the sum of each 16 */
     int16_t sum16[16], sum32[8];                   /* of each 16, each 32 */
     float   scale;
-    uint8_t none[12];                              /* q of every block starts a line: it is four rows of tiles */
+    uint8_t none[12];                              /* pads q of every block to the start of a line, since it is four
+                                                    * rows of tiles */
 } ActBlock256;
 _Static_assert(sizeof(ActBlock256) % LINE == 0, "q of the next block would cross lines");
 

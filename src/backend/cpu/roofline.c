@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/pool.h"
 
 static const int64_t INSTRUCTIONS = 4000000;
@@ -13,8 +13,8 @@ static const int64_t INSTRUCTIONS = 4000000;
 struct Roofline {
     Pool    *pool;
     const RooflineKernels *k;
-    uint8_t *at; size_t bytes, span;               /* span: of one task of the round under way */
-    int64_t *sum;                                  /* [threads] keeps the reading loop from being left out */
+    uint8_t *at; size_t bytes, span;               /* span: bytes per task in the current round */
+    int64_t *sum;                                  /* [threads] keeps the reading loop from being optimised away */
     double  *ops;                                  /* [threads] */
 };
 
@@ -48,14 +48,12 @@ static void flop_task(void *arg, int32_t i, int32_t thread)
 
 static double run(Roofline *r, PoolTask task, int32_t n)
 {
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    double begun = seconds_now();
     pool_run(r->pool, task, r, n);
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    return (double) (b.tv_sec - a.tv_sec) + (double) (b.tv_nsec - a.tv_nsec) * 1e-9;
+    return seconds_now() - begun;
 }
 
-/* More than the caches hold, or it would be their speed that is measured. Unknown cache sizes are 0 or negative. */
+/* More than the caches hold, or the caches' speed would be measured. Unknown cache sizes are 0 or negative. */
 static size_t memory_bytes(void)
 {
     const size_t least = (size_t) 256 << 20, most = (size_t) 1 << 30;
@@ -80,13 +78,14 @@ Status roofline_open(Roofline **out, int32_t threads, CpuLevel level, Error *err
         r->at = aligned_alloc(huge, r->bytes);
         r->sum = calloc(n, sizeof *r->sum);
         r->ops = calloc(n, sizeof *r->ops);
-        if (!r->at || !r->sum || !r->ops) st = fail(err, ST_MEMORY, "roofline: out of memory for %zu MiB to read", r->bytes >> 20);
+        if (!r->at || !r->sum || !r->ops)
+            st = fail(err, ST_MEMORY, "roofline: out of memory for %zu MiB to read", r->bytes >> 20);
     }
     if (st != ST_OK) {
         roofline_close(r);
         return st;
     }
-    madvise(r->at, r->bytes, MADV_HUGEPAGE);       /* as weights have them; refused is fine */
+    madvise(r->at, r->bytes, MADV_HUGEPAGE);       /* as weights have them; may be refused */
     r->span = huge;
     run(r, fill_task, (int32_t) (r->bytes / huge));
     *out = r;
@@ -110,7 +109,7 @@ static void raise_to(double *at, double x)
     if (x > *at) *at = x;
 }
 
-/* Operations per second of a task that notes its operations. */
+/* Operations per second of a task that records its operations. */
 static double rate(Roofline *r, PoolTask task, int32_t n)
 {
     double seconds = run(r, task, n), ops = 0;

@@ -1,11 +1,11 @@
-/* simd_matmul.c - quantisation of activations, and the product written plainly for every type: the meaning that the fast kernels are
- * compared with. Compiled per level: the plain product serves the types that have no fast kernel there. */
+/* simd_matmul.c - quantisation of activations, and the plain product for every type: the reference that the fast
+ * kernels are compared with. Compiled per level: the plain product serves the types without a fast kernel there. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/cpu/matmul_fast.h"
 
-/* -- activations ------------------------------------------------------------------------------------------------------------------ */
+/* -- activations --------------------------------------------------------------------------------------------------- */
 
 /* Adding and subtracting 1.5 * 2^23 rounds half to even, for |x| < 2^22; the sum's low bits are the integer. */
 static inline int32_t round_even(float x)
@@ -16,7 +16,8 @@ static inline int32_t round_even(float x)
     return bits - 0x4b400000;
 }
 
-/* q[n] and the block's scale. The largest magnitude is found in the bits of the floats, where a NaN is larger than everything. */
+/* Fills q[n] and returns the block's scale. The largest magnitude is found in the bits of the floats, where a NaN is
+ * larger than everything else. */
 static inline float quantise_block(int8_t *restrict q, const float *restrict x, int n)
 {
     uint32_t most = 0;
@@ -29,16 +30,17 @@ static inline float quantise_block(int8_t *restrict q, const float *restrict x, 
     float amax;
     memcpy(&amax, &most, sizeof amax);
     if (most >= 0x7f800000u || amax < 0x1p-100f) {
-        memset(q, 0, (size_t)n);
+        memset(q, 0, (size_t) n);
         return most >= 0x7f800000u ? NAN : 0;
     }
     float up = 127.0f / amax;
-    for (int i = 0; i < n; i++) q[i] = (int8_t)round_even(x[i] * up);
+    for (int i = 0; i < n; i++) q[i] = (int8_t) round_even(x[i] * up);
     return amax / 127.0f;
 }
 
-/* Of eight bytes at once, as numbers of 0 to 255: neighbours added to pairs, and the pairs by a multiplication, in whose upper word they
- * meet. A compiler that vectorises the plain loop spends more on shuffling than on the rest of the block. */
+/* Sums eight bytes at once, as numbers from 0 to 255: neighbours are added to pairs, and a multiplication adds up the
+ * pairs in its upper word. A compiler that vectorises the plain loop spends more on shuffling than on the rest of the
+ * block. */
 static inline int32_t sum_of_8(const int8_t *q)
 {
     const uint64_t even = 0x00ff00ff00ff00ffu;
@@ -46,7 +48,7 @@ static inline int32_t sum_of_8(const int8_t *q)
     memcpy(&x, q, sizeof x);
     x ^= 0x8080808080808080u;
     x = (x & even) + (x >> 8 & even);
-    return (int32_t)(x * 0x0001000100010001u >> 48) - 8 * 128;
+    return (int32_t) (x * 0x0001000100010001u >> 48) - 8 * 128;
 }
 
 static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t cols, int32_t row0, int32_t row1)
@@ -54,8 +56,8 @@ static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t
     if (form == ACT_Q32) {
         for (int32_t r = row0; r < row1; r++) {
             for (int32_t b = 0; b < cols / 32; b++) {
-                ActBlock32 *a = (ActBlock32 *)act + (size_t)b * (size_t)n + (size_t)r;
-                a->scale = quantise_block(a->q, x + (size_t)r * (size_t)cols + (size_t)b * 32, 32);
+                ActBlock32 *a = (ActBlock32 *) act + (size_t) b * (size_t) n + (size_t) r;
+                a->scale = quantise_block(a->q, x + (size_t) r * (size_t) cols + (size_t) b * 32, 32);
                 int32_t sum = 0;
                 for (int i = 0; i < 32; i++) sum += a->q[i];
                 a->sum = sum;
@@ -67,8 +69,8 @@ static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t
     } else if (form == ACT_Q256) {
         for (int32_t r = row0; r < row1; r++) {
             for (int32_t b = 0; b < cols / 256; b++) {
-                ActBlock256 *a = (ActBlock256 *)act + (size_t)b * (size_t)n + (size_t)r;
-                a->scale = quantise_block(a->q, x + (size_t)r * (size_t)cols + (size_t)b * 256, 256);
+                ActBlock256 *a = (ActBlock256 *) act + (size_t) b * (size_t) n + (size_t) r;
+                a->scale = quantise_block(a->q, x + (size_t) r * (size_t) cols + (size_t) b * 256, 256);
                 int32_t sum8[32];
                 for (int s = 0; s < 32; s++) {
                     sum8[s] = sum_of_8(a->q + 8 * s);
@@ -76,16 +78,16 @@ static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t
                 }
                 for (int s = 0; s < 16; s++) {
                     int32_t sum = sum8[2 * s] + sum8[2 * s + 1];
-                    a->sum16[s] = (int16_t)sum;
+                    a->sum16[s] = (int16_t) sum;
                     a->less16[s] = -16 * sum;
                 }
-                for (int s = 0; s < 8; s++) a->sum32[s] = (int16_t)(a->sum16[2 * s] + a->sum16[2 * s + 1]);
+                for (int s = 0; s < 8; s++) a->sum32[s] = (int16_t) (a->sum16[2 * s] + a->sum16[2 * s + 1]);
             }
         }
     }
 }
 
-/* -- the plain product -------------------------------------------------------------------------------------------------------------- */
+/* -- the plain product --------------------------------------------------------------------------------------------- */
 
 static inline int32_t dot(const int8_t *code, const int8_t *q, int n)
 {
@@ -94,7 +96,8 @@ static inline int32_t dot(const int8_t *code, const int8_t *q, int n)
     return sum;
 }
 
-static void plain32(float *y, size_t y_stride, Type t, const uint8_t *group, const ActBlock32 *act, int32_t n, int32_t cols, int lane)
+static void plain32(float *y, size_t y_stride, Type t, const uint8_t *group, const ActBlock32 *act, int32_t n,
+                    int32_t cols, int lane)
 {
     bool offset = matmul_layout[t].planes == 2;
     for (int32_t b = 0; b < cols / 32; b++) {
@@ -102,14 +105,15 @@ static void plain32(float *y, size_t y_stride, Type t, const uint8_t *group, con
         matmul_read_block(&w, t, group, cols, b, lane);
         float d = half_to_float(w.d), m = half_to_float(w.dmin);
         for (int32_t i = 0; i < n; i++) {
-            const ActBlock32 *a = act + (size_t)b * (size_t)n + (size_t)i;
-            float acc = fmaf(d * a->scale, (float)dot(w.code, a->q, 32), b ? y[(size_t)i * y_stride] : 0);
-            y[(size_t)i * y_stride] = offset ? fmaf(m * a->scale, (float)a->sum, acc) : acc;
+            const ActBlock32 *a = act + (size_t) b * (size_t) n + (size_t) i;
+            float acc = fmaf(d * a->scale, (float) dot(w.code, a->q, 32), b ? y[(size_t) i * y_stride] : 0);
+            y[(size_t) i * y_stride] = offset ? fmaf(m * a->scale, (float) a->sum, acc) : acc;
         }
     }
 }
 
-static void plain256(float *y, size_t y_stride, Type t, const uint8_t *group, const ActBlock256 *act, int32_t n, int32_t cols, int lane)
+static void plain256(float *y, size_t y_stride, Type t, const uint8_t *group, const ActBlock256 *act, int32_t n,
+                     int32_t cols, int lane)
 {
     bool with_min = t == T_Q2_K || t == T_Q4_K || t == T_Q5_K;
     for (int32_t b = 0; b < cols / 256; b++) {
@@ -117,27 +121,28 @@ static void plain256(float *y, size_t y_stride, Type t, const uint8_t *group, co
         matmul_read_block(&w, t, group, cols, b, lane);
         float d = half_to_float(w.d), dmin = half_to_float(w.dmin);
         for (int32_t i = 0; i < n; i++) {
-            const ActBlock256 *a = act + (size_t)b * (size_t)n + (size_t)i;
+            const ActBlock256 *a = act + (size_t) b * (size_t) n + (size_t) i;
             int32_t isum = 0, msum = 0;
             for (int s = 0; s < 16; s++) isum += w.scale[s] * dot(w.code + 16 * s, a->q + 16 * s, 16);
-            float acc = fmaf(d * a->scale, (float)isum, b ? y[(size_t)i * y_stride] : 0);
+            float acc = fmaf(d * a->scale, (float) isum, b ? y[(size_t) i * y_stride] : 0);
             if (with_min) {
                 for (int s = 0; s < 16; s++) msum += w.min[s] * a->sum16[s];
-                acc = fmaf(-(dmin * a->scale), (float)msum, acc);
+                acc = fmaf(-(dmin * a->scale), (float) msum, acc);
             }
-            y[(size_t)i * y_stride] = acc;
+            y[(size_t) i * y_stride] = acc;
         }
     }
 }
 
-static void plain_float(float *y, size_t y_stride, Type t, const uint8_t *group, const float *x, int32_t n, int32_t cols, int lanes)
+static void plain_float(float *y, size_t y_stride, Type t, const uint8_t *group, const float *x, int32_t n,
+                        int32_t cols, int lanes)
 {
     for (int32_t i = 0; i < n; i++) {
-        float acc[GROUP] = {0};
+        float acc[WEIGHT_GROUP] = {0};
         for (int32_t k = 0; k < cols; k++) {
-            const uint8_t *w = group + (size_t)k * GROUP * (t == T_F32 ? 4 : 2);
-            float xk = x[(size_t)i * (size_t)cols + (size_t)k];
-            for (int j = 0; j < GROUP; j++) {
+            const uint8_t *w = group + (size_t) k * WEIGHT_GROUP * (t == T_F32 ? 4 : 2);
+            float xk = x[(size_t) i * (size_t) cols + (size_t) k];
+            for (int j = 0; j < WEIGHT_GROUP; j++) {
                 float wk;
                 uint16_t half;
                 if (t == T_F32) {
@@ -149,21 +154,21 @@ static void plain_float(float *y, size_t y_stride, Type t, const uint8_t *group,
                 acc[j] = fmaf(wk, xk, acc[j]);
             }
         }
-        memcpy(y + (size_t)i * y_stride, acc, (size_t)lanes * sizeof *y);
+        memcpy(y + (size_t) i * y_stride, acc, (size_t) lanes * sizeof *y);
     }
 }
 
-static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows, int32_t cols,
-                          int32_t group0, int32_t group1)
+static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows,
+                    int32_t cols, int32_t group0, int32_t group1)
 {
 #ifndef LEVEL_IS_portable
     if (LEVEL_NAME(product_fast)(y, y_stride, t, packed, act, n, rows, cols, group0, group1)) return;
 #endif
     ActForm form = matmul_act_form(t);
     for (int32_t g = group0; g < group1; g++) {
-        const uint8_t *group = (const uint8_t *)packed + (size_t)g * matmul_group_bytes(t, cols);
-        int lanes = rows - g * GROUP < GROUP ? rows - g * GROUP : GROUP;
-        float *to = y + (size_t)g * GROUP;
+        const uint8_t *group = (const uint8_t *) packed + (size_t) g * matmul_group_bytes(t, cols);
+        int lanes = rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
+        float *to = y + (size_t) g * WEIGHT_GROUP;
         if (form == ACT_F32) {
             plain_float(to, y_stride, t, group, act, n, cols, lanes);
             continue;

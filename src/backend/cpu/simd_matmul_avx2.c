@@ -1,12 +1,12 @@
-/* simd_matmul_avx2.c - the product with 8 weight rows in the lanes of a register, a group in two halves; with AVX2 alone, and compiled
- * again with AVX-VNNI.
+/* simd_matmul_avx2.c - the product with 8 weight rows in the lanes of a register, a group in two halves; compiled for
+ * AVX2 alone, and again with AVX-VNNI.
  *
- * AVX2: vpmaddubsw multiplies unsigned codes with signed activations and adds pairs as int16, saturating, so sums are taken to int32
- * before they could: 16 codes below 32 (31 * 127 * 8 = 31,496 per int16), 8 codes below 64 (63 * 127 * 4 = 32,004). Bytes of Q8_0 and
- * IQ4 are multiplied as |w| * (q with the sign of w), at most 128 * 127 * 2 = 32,512 a pair. The step to int32, vpmaddwd, multiplies by
- * the sub-block's scale at once.
- * AVX-VNNI: vpdpbusd adds four products to an int32; vpdpwssd multiplies its lower int16 by the scale, half as many codes at a time.
- * All sums are exact, so the bits are those of the plain product. */
+ * AVX2: vpmaddubsw multiplies unsigned codes by signed activations and adds pairs as int16, saturating, so sums are
+ * widened to int32 before they could saturate: 16 codes below 32 (31 * 127 * 8 = 31,496 per int16), 8 codes below 64
+ * (63 * 127 * 4 = 32,004). Bytes of Q8_0 and IQ4 are multiplied as |w| * (q with the sign of w), at most 128 * 127 * 2
+ * = 32,512 per pair. vpmaddwd widens to int32 and multiplies by the sub-block's scale at once.
+ * AVX-VNNI: vpdpbusd adds four products to an int32; vpdpwssd multiplies its lower int16 by the scale, half as many
+ * codes at a time. All sums are exact, so the bits are those of the plain product. */
 #if defined(LEVEL_IS_avx2) || defined(LEVEL_IS_avxvnni)
 #include <immintrin.h>
 #include <string.h>
@@ -18,15 +18,15 @@ enum { VNNI = 1 };
 #else
 enum { VNNI = 0 };
 #endif
-#define TILE_ROWS 8                                /* more sums than there are registers: what they spill costs less than unpacking twice */
+#define TILE_ROWS 8 /* more sums than there are registers: spilling them costs less than unpacking twice */
 
-INLINE __m256i load(const uint8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
-INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)p)); }
+INLINE __m256i load(const uint8_t *p) { return _mm256_load_si256((const __m256i *) (const void *) p); }
+INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (const void *) p)); }
 /* 4 bytes, or a pair of int16, or an int32, in every lane */
-INLINE __m256i every(const void *p) { return _mm256_set1_epi32(*(const word *)p); }
+INLINE __m256i every(const void *p) { return _mm256_set1_epi32(*(const word *) p); }
 INLINE __m256i low4(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 INLINE __m256i high4(__m256i x) { return low4(_mm256_srli_epi16(x, 4)); }
-/* A scale, in the low int16 of each lane, as add_dots wants it. */
+/* A scale, in the low int16 of each lane, in the form that add_dots needs. */
 INLINE __m256i scale_of(__m256i low)
 {
 #ifdef LEVEL_IS_avxvnni
@@ -35,7 +35,10 @@ INLINE __m256i scale_of(__m256i low)
     return _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
 #endif
 }
-INLINE __m256i bytes_wide(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
+INLINE __m256i bytes_wide(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) (const void *) p));
+}
 
 /* acc = d da isum + acc */
 INLINE __m256 scaled(__m256 d, __m256 da, __m256i isum, __m256 acc)
@@ -52,7 +55,8 @@ INLINE __m256i plain_dots(__m256i x, const __m256i *w, const int8_t *q, const in
 }
 
 /* isum + scale * those products; codes are at most `most` */
-INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most, __m256i scale)
+INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most,
+                        __m256i scale)
 {
     const int step = most * 127 * 4 * vectors <= INT16_MAX ? vectors : vectors / 2;
     UNROLL for (int i = 0; i < vectors; i += step) {
@@ -70,13 +74,14 @@ INLINE __m256i pair_dots(const __m256i *w, const int8_t *q, const int vectors)
 }
 
 /* isum + scale * the products of `vectors` code vectors w with the activations at q; codes are at most `most` */
-INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most, __m256i scale)
+INLINE __m256i add_dots(__m256i isum, const __m256i *w, const int8_t *q, const int vectors, const int most,
+                        __m256i scale)
 {
-    (void)most;                                    /* callers keep most * 127 * 2 * vectors within int16 */
+    (void) most;                                   /* callers keep most * 127 * 2 * vectors within int16 */
     return _mm256_add_epi32(isum, _mm256_madd_epi16(pair_dots(w, q, vectors), scale));
 }
 
-/* the same of signed codes, one vector */
+/* the same for one vector of signed codes */
 INLINE __m256i add_signed(__m256i isum, __m256i w, const int8_t *q, __m256i scale)
 {
     __m256i pair = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(every(q), w));
@@ -84,7 +89,7 @@ INLINE __m256i add_signed(__m256i isum, __m256i w, const int8_t *q, __m256i scal
 }
 #endif
 
-/* -- Q4_K, Q5_K ------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q4_K, Q5_K ---------------------------------------------------------------------------------------------------- */
 
 /* The 6-bit scales as bytes: S [s][lane], then M [s/2][lane][s%2]. */
 INLINE void k4_scales(uint8_t *sc, const uint8_t *lines)
@@ -95,10 +100,10 @@ INLINE void k4_scales(uint8_t *sc, const uint8_t *lines)
         __m256i top = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3));
         top = _mm256_or_si256(top, _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)));
         top = _mm256_or_si256(top, _mm256_and_si256(_mm256_srli_epi16(c, 2), _mm256_set1_epi8(48)));
-        _mm256_store_si256((void *)(sc + 32 * i), _mm256_and_si256(a, low6));
-        _mm256_store_si256((void *)(sc + LINE + 32 * i), _mm256_and_si256(b, low6));
-        _mm256_store_si256((void *)(sc + 2 * LINE + 32 * i), _mm256_and_si256(c, low6));
-        _mm256_store_si256((void *)(sc + 3 * LINE + 32 * i), top);
+        _mm256_store_si256((void *) (sc + 32 * i), _mm256_and_si256(a, low6));
+        _mm256_store_si256((void *) (sc + LINE + 32 * i), _mm256_and_si256(b, low6));
+        _mm256_store_si256((void *) (sc + 2 * LINE + 32 * i), _mm256_and_si256(c, low6));
+        _mm256_store_si256((void *) (sc + 3 * LINE + 32 * i), top);
     }
 }
 
@@ -108,8 +113,9 @@ INLINE __m256i fifth(__m256i low, __m256i high, int bit)
     return _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(16)));
 }
 
-/* lines: fifth-bit lines of a block, 8 or 0 */
-INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int fifths, const int R)
+/* fifths: fifth-bit lines of a block, 8 or 0 */
+INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int fifths,
+                   const int R)
 {
     _Alignas(64) uint8_t sc[4 * LINE];
     k4_scales(sc, b + (32 + fifths) * LINE);
@@ -119,26 +125,28 @@ INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uin
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
 #pragma GCC unroll 1
         for (int p = 0; p < 4; p++) {
-            __m256i s0 = scale_of(bytes_wide(sc + 32 * p + 8 * half)), s1 = scale_of(bytes_wide(sc + 32 * p + 16 + 8 * half));
+            __m256i s0 = scale_of(bytes_wide(sc + 32 * p + 8 * half)),
+                    s1 = scale_of(bytes_wide(sc + 32 * p + 16 + 8 * half));
 #pragma GCC unroll 1
             for (int h = 0; h < 2; h++) {
                 const uint8_t *line = lane + (8 * p + 4 * h) * LINE;
                 prefetch(next, 3 * LINE * (8 * half + 2 * p + h), 3, (36 + fifths) * LINE);
-                const char *q = (const char *)a + 64 * p + 16 * h;
+                const char *q = (const char *) a + 64 * p + 16 * h;
                 __m256i high = load(lane + (fifths ? 32 + 2 * p + h : 0) * LINE), w[4];
                 UNROLL for (int i = 0; i < 4; i++) {
                     w[i] = low4(load(line + i * LINE));
                     if (fifths) w[i] = fifth(w[i], high, 2 * i);
                 }
                 UNROLL for (int r = 0; r < R; r++) {
-                    isum[r] = add_dots(isum[r], w, (const int8_t *)q + r * (int)sizeof *a, 4, fifths ? 31 : 15, s0);
+                    isum[r] = add_dots(isum[r], w, (const int8_t *) q + r * (int) sizeof *a, 4, fifths ? 31 : 15, s0);
                 }
                 UNROLL for (int i = 0; i < 4; i++) {
                     w[i] = high4(load(line + i * LINE));
                     if (fifths) w[i] = fifth(w[i], high, 2 * i + 1);
                 }
                 UNROLL for (int r = 0; r < R; r++) {
-                    isum[r] = add_dots(isum[r], w, (const int8_t *)q + r * (int)sizeof *a + 32, 4, fifths ? 31 : 15, s1);
+                    isum[r] = add_dots(isum[r], w, (const int8_t *) q + r * (int) sizeof *a + 32, 4,
+                                       fifths ? 31 : 15, s1);
                 }
             }
         }
@@ -147,19 +155,26 @@ INLINE void tile_k(float *acc, const uint8_t *b, const ActBlock256 *a, const uin
         UNROLL for (int r = 0; r < R; r++) {
             __m256i msum = _mm256_setzero_si256();
             for (int i = 0; i < 4; i++) {
-                __m256i min = _mm256_cvtepu8_epi16(_mm_load_si128((const __m128i *)(const void *)(sc + 2 * LINE + 32 * i + 16 * half)));
+                __m256i min = _mm256_cvtepu8_epi16(
+                    _mm_load_si128((const __m128i *) (const void *) (sc + 2 * LINE + 32 * i + 16 * half)));
                 msum = _mm256_add_epi32(msum, _mm256_madd_epi16(min, every(&a[r].sum32[2 * i])));
             }
-            float *to = acc + GROUP * r + 8 * half;
+            float *to = acc + WEIGHT_GROUP * r + 8 * half;
             __m256 da = _mm256_set1_ps(a[r].scale), sum = scaled(d, da, isum[r], _mm256_load_ps(to));
             _mm256_store_ps(to, _mm256_fnmadd_ps(_mm256_mul_ps(dmin, da), _mm256_cvtepi32_ps(msum), sum));
         }
     }
 }
-INLINE void tile_k4(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R) { tile_k(acc, b, a, next, 0, R); }
-INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R) { tile_k(acc, b, a, next, 8, R); }
+INLINE void tile_k4(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_k(acc, b, a, next, 0, R);
+}
+INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_k(acc, b, a, next, 8, R);
+}
 
-/* -- Q6_K, Q3_K ------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q6_K, Q3_K ---------------------------------------------------------------------------------------------------- */
 
 INLINE __m256i sixth(__m256i low, __m256i high, int i)
 {
@@ -167,7 +182,8 @@ INLINE __m256i sixth(__m256i low, __m256i high, int i)
     return _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(48)));
 }
 
-/* The codes of a sub-block are 0..63 here; what the offset of 32 adds too much is summed apart: 32 * scale * sum of q. */
+/* The codes of a sub-block are 0..63 here; the excess from the offset of 32 is summed separately: 32 * scale * sum of
+ * q. */
 INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
     for (int half = 0; half < 2; half++) {
@@ -178,9 +194,10 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         for (int p = 0; p < 8; p++) {
             prefetch(next, 4 * LINE * (8 * half + p), 4, 53 * LINE);
             const uint8_t *pair = b + 48 * LINE + 32 * p + 16 * half;
-            __m256i s01 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)(const void *)pair));
+            __m256i s01 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *) (const void *) pair));
             UNROLL for (int r = 0; r < R; r++) {
-                isum[r] = _mm256_sub_epi32(isum[r], _mm256_slli_epi32(_mm256_madd_epi16(s01, every(&a[r].sum16[2 * p])), 5));
+                isum[r] = _mm256_sub_epi32(isum[r],
+                                           _mm256_slli_epi32(_mm256_madd_epi16(s01, every(&a[r].sum16[2 * p])), 5));
             }
 #pragma GCC unroll 2
             for (int c = 0; c < 2; c++) {
@@ -190,7 +207,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
                     __m256i x = load(lane + (4 * p + i) * LINE);
                     w[i] = sixth(c ? high4(x) : low4(x), high, i);
                 }
-                const int8_t *q = (const int8_t *)a + 32 * p + 16 * c;
+                const int8_t *q = (const int8_t *) a + 32 * p + 16 * c;
                 UNROLL for (int r = 0; r < R; r++, q += sizeof *a) {
                     isum[r] = add_dots(isum[r], w, q, 2, 63, s);
                     isum[r] = add_dots(isum[r], w + 2, q + 8, 2, 63, s);
@@ -199,21 +216,21 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         }
         __m256 d = halves(b + 52 * LINE + 16 * half);
         UNROLL for (int r = 0; r < R; r++) {
-            float *to = acc + GROUP * r + 8 * half;
+            float *to = acc + WEIGHT_GROUP * r + 8 * half;
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
         }
     }
 }
 
-/* -- Q2_K ------------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q2_K ---------------------------------------------------------------------------------------------------------- */
 
 INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
     _Alignas(64) uint8_t sc[4 * LINE], m[4 * LINE];
     for (int i = 0; i < 8; i++) {
         __m256i x = load(b + 16 * LINE + 32 * i);
-        _mm256_store_si256((void *)(sc + 32 * i), low4(x));
-        _mm256_store_si256((void *)(m + 32 * i), high4(x));
+        _mm256_store_si256((void *) (sc + 32 * i), low4(x));
+        _mm256_store_si256((void *) (m + 32 * i), high4(x));
     }
     for (int half = 0; half < 2; half++) {
         __m256i isum[TILE_ROWS], msum[TILE_ROWS];
@@ -221,31 +238,35 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 #pragma GCC unroll 1
         for (int p = 0; p < 8; p++) {
             prefetch(next, 2 * LINE * (8 * half + p), 2, 21 * LINE);
-            __m256i min = _mm256_or_si256(bytes_wide(m + 32 * p + 8 * half), _mm256_slli_epi32(bytes_wide(m + 32 * p + 16 + 8 * half), 16));
-            UNROLL for (int r = 0; r < R; r++) msum[r] = _mm256_add_epi32(msum[r], _mm256_madd_epi16(min, every(&a[r].sum16[2 * p])));
+            __m256i min = _mm256_or_si256(bytes_wide(m + 32 * p + 8 * half),
+                                          _mm256_slli_epi32(bytes_wide(m + 32 * p + 16 + 8 * half), 16));
+            UNROLL for (int r = 0; r < R;
+                        r++) msum[r] = _mm256_add_epi32(msum[r], _mm256_madd_epi16(min, every(&a[r].sum16[2 * p])));
 #pragma GCC unroll 1
             for (int c = 0; c < 2; c++) {
                 int s = 2 * p + c;
-                __m256i both = load(b + s * LINE + 32 * half), scale = scale_of(bytes_wide(sc + 16 * s + 8 * half)), w[4];
-                UNROLL for (int i = 0; i < 4; i++) w[i] = _mm256_and_si256(_mm256_srli_epi16(both, 2 * i), _mm256_set1_epi8(3));
+                __m256i both = load(b + s * LINE + 32 * half),
+                        scale = scale_of(bytes_wide(sc + 16 * s + 8 * half)), w[4];
+                UNROLL for (int i = 0; i < 4;
+                            i++) w[i] = _mm256_and_si256(_mm256_srli_epi16(both, 2 * i), _mm256_set1_epi8(3));
                 UNROLL for (int r = 0; r < R; r++) isum[r] = add_dots(isum[r], w, a[r].q + 16 * s, 4, 3, scale);
             }
         }
         __m256 d = halves(b + 20 * LINE + 16 * half), dmin = halves(b + 20 * LINE + 32 + 16 * half);
         UNROLL for (int r = 0; r < R; r++) {
-            float *to = acc + GROUP * r + 8 * half;
+            float *to = acc + WEIGHT_GROUP * r + 8 * half;
             __m256 da = _mm256_set1_ps(a[r].scale), sum = scaled(d, da, isum[r], _mm256_load_ps(to));
             _mm256_store_ps(to, _mm256_fnmadd_ps(_mm256_mul_ps(dmin, da), _mm256_cvtepi32_ps(msum[r]), sum));
         }
     }
 }
 
-/* -- IQ4_XS ---------------------------------------------------------------------------------------------------------------------------- */
+/* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
 
-/* Values of the codebook by index, in both halves of the register; plus 128 where codes are unsigned. */
+/* The codebook's values by index, in both halves of the register; plus 128 where codes are unsigned. */
 INLINE __m256i codebook(void)
 {
-    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4));
+    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) quant_iq4));
     return VNNI ? _mm256_xor_si256(book, _mm256_set1_epi8(-128)) : book;
 }
 
@@ -260,9 +281,10 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
             prefetch(next, 3 * LINE * (8 * half + s), 3, 35 * LINE);
             const uint8_t *line = b + 8 * (s / 2) * LINE + 32 * half;
             const __m128i shift = _mm_cvtsi32_si128(4 * (s % 2));
-            __m256i scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(b + 32 * LINE + 16 * s + 8 * half)));
+            __m256i scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) (const void *) (b + 32 * LINE +
+                                                                                                   16 * s + 8 * half)));
 #ifdef LEVEL_IS_avxvnni
-            /* dots of 32 codes of a codebook need 20 bits, so they are multiplied as int32 */
+            /* dots of 32 codebook values need 20 bits, so they are multiplied as int32 */
             __m256i x[TILE_ROWS];
             UNROLL for (int r = 0; r < R; r++) x[r] = _mm256_set1_epi32(-128 * a[r].sum32[s]);
 #else
@@ -271,7 +293,8 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
 #pragma GCC unroll 1
             for (int h = 0; h < 2; h++) {
                 __m256i w[4];
-                UNROLL for (int i = 0; i < 4; i++) w[i] = _mm256_shuffle_epi8(book, low4(_mm256_srl_epi16(load(line + (4 * h + i) * LINE), shift)));
+                UNROLL for (int i = 0; i < 4; i++) w[i] =
+                    _mm256_shuffle_epi8(book, low4(_mm256_srl_epi16(load(line + (4 * h + i) * LINE), shift)));
                 UNROLL for (int r = 0; r < R; r++) {
                     const int8_t *q = a[r].q + 32 * s + 16 * h;
 #ifdef LEVEL_IS_avxvnni
@@ -287,19 +310,20 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
         }
         __m256 d = halves(b + 34 * LINE + 16 * half);
         UNROLL for (int r = 0; r < R; r++) {
-            float *to = acc + GROUP * r + 8 * half;
+            float *to = acc + WEIGHT_GROUP * r + 8 * half;
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
         }
     }
 }
 
-/* -- blocks of 32 ---------------------------------------------------------------------------------------------------------------------- */
+/* -- blocks of 32 -------------------------------------------------------------------------------------------------- */
 
-INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const uint8_t *plane_m, const ActBlock32 *a, int32_t n, int32_t nb,
-                    const uint8_t *next, const Type t, const int R)
+INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const uint8_t *plane_m, const ActBlock32 *a,
+                    int32_t n, int32_t nb, const uint8_t *next, const Type t, const int R)
 {
     const int lines = t == T_Q8_0 ? 8 : t == T_Q5_0 || t == T_Q5_1 ? 5 : 4;
-    const bool wide = t == T_Q8_0 || t == T_IQ4_NL, fives = t == T_Q5_0 || t == T_Q5_1, with_m = t == T_Q4_1 || t == T_Q5_1;
+    const bool wide = t == T_Q8_0 || t == T_IQ4_NL, fives = t == T_Q5_0 || t == T_Q5_1,
+               with_m = t == T_Q4_1 || t == T_Q5_1;
 #ifndef LEVEL_IS_avxvnni
     const __m256i ones = _mm256_set1_epi16(1);
 #endif
@@ -308,7 +332,7 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
         const ActBlock32 *at = a;
         const uint8_t *lane = code + 32 * half;
         __m256 sum[TILE_ROWS];
-        UNROLL for (int r = 0; r < R; r++) sum[r] = _mm256_load_ps(acc + GROUP * r + 8 * half);
+        UNROLL for (int r = 0; r < R; r++) sum[r] = _mm256_load_ps(acc + WEIGHT_GROUP * r + 8 * half);
 #pragma GCC unroll 1
         for (int32_t b = 0; b < nb; b++, at += n, lane += lines * LINE) {
             __m256i x[TILE_ROWS], high = load(lane + (fives ? 4 * LINE : 0));
@@ -347,43 +371,45 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
                 if (with_m) sum[r] = scaled(m, da, every(&at[r].sum), sum[r]);
             }
         }
-        UNROLL for (int r = 0; r < R; r++) _mm256_store_ps(acc + GROUP * r + 8 * half, sum[r]);
+        UNROLL for (int r = 0; r < R; r++) _mm256_store_ps(acc + WEIGHT_GROUP * r + 8 * half, sum[r]);
     }
 }
 
-/* -- float weights --------------------------------------------------------------------------------------------------------------------- */
+/* -- float weights ------------------------------------------------------------------------------------------------- */
 
-INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next, const Type t, const int R)
+INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next,
+                       const Type t, const int R)
 {
     const int line = t == T_F32 ? LINE : LINE / 2; /* bytes of a column */
     __m256 s0[TILE_ROWS], s1[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) {
-        s0[r] = _mm256_load_ps(acc + GROUP * r);
-        s1[r] = _mm256_load_ps(acc + GROUP * r + 8);
+        s0[r] = _mm256_load_ps(acc + WEIGHT_GROUP * r);
+        s1[r] = _mm256_load_ps(acc + WEIGHT_GROUP * r + 8);
     }
     for (int32_t k = 0; k < nk; k++) {
         __m256 w0, w1;
-        const uint8_t *p = w + (size_t)k * (size_t)line;
+        const uint8_t *p = w + (size_t) k * (size_t) line;
         if (t == T_F32 || k % 2 == 0) prefetch(next, k * line, 1, STRIP * line);
         if (t == T_F32) {
-            w0 = _mm256_load_ps((const void *)p);
-            w1 = _mm256_load_ps((const void *)(p + 32));
+            w0 = _mm256_load_ps((const void *) p);
+            w1 = _mm256_load_ps((const void *) (p + 32));
         } else if (t == T_F16) {
             w0 = halves(p);
             w1 = halves(p + 16);
         } else {
-            w0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *)p)), 16));
-            w1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *)(p + 16))), 16));
+            w0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *) p)), 16));
+            w1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *) (p + 16))),
+                                                       16));
         }
         UNROLL for (int r = 0; r < R; r++) {
-            __m256 xk = _mm256_set1_ps(x[(size_t)r * (size_t)cols + (size_t)k]);
+            __m256 xk = _mm256_set1_ps(x[(size_t) r * (size_t) cols + (size_t) k]);
             s0[r] = _mm256_fmadd_ps(w0, xk, s0[r]);
             s1[r] = _mm256_fmadd_ps(w1, xk, s1[r]);
         }
     }
     UNROLL for (int r = 0; r < R; r++) {
-        _mm256_store_ps(acc + GROUP * r, s0[r]);
-        _mm256_store_ps(acc + GROUP * r + 8, s1[r]);
+        _mm256_store_ps(acc + WEIGHT_GROUP * r, s0[r]);
+        _mm256_store_ps(acc + WEIGHT_GROUP * r + 8, s1[r]);
     }
 }
 

@@ -1,12 +1,14 @@
-/* simd_matmul_avx512.c - the product with 16 weight rows in the lanes of one register and bytes multiplied four at a time (vpdpbusd).
+/* simd_matmul_avx512.c - the product with 16 weight rows in the lanes of one register, multiplying bytes four at a time
+ * (vpdpbusd).
  *
- * Within a tile the rows are the innermost loop: unpacked weights stay in registers, activations are broadcast by the multiplying
- * instruction itself, from memory.
+ * Within a tile the rows are the innermost loop: unpacked weights stay in registers, and the multiplying instruction
+ * itself broadcasts activations from memory.
  *
- * vpdpwssd multiplies a sub-block's dot by its scale and adds, in one instruction where vpmulld and vpaddd take three; it sees the lower
- * 16 bits of the dot only, so dots are kept within int16: 16 codes of Q4_K (15 * 127 * 16 = 30,480), 16 centred ones of Q5_K
- * (16 * 127 * 16 = 32,512), 8 centred ones of Q6_K (32 * 127 * 8 = 32,512). Centring costs nothing: the accumulator starts at -offset
- * times the sum of the activations instead of at zero. All sums are exact, so the bits are those of the plain product. */
+ * vpdpwssd multiplies a sub-block's dot by its scale and adds, in one instruction where vpmulld and vpaddd take three;
+ * it uses only the lower 16 bits of the dot, so dots are kept within int16: 16 codes of Q4_K (15 * 127 * 16 = 30,480),
+ * 16 centred ones of Q5_K (16 * 127 * 16 = 32,512), 8 centred ones of Q6_K (32 * 127 * 8 = 32,512). Centring costs
+ * nothing: the accumulator starts at -offset times the sum of the activations instead of at zero. All sums are exact,
+ * so the bits are those of the plain product. */
 #ifdef LEVEL_IS_avx512
 #include <immintrin.h>
 #include <string.h>
@@ -15,19 +17,22 @@
 
 #define TILE_ROWS 16
 
-/* x += the 4 products of each lane's bytes w with the 4 bytes at q. In assembly because gcc 12 loads the broadcast into a register of
- * its own, of which a tile has none to spare. */
-#define DOT4(x, w, q) __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(x) : "v"(w), "m"(*(const word *)(q)))
+/* x += the 4 products of each lane's bytes w with the 4 bytes at q. In assembly because gcc 12 loads the broadcast into
+ * a separate register, and a tile has none to spare. */
+#define DOT4(x, w, q) __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(x) : "v"(w), "m"(*(const word *) (q)))
 /* x += the 2 products of each lane's int16 pair w with the pair at q */
-#define DOT2(x, w, q) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(x) : "v"(w), "m"(*(const word *)(q)))
+#define DOT2(x, w, q) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(x) : "v"(w), "m"(*(const word *) (q)))
 
-INLINE __m512i load(const uint8_t *p) { return _mm512_load_si512((const void *)p); }
-INLINE __m512 halves(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p)); }
+INLINE __m512i load(const uint8_t *p) { return _mm512_load_si512((const void *) p); }
+INLINE __m512 halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (const void *) p));
+}
 
-/* the value an integer accumulator starts from, in every lane */
-INLINE __m512i first(const void *p) { return _mm512_set1_epi32(*(const word *)p); }
+/* the initial value of an integer accumulator, in every lane */
+INLINE __m512i first(const void *p) { return _mm512_set1_epi32(*(const word *) p); }
 
-/* -- Q4_K, and what Q5_K shares with it ------------------------------------------------------------------------------------------------------------------ */
+/* -- Q4_K, and what Q5_K shares with it ---------------------------------------------------------------------------- */
 
 /* The 6-bit scales of Q4_K and Q5_K as bytes: S [s][lane], then M [s/2][lane][s%2]. */
 INLINE void k4_scales(uint8_t *sc, const uint8_t *lines)
@@ -37,27 +42,32 @@ INLINE void k4_scales(uint8_t *sc, const uint8_t *lines)
     __m512i top = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));
     top = _mm512_or_si512(top, _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm512_set1_epi8(12)));
     top = _mm512_or_si512(top, _mm512_and_si512(_mm512_srli_epi16(c, 2), _mm512_set1_epi8(48)));
-    _mm512_store_si512((void *)sc, _mm512_and_si512(a, low6));
-    _mm512_store_si512((void *)(sc + LINE), _mm512_and_si512(b, low6));
-    _mm512_store_si512((void *)(sc + 2 * LINE), _mm512_and_si512(c, low6));
-    _mm512_store_si512((void *)(sc + 3 * LINE), top);
+    _mm512_store_si512((void *) sc, _mm512_and_si512(a, low6));
+    _mm512_store_si512((void *) (sc + LINE), _mm512_and_si512(b, low6));
+    _mm512_store_si512((void *) (sc + 2 * LINE), _mm512_and_si512(c, low6));
+    _mm512_store_si512((void *) (sc + 3 * LINE), top);
 }
 
-INLINE __m512i bytes_wide(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(const void *)p)); }
+INLINE __m512i bytes_wide(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *) (const void *) p));
+}
 
 /* acc += d da isum - dmin da msum for each row of the tile */
-INLINE void k4_finish(float *acc, const __m512i *isum, const uint8_t *sc, const uint8_t *line, const ActBlock256 *a, const int R)
+INLINE void k4_finish(float *acc, const __m512i *isum, const uint8_t *sc, const uint8_t *line, const ActBlock256 *a,
+                      const int R)
 {
     __m512 d = halves(line), dmin = halves(line + 32);
     __m512i min[4];
-    for (int i = 0; i < 4; i++) min[i] = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *)(const void *)(sc + 2 * LINE + 32 * i)));
+    for (int i = 0; i < 4; i++)
+        min[i] = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *) (const void *) (sc + 2 * LINE + 32 * i)));
     UNROLL for (int r = 0; r < R; r++) {
         __m512i msum = _mm512_setzero_si512();
         for (int i = 0; i < 4; i++) DOT2(msum, min[i], &a[r].sum32[2 * i]);
-        __m512 da = _mm512_set1_ps(a[r].scale), sum = _mm512_load_ps(acc + GROUP * r);
+        __m512 da = _mm512_set1_ps(a[r].scale), sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, da), _mm512_cvtepi32_ps(isum[r]), sum);
         sum = _mm512_fnmadd_ps(_mm512_mul_ps(dmin, da), _mm512_cvtepi32_ps(msum), sum);
-        _mm512_store_ps(acc + GROUP * r, sum);
+        _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
 }
 
@@ -81,7 +91,7 @@ INLINE void tile_k4(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
                 lo[i] = _mm512_and_si512(w, low4);
                 hi[i] = _mm512_and_si512(_mm512_srli_epi16(w, 4), low4);
             }
-            const ActBlock256 *at = (const ActBlock256 *)(const void *)((const char *)a + 64 * p + 16 * h);
+            const ActBlock256 *at = (const ActBlock256 *) (const void *) ((const char *) a + 64 * p + 16 * h);
             UNROLL for (int r = 0; r < R; r++) {
                 __m512i x = _mm512_setzero_si512(), z = _mm512_setzero_si512();
                 for (int i = 0; i < 4; i++) DOT4(x, lo[i], at[r].q + 4 * i);
@@ -94,9 +104,10 @@ INLINE void tile_k4(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     k4_finish(acc, isum, sc, b + 35 * LINE, a, R);
 }
 
-/* -- Q5_K ------------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q5_K ---------------------------------------------------------------------------------------------------------- */
 
-/* Codes whose low four bits are those of the code lines and whose fifth comes from bit `bit` of high, in one of the two halves. */
+/* Codes whose low four bits are those of the code lines and whose fifth bit is bit `bit` of high, in one of the two
+ * halves. */
 INLINE __m512i fifth(__m512i low, __m512i high, int bit)
 {
     __m512i moved = bit < 4 ? _mm512_slli_epi16(high, 4 - bit) : _mm512_srli_epi16(high, bit - 4);
@@ -113,7 +124,7 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 #pragma GCC unroll 1
     for (int p = 0; p < 4; p++) {
         __m512i s0 = bytes_wide(sc + 32 * p), s1 = bytes_wide(sc + 32 * p + 16);
-        /* the codes are centred by 16 in the dots: 16 * S * sum of q belongs to the sum again */
+        /* the dots centre the codes by 16, so 16 * S * sum of q is added back */
         __m512i undo = _mm512_or_si512(_mm512_slli_epi32(s0, 4), _mm512_slli_epi32(s1, 20));
         UNROLL for (int r = 0; r < R; r++) DOT2(isum[r], undo, &a[r].sum32[2 * p]);
 #pragma GCC unroll 1
@@ -126,12 +137,12 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
                 lo[i] = fifth(_mm512_and_si512(w, low4), high, 2 * i);
                 hi[i] = fifth(_mm512_and_si512(_mm512_srli_epi16(w, 4), low4), high, 2 * i + 1);
             }
-            const char *q = (const char *)a + 64 * p + 16 * h;
-            const char *less = (const char *)a->less16 + (4 * p + h) * 4;
+            const char *q = (const char *) a + 64 * p + 16 * h;
+            const char *less = (const char *) a->less16 + (4 * p + h) * 4;
             UNROLL for (int r = 0; r < R; r++) {
-                __m512i x = first(less + r * (int)sizeof *a), z = first(less + r * (int)sizeof *a + 8);
-                for (int i = 0; i < 4; i++) DOT4(x, lo[i], q + r * (int)sizeof *a + 4 * i);
-                for (int i = 0; i < 4; i++) DOT4(z, hi[i], q + r * (int)sizeof *a + 32 + 4 * i);
+                __m512i x = first(less + r * (int) sizeof *a), z = first(less + r * (int) sizeof *a + 8);
+                for (int i = 0; i < 4; i++) DOT4(x, lo[i], q + r * (int) sizeof *a + 4 * i);
+                for (int i = 0; i < 4; i++) DOT4(z, hi[i], q + r * (int) sizeof *a + 32 + 4 * i);
                 isum[r] = _mm512_dpwssd_epi32(isum[r], x, s0);
                 isum[r] = _mm512_dpwssd_epi32(isum[r], z, s1);
             }
@@ -140,7 +151,7 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     k4_finish(acc, isum, sc, b + 43 * LINE, a, R);
 }
 
-/* -- Q6_K, Q3_K ------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q6_K, Q3_K ---------------------------------------------------------------------------------------------------- */
 
 /* low | two bits of high, taken from bit 2i, as bits 4 and 5 */
 INLINE __m512i sixth(__m512i low, __m512i high, int i)
@@ -159,15 +170,16 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         /* int16 scale in the low half of a lane, zero above: the upper half of a negative dot must not count */
         const uint8_t *sc = b + 48 * LINE + 32 * p;
         prefetch(next, 7 * LINE * p, 7, 53 * LINE);
-        __m512i s0 = _mm512_maskz_cvtepi8_epi16(0x55555555, _mm256_loadu_si256((const __m256i *)(const void *)sc));
-        __m512i s1 = _mm512_maskz_cvtepi8_epi16(0x55555555, _mm256_loadu_si256((const __m256i *)(const void *)(sc + 1)));
+        __m512i s0 = _mm512_maskz_cvtepi8_epi16(0x55555555, _mm256_loadu_si256((const __m256i *) (const void *) sc));
+        __m512i s1 = _mm512_maskz_cvtepi8_epi16(0x55555555,
+                                                _mm256_loadu_si256((const __m256i *) (const void *) (sc + 1)));
         __m512i h0 = load(b + (32 + 2 * p) * LINE), h1 = load(b + (33 + 2 * p) * LINE), lo[4], hi[4];
         UNROLL for (int i = 0; i < 4; i++) {
             __m512i w = load(b + (4 * p + i) * LINE);
             lo[i] = sixth(_mm512_and_si512(w, low4), h0, i);
             hi[i] = sixth(_mm512_and_si512(_mm512_srli_epi16(w, 4), low4), h1, i);
         }
-        const char *q = (const char *)a + 32 * p, *less = (const char *)a->less32 + 16 * p;
+        const char *q = (const char *) a + 32 * p, *less = (const char *) a->less32 + 16 * p;
         UNROLL for (int r = 0; r < R; r++, q += sizeof *a, less += sizeof *a) {
             __m512i x = first(less), y = first(less + 4), z = first(less + 8), u = first(less + 12);
             for (int i = 0; i < 2; i++) {
@@ -184,13 +196,13 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
     __m512 d = halves(b + 52 * LINE);
     UNROLL for (int r = 0; r < R; r++) {
-        __m512 sum = _mm512_load_ps(acc + GROUP * r);
+        __m512 sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
-        _mm512_store_ps(acc + GROUP * r, sum);
+        _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
 }
 
-/* -- Q2_K ------------------------------------------------------------------------------------------------------------------------------ */
+/* -- Q2_K ---------------------------------------------------------------------------------------------------------- */
 
 INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
@@ -198,20 +210,21 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     _Alignas(64) uint8_t s[4 * LINE], m[4 * LINE];
     for (int i = 0; i < 4; i++) {
         __m512i x = load(b + (16 + i) * LINE);
-        _mm512_store_si512((void *)(s + i * LINE), _mm512_and_si512(x, low4));
-        _mm512_store_si512((void *)(m + i * LINE), _mm512_and_si512(_mm512_srli_epi16(x, 4), low4));
+        _mm512_store_si512((void *) (s + i * LINE), _mm512_and_si512(x, low4));
+        _mm512_store_si512((void *) (m + i * LINE), _mm512_and_si512(_mm512_srli_epi16(x, 4), low4));
     }
     __m512i isum[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
     for (int p = 0; p < 8; p++) {                  /* two sub-blocks of 16; dots of at most 3 * 127 * 16 */
         prefetch(next, 3 * LINE * p, 3, 21 * LINE);
-        __m512i s0 = bytes_wide(s + 32 * p), s1 = bytes_wide(s + 32 * p + 16), w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), lo[4], hi[4];
+        __m512i s0 = bytes_wide(s + 32 * p), s1 = bytes_wide(s + 32 * p + 16), w0 = load(b + 2 * p * LINE),
+                w1 = load(b + (2 * p + 1) * LINE), lo[4], hi[4];
         UNROLL for (int i = 0; i < 4; i++) {
             lo[i] = _mm512_and_si512(_mm512_srli_epi16(w0, 2 * i), low2);
             hi[i] = _mm512_and_si512(_mm512_srli_epi16(w1, 2 * i), low2);
         }
-        const ActBlock256 *at = (const ActBlock256 *)(const void *)((const char *)a + 32 * p);
+        const ActBlock256 *at = (const ActBlock256 *) (const void *) ((const char *) a + 32 * p);
         UNROLL for (int r = 0; r < R; r++) {
             __m512i x = _mm512_setzero_si512(), z = _mm512_setzero_si512();
             for (int i = 0; i < 4; i++) DOT4(x, lo[i], at[r].q + 4 * i);
@@ -222,26 +235,28 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
     __m512 d = halves(b + 20 * LINE), dmin = halves(b + 20 * LINE + 32);
     __m512i min[8];
-    UNROLL for (int p = 0; p < 8; p++) min[p] = _mm512_or_si512(bytes_wide(m + 32 * p), _mm512_slli_epi32(bytes_wide(m + 32 * p + 16), 16));
+    UNROLL for (int p = 0; p < 8; p++) min[p] = _mm512_or_si512(bytes_wide(m + 32 * p),
+                                                                _mm512_slli_epi32(bytes_wide(m + 32 * p + 16), 16));
     UNROLL for (int r = 0; r < R; r++) {
         __m512i msum = _mm512_setzero_si512();
         for (int p = 0; p < 8; p++) DOT2(msum, min[p], &a[r].sum16[2 * p]);
-        __m512 da = _mm512_set1_ps(a[r].scale), sum = _mm512_load_ps(acc + GROUP * r);
+        __m512 da = _mm512_set1_ps(a[r].scale), sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, da), _mm512_cvtepi32_ps(isum[r]), sum);
         sum = _mm512_fnmadd_ps(_mm512_mul_ps(dmin, da), _mm512_cvtepi32_ps(msum), sum);
-        _mm512_store_ps(acc + GROUP * r, sum);
+        _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
 }
 
-/* -- IQ4_XS ---------------------------------------------------------------------------------------------------------------------------- */
+/* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
 
-/* The codebook plus 128, for the 16 values of an index. */
+/* The codebook plus 128: the values of the 16 indices. */
 INLINE __m512i codebook(void)
 {
-    return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)quant_iq4)), _mm512_set1_epi8(-128));
+    return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) quant_iq4)),
+                            _mm512_set1_epi8(-128));
 }
 
-/* Dots of 32 codes of a codebook need 20 bits, so they are multiplied as int32. */
+/* Dots of 32 codebook values need 20 bits, so they are multiplied as int32. */
 INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
     const __m512i low4 = _mm512_set1_epi8(15), book = codebook();
@@ -249,9 +264,9 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
     UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
     for (int p = 0; p < 4; p++) {
-        const __m128i *sc = (const __m128i *)(const void *)(b + 32 * LINE + 32 * p);
+        const __m128i *sc = (const __m128i *) (const void *) (b + 32 * LINE + 32 * p);
         __m512i s0 = _mm512_cvtepi8_epi32(_mm_load_si128(sc)), s1 = _mm512_cvtepi8_epi32(_mm_load_si128(sc + 1));
-        /* the codes have 128 too much: -128 * S * sum of q belongs to the sum */
+        /* the codes are 128 too large, so -128 * S * sum of q is added */
         __m512i undo = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_slli_epi32(s0, 7), _mm512_slli_epi32(s1, 23));
         undo = _mm512_sub_epi16(_mm512_setzero_si512(), undo);
         UNROLL for (int r = 0; r < R; r++) DOT2(isum[r], undo, &a[r].sum32[2 * p]);
@@ -263,7 +278,7 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                 __m512i both = load(b + (8 * p + i) * LINE);
                 w[i] = _mm512_shuffle_epi8(book, _mm512_and_si512(h ? _mm512_srli_epi16(both, 4) : both, low4));
             }
-            const ActBlock256 *at = (const ActBlock256 *)(const void *)((const char *)a + 64 * p + 32 * h);
+            const ActBlock256 *at = (const ActBlock256 *) (const void *) ((const char *) a + 64 * p + 32 * h);
             UNROLL for (int r = 0; r < R; r++) {
                 __m512i x = _mm512_setzero_si512();
                 for (int i = 0; i < 8; i++) DOT4(x, w[i], at[r].q + 4 * i);
@@ -273,15 +288,15 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
     }
     __m512 d = halves(b + 34 * LINE);
     UNROLL for (int r = 0; r < R; r++) {
-        __m512 sum = _mm512_load_ps(acc + GROUP * r);
+        __m512 sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
-        _mm512_store_ps(acc + GROUP * r, sum);
+        _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
 }
 
-/* -- blocks of 32 ---------------------------------------------------------------------------------------------------------------------- */
+/* -- blocks of 32 -------------------------------------------------------------------------------------------------- */
 
-/* The 8 code vectors of a block, unsigned, as described by the type's layout; IQ4_NL's codebook plus 128. */
+/* The 8 code vectors of a block, unsigned, as the type's layout defines them; IQ4_NL's codebook plus 128. */
 INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
 {
     const __m512i low4 = _mm512_set1_epi8(15);
@@ -307,13 +322,13 @@ INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
     }
 }
 
-/* nb blocks of a strip: codes, and the planes' part that belongs to them. */
-INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const uint8_t *plane_m, const ActBlock32 *a, int32_t n, int32_t nb,
-                    const uint8_t *next, const Type t, const int R)
+/* nb blocks of a strip: codes, and the matching part of the planes. */
+INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const uint8_t *plane_m, const ActBlock32 *a,
+                    int32_t n, int32_t nb, const uint8_t *next, const Type t, const int R)
 {
     const int lines = t == T_Q8_0 ? 8 : t == T_Q5_0 || t == T_Q5_1 ? 5 : 4;
     __m512 sum[TILE_ROWS];
-    UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_load_ps(acc + GROUP * r);
+    UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_load_ps(acc + WEIGHT_GROUP * r);
 #pragma GCC unroll 1
     for (int32_t b = 0; b < nb; b++, a += n, code += lines * LINE) {
         __m512i w[8];
@@ -334,25 +349,29 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
             }
         }
     }
-    UNROLL for (int r = 0; r < R; r++) _mm512_store_ps(acc + GROUP * r, sum[r]);
+    UNROLL for (int r = 0; r < R; r++) _mm512_store_ps(acc + WEIGHT_GROUP * r, sum[r]);
 }
 
-/* -- float weights --------------------------------------------------------------------------------------------------------------------- */
+/* -- float weights ------------------------------------------------------------------------------------------------- */
 
-INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next, const Type t, const int R)
+INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t cols, int32_t nk, const uint8_t *next,
+                       const Type t, const int R)
 {
     const int line = t == T_F32 ? LINE : LINE / 2; /* bytes of a column */
     __m512 sum[TILE_ROWS];
-    UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_load_ps(acc + GROUP * r);
+    UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_load_ps(acc + WEIGHT_GROUP * r);
     for (int32_t k = 0; k < nk; k++) {
         __m512 wk;
         if (t == T_F32 || k % 2 == 0) prefetch(next, k * line, 1, STRIP * line);
-        if (t == T_F32) wk = _mm512_load_ps((const void *)(w + (size_t)k * LINE));
-        else if (t == T_F16) wk = halves(w + (size_t)k * 32);
-        else wk = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)(w + (size_t)k * 32))), 16));
-        UNROLL for (int r = 0; r < R; r++) sum[r] = _mm512_fmadd_ps(wk, _mm512_set1_ps(x[(size_t)r * (size_t)cols + (size_t)k]), sum[r]);
+        if (t == T_F32) wk = _mm512_load_ps((const void *) (w + (size_t) k * LINE));
+        else if (t == T_F16) wk = halves(w + (size_t) k * 32);
+        else
+            wk = _mm512_castsi512_ps(
+                _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *) (w + (size_t) k * 32))), 16));
+        UNROLL for (int r = 0; r < R; r++) sum[r] =
+            _mm512_fmadd_ps(wk, _mm512_set1_ps(x[(size_t) r * (size_t) cols + (size_t) k]), sum[r]);
     }
-    UNROLL for (int r = 0; r < R; r++) _mm512_store_ps(acc + GROUP * r, sum[r]);
+    UNROLL for (int r = 0; r < R; r++) _mm512_store_ps(acc + WEIGHT_GROUP * r, sum[r]);
 }
 
 #include "backend/cpu/matmul_strips.h"

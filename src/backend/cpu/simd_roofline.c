@@ -1,5 +1,5 @@
-/* simd_roofline.c - the loops of the roofline, per instruction set. The arithmetic is written in assembly: compilers move the
- * accumulators about, which halves the figure. */
+/* simd_roofline.c - the loops of the roofline, per instruction set. The arithmetic is in assembly: compilers move the
+ * accumulators around, which halves the result. */
 #include "backend/cpu/roofline.h"
 
 #include <string.h>
@@ -8,19 +8,22 @@
 
 static int64_t read_span(const uint8_t *p, size_t n)
 {
-    typedef int64_t Lanes __attribute__((vector_size(64)));
+    typedef uint64_t Lanes __attribute__((vector_size(64)));
     Lanes s[4] = { 0 };
     for (size_t i = 0; i + 256 <= n; i += 256)
         for (int k = 0; k < 4; k++) s[k] += *(const Lanes *) (const void *) (p + i + 64 * k);
-    int64_t sum = 0;
+    uint64_t sum = 0;
     for (int k = 0; k < 4; k++)
         for (int l = 0; l < 8; l++) sum += s[k][l];
-    return sum;
+    return (int64_t) sum;
 }
 
-/* Multiply-adds of floats, the same for all levels that have the instruction. All registers begin with zeros: denormal values are slow. */
+/* Multiply-adds of floats, the same for all levels that have the instruction. All registers start at zero, since
+ * denormal values are slow. */
 #if defined(__AVX512F__) || defined(__FMA__)
-#define SIXTEEN "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+#define SIXTEEN                                                                                                \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+    "xmm13", "xmm14", "xmm15"
 #ifdef __AVX512F__
 #define FMA(i) "vfmadd231ps %%zmm14,%%zmm15,%%zmm" #i "\n"
 enum { FMA_LANES = 16 };
@@ -46,7 +49,7 @@ static double flops(int64_t rounds)
     return (double) rounds * 12 * 4 * 2;
 }
 #else
-/* Without a fused instruction a multiply-add is two, in vectors of the compiler's choosing. */
+/* Without a fused instruction a multiply-add is two operations, in vectors of the compiler's choice. */
 static double flops(int64_t rounds)
 {
     typedef float Lanes __attribute__((vector_size(16)));
@@ -61,8 +64,8 @@ static double flops(int64_t rounds)
 #endif
 
 #if defined(LEVEL_IS_amx)
-/* Six tiles of sums, so that no instruction waits for another's. A tile instruction takes sixteen times as long as a vector's, so there are
- * fewer rounds of them. */
+/* Six tiles of sums, so that no instruction waits for another's. A tile instruction takes sixteen times as long as a
+ * vector instruction, so there are fewer rounds. */
 #define DOT(i) "tdpbusd %%tmm7,%%tmm6,%%tmm" #i "\n"
 #define ZERO(i) "tilezero %%tmm" #i "\n"
 #define SIX(X) X(0) X(1) X(2) X(3) X(4) X(5)
@@ -82,7 +85,8 @@ const RooflineKernels roofline_amx = { read_span, dots, flops };
 static double dots(int64_t rounds)
 {
     for (int64_t r = 0; r < rounds; r++)
-        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                         "xmm10", "xmm11");
     return (double) rounds * 12 * 64 * 2;
 }
 const RooflineKernels roofline_avx512 = { read_span, dots, flops };
@@ -91,17 +95,20 @@ const RooflineKernels roofline_avx512 = { read_span, dots, flops };
 static double dots(int64_t rounds)
 {
     for (int64_t r = 0; r < rounds; r++)
-        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                         "xmm10", "xmm11");
     return (double) rounds * 12 * 32 * 2;
 }
 const RooflineKernels roofline_avxvnni = { read_span, dots, flops };
 #elif defined(LEVEL_IS_avx2)
 /* Without VNNI a dot product is two multiply-adds and an addition. */
-#define DOT(i) "vpmaddubsw %%ymm15,%%ymm14,%%ymm13\nvpmaddwd %%ymm12,%%ymm13,%%ymm13\nvpaddd %%ymm13,%%ymm" #i ",%%ymm" #i "\n"
+#define DOT(i) \
+    "vpmaddubsw %%ymm15,%%ymm14,%%ymm13\nvpmaddwd %%ymm12,%%ymm13,%%ymm13\nvpaddd %%ymm13,%%ymm" #i ",%%ymm" #i "\n"
 static double dots(int64_t rounds)
 {
     for (int64_t r = 0; r < rounds; r++)
-        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm13");
+        __asm__ volatile(TWELVE(DOT) ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                         "xmm10", "xmm11", "xmm13");
     return (double) rounds * 12 * 32 * 2;
 }
 const RooflineKernels roofline_avx2 = { read_span, dots, flops };

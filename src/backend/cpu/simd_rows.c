@@ -16,11 +16,16 @@ static float sum_squares(const float *x, int32_t n)
 
 static V norm_factor(float squares, int32_t n, float eps) { return v_set(1.0f / sqrtf(squares / (float) n + eps)); }
 
+static inline V weighted(V v, const float *w, int32_t i, int32_t n)
+{
+    return w ? v_mul(v, v_load_to(w + i, n - i)) : v;
+}
+
 static void norm(float *y, const float *x, const float *w, int32_t n, float eps)
 {
     V r = norm_factor(sum_squares(x, n), n, eps);
     for (int32_t i = 0; i < n; i += LANES)
-        v_store_to(y + i, v_mul(v_mul(v_load_to(x + i, n - i), r), v_load_to(w + i, n - i)), n - i);
+        v_store_to(y + i, weighted(v_mul(v_load_to(x + i, n - i), r), w, i, n), n - i);
 }
 
 static void add_norm(float *y, float *x, const float *dx, const float *w, int32_t n, float eps)
@@ -33,7 +38,7 @@ static void add_norm(float *y, float *x, const float *dx, const float *w, int32_
     }
     V r = norm_factor(v_sum(acc), n, eps);
     for (int32_t i = 0; i < n; i += LANES)
-        v_store_to(y + i, v_mul(v_mul(v_load_to(x + i, n - i), r), v_load_to(w + i, n - i)), n - i);
+        v_store_to(y + i, weighted(v_mul(v_load_to(x + i, n - i), r), w, i, n), n - i);
 }
 
 static void gated_norm(float *x, const float *w, const float *z, int32_t n, float eps)
@@ -50,16 +55,62 @@ static void add(float *x, const float *dx, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] += dx[i];
 }
 
-static void glu(float *y, const float *g, const float *up, int64_t n)
+static inline V activate(V x, Act act)
 {
-    for (int64_t i = 0; i < n; i += LANES)
-        v_store_to(y + i, v_mul(v_silu(v_load_to(g + i, n - i)), v_load_to(up + i, n - i)), n - i);
+    switch (act) {
+    case ACT_SILU:      return v_silu(x);
+    case ACT_GELU_TANH: return v_gelu(x);
+    case ACT_SIGMOID:   return v_sigmoid(x);
+    default:            return v_softplus(x);
+    }
 }
 
-static void gate(float *x, const float *logit, int64_t n)
+static inline void glu_by(float *y, const float *g, const float *up, int64_t n, Act act)
 {
     for (int64_t i = 0; i < n; i += LANES)
-        v_store_to(x + i, v_mul(v_load_to(x + i, n - i), v_sigmoid(v_load_to(logit + i, n - i))), n - i);
+        v_store_to(y + i, v_mul(activate(v_load_to(g + i, n - i), act), v_load_to(up + i, n - i)), n - i);
+}
+
+/* One loop per function, without branches inside. */
+static void glu(float *y, const float *g, const float *up, int64_t n, Act act)
+{
+    switch (act) {
+    case ACT_SILU:      glu_by(y, g, up, n, ACT_SILU); break;
+    case ACT_GELU_TANH: glu_by(y, g, up, n, ACT_GELU_TANH); break;
+    case ACT_SIGMOID:   glu_by(y, g, up, n, ACT_SIGMOID); break;
+    case ACT_SOFTPLUS:  glu_by(y, g, up, n, ACT_SOFTPLUS); break;
+    }
+}
+
+static inline void gate_each(float *x, const float *logit, int64_t n, Act act)
+{
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store_to(x + i, v_mul(v_load_to(x + i, n - i), activate(v_load_to(logit + i, n - i), act)), n - i);
+}
+
+static inline void gate_groups(float *x, const float *logit, int64_t n, Act act, int32_t width)
+{
+    for (int64_t at = 0; at < n; at += width) {
+        V by = activate(v_set(logit[at / width]), act);
+        for (int32_t i = 0; i < width; i += LANES)
+            v_store_to(x + at + i, v_mul(v_load_to(x + at + i, width - i), by), width - i);
+    }
+}
+
+static inline void gate_by(float *x, const float *logit, int64_t n, Act act, int32_t width)
+{
+    if (width == 1) gate_each(x, logit, n, act);
+    else gate_groups(x, logit, n, act, width);
+}
+
+static void gate(float *x, const float *logit, int64_t n, Act act, int32_t width)
+{
+    switch (act) {
+    case ACT_SILU:      gate_by(x, logit, n, ACT_SILU, width); break;
+    case ACT_GELU_TANH: gate_by(x, logit, n, ACT_GELU_TANH, width); break;
+    case ACT_SIGMOID:   gate_by(x, logit, n, ACT_SIGMOID, width); break;
+    case ACT_SOFTPLUS:  gate_by(x, logit, n, ACT_SOFTPLUS, width); break;
+    }
 }
 
 static void scale(float *x, int64_t n, float by, float softcap)
@@ -100,14 +151,16 @@ static float pair(const float *a, const float *b, const float *c, int32_t n)
     return v_sum(acc);
 }
 
-static void block_conv(float *y, const float *x, const float *base, const float *delta, int32_t taps, int32_t n, int32_t group)
+static void block_conv(float *y, const float *x, const float *base, const float *delta, int32_t taps, int32_t n,
+                       int32_t group)
 {
     for (int32_t at = 0; at < n; at += group) {
         int32_t end = at + group < n ? at + group : n;
         for (int32_t c = at; c < end; c += LANES) {
             V acc = v_set(0);
             for (int32_t t = 0; t < taps; t++) {
-                V w = v_add(v_load_to(base + (int64_t) t * n + c, end - c), v_set(delta[(int64_t) t * (n / group) + at / group]));
+                V w = v_add(v_load_to(base + (int64_t) t * n + c, end - c),
+                            v_set(delta[(int64_t) t * (n / group) + at / group]));
                 acc = v_fma(w, v_load_to(x - (int64_t) t * n + c, end - c), acc);
             }
             v_store_to(y + c, acc, end - c);
@@ -131,8 +184,9 @@ static void store(void *dst, Type t, const float *x, int32_t n)
 
 static void math(float *y, const float *x, int32_t n, int32_t which)
 {
-    V (*f[MATH_COUNT])(V) = { v_exp, v_sigmoid, v_silu, v_tanh, v_log1p, v_softplus };
+    V (*f[MATH_COUNT])(V) = { v_exp, v_sigmoid, v_silu, v_tanh, v_log1p, v_softplus, v_gelu };
     for (int32_t i = 0; i < n; i += LANES) v_store_to(y + i, f[which](v_load_to(x + i, n - i)), n - i);
 }
 
-const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv, store, math };
+const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv,
+                                      store, math };

@@ -1,6 +1,7 @@
-/* vec.h - V, sixteen floats side by side, in the ways that our machines have them.
- * Kernels are written once over V, so they give the same bits at every level: each operation below is a single IEEE operation per lane,
- * or a fixed order of them (v_sum), and nothing is contracted. Only simd_*.c files include this; LEVEL says which way to take. */
+/* vec.h - V, sixteen floats side by side, implemented for each kind of machine.
+ * Kernels are written once over V and give the same bits at every level: each operation below is a single IEEE
+ * operation per lane, or a fixed order of them (v_sum), and nothing is contracted. Only simd_*.c files include this;
+ * LEVEL selects the implementation. */
 #ifndef RATOON_BACKEND_CPU_VEC_H
 #define RATOON_BACKEND_CPU_VEC_H
 
@@ -13,7 +14,7 @@
 #error "vec.h is for simd_*.c files, which are compiled with LEVEL"
 #endif
 
-/* What is not the product is at level amx that of avx512, and tiles besides. */
+/* Everything but the product is the same at level amx as at avx512, with tiles in addition. */
 #ifdef LEVEL_IS_amx
 #define LEVEL_IS_avx512
 #endif
@@ -32,8 +33,8 @@ enum { LANES = 16 };
 
 #include <math.h>
 
-/* Four small vectors as the compiler's own extension has them, on any processor. The operations stay out of the sanitizers, which would
- * make each of them some hundred instructions; loads and stores do not. */
+/* Four small vectors, by the compiler's own vector extension, for any processor. The operations are excluded from the
+ * sanitizers, which would turn each into some hundred instructions; loads and stores are not. */
 typedef float   F4 __attribute__((vector_size(16)));
 typedef int32_t I4 __attribute__((vector_size(16)));
 typedef struct { F4 f[4]; } V;
@@ -121,7 +122,8 @@ V_OP float v_sum(V a)
 
 V_OP float v_top(V a)
 {
-    F4 low = f4_pick(a.f[0] > a.f[2], a.f[0], a.f[2]), high = f4_pick(a.f[1] > a.f[3], a.f[1], a.f[3]), four = f4_pick(low > high, low, high);
+    F4 low = f4_pick(a.f[0] > a.f[2], a.f[0], a.f[2]), high = f4_pick(a.f[1] > a.f[3], a.f[1], a.f[3]),
+       four = f4_pick(low > high, low, high);
     float x = four[0] > four[2] ? four[0] : four[2], y = four[1] > four[3] ? four[1] : four[3];
     return x > y ? x : y;
 }
@@ -159,7 +161,8 @@ static inline __m256i v_first(int n)
 }
 static inline V v_load_n(const float *p, int n)
 {
-    return (V) { _mm256_maskload_ps(p, v_first(n)), n > 8 ? _mm256_maskload_ps(p + 8, v_first(n - 8)) : _mm256_setzero_ps() };
+    return (V) { _mm256_maskload_ps(p, v_first(n)),
+                 n > 8 ? _mm256_maskload_ps(p + 8, v_first(n - 8)) : _mm256_setzero_ps() };
 }
 static inline void v_store(float *p, V a) { _mm256_storeu_ps(p, a.a); _mm256_storeu_ps(p + 8, a.b); }
 static inline void v_store_n(float *p, V a, int n)
@@ -190,15 +193,20 @@ static inline __m256 v_pick_half(uint32_t bits, __m256 a, __m256 b)
     __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int) bits), lane), lane);
     return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(set));
 }
-static inline V v_pick(uint32_t bits, V a, V b) { return (V) { v_pick_half(bits, a.a, b.a), v_pick_half(bits >> 8, a.b, b.b) }; }
+static inline V v_pick(uint32_t bits, V a, V b)
+{
+    return (V) { v_pick_half(bits, a.a, b.a), v_pick_half(bits >> 8, a.b, b.b) };
+}
 static inline __m256 v_pow2_half(__m256 t, int up)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127 + up)), 23));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127 + up)),
+                                                 23));
 }
 static inline V v_pow2(V t, int up) { return (V) { v_pow2_half(t.a, up), v_pow2_half(t.b, up) }; }
 static inline __m256 v_split_half(__m256 u, __m256 *k)
 {
-    __m256i bits = _mm256_castps_si256(u), e = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
+    __m256i bits = _mm256_castps_si256(u),
+            e = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
     *k = _mm256_cvtepi32_ps(e);
     return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(e, 23)));
 }
@@ -263,11 +271,13 @@ static inline V v_pick(uint32_t bits, V a, V b) { return _mm512_mask_blend_ps((_
 static inline uint32_t v_ne(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
 static inline V v_pow2(V t, int up)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127 + up)), 23));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127 + up)),
+                                                 23));
 }
 static inline V v_split(V u, V *k)
 {
-    __m512i bits = _mm512_castps_si512(u), e = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
+    __m512i bits = _mm512_castps_si512(u),
+            e = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
     *k = _mm512_cvtepi32_ps(e);
     return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(e, 23)));
 }
@@ -285,7 +295,10 @@ static inline float v_top(V v)
     __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-static inline V v_load_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (const void *) p)); }
+static inline V v_load_half(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (const void *) p));
+}
 static inline V v_load_bf16(const uint16_t *p)
 {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) (const void *) p));
@@ -305,10 +318,14 @@ typedef struct { F4 a, b, c, d; } V;
 
 #define V_ONE(f, x)         ((V) { f((x).a), f((x).b), f((x).c), f((x).d) })
 #define V_TWO(f, x, y)      ((V) { f((x).a, (y).a), f((x).b, (y).b), f((x).c, (y).c), f((x).d, (y).d) })
-#define V_THREE(f, x, y, z) ((V) { f((x).a, (y).a, (z).a), f((x).b, (y).b, (z).b), f((x).c, (y).c, (z).c), f((x).d, (y).d, (z).d) })
+#define V_THREE(f, x, y, z) \
+    ((V) { f((x).a, (y).a, (z).a), f((x).b, (y).b, (z).b), f((x).c, (y).c, (z).c), f((x).d, (y).d, (z).d) })
 
 static inline V v_set(float x) { F4 v = vdupq_n_f32(x); return (V) { v, v, v, v }; }
-static inline V v_load(const float *p) { return (V) { vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12) }; }
+static inline V v_load(const float *p)
+{
+    return (V) { vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12) };
+}
 static inline V v_load_n(const float *p, int n)
 {
     float f[LANES] = { 0 };
@@ -333,7 +350,7 @@ static inline V v_sub(V a, V b) { return V_TWO(vsubq_f32, a, b); }
 static inline V v_mul(V a, V b) { return V_TWO(vmulq_f32, a, b); }
 static inline V v_div(V a, V b) { return V_TWO(vdivq_f32, a, b); }
 static inline V v_fma(V a, V b, V c) { return V_THREE(vfmaq_f32, c, a, b); }
-/* fmax and fmin of this processor treat NaN in their own way, so these select. */
+/* This processor's fmax and fmin treat NaN differently, so these select. */
 static inline F4 f4_max(F4 a, F4 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 static inline F4 f4_min(F4 a, F4 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 static inline V v_max(V a, V b) { return V_TWO(f4_max, a, b); }
@@ -348,27 +365,36 @@ static inline uint32_t v_ne(V a, V b)
     static const uint16_t lane[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
     uint16x8_t low = vcombine_u16(vmovn_u32(vceqq_f32(a.a, b.a)), vmovn_u32(vceqq_f32(a.b, b.b)));
     uint16x8_t high = vcombine_u16(vmovn_u32(vceqq_f32(a.c, b.c)), vmovn_u32(vceqq_f32(a.d, b.d)));
-    return (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), low)) | (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), high)) << 8;
+    return (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), low)) |
+           (uint32_t) vaddvq_u16(vbicq_u16(vld1q_u16(lane), high)) << 8;
 }
 static inline V v_pick(uint32_t bits, V a, V b)
 {
     static const uint32_t lane[4] = { 1, 2, 4, 8 };
     uint32x4_t l = vld1q_u32(lane);
-    return (V) { vbslq_f32(vtstq_u32(vdupq_n_u32(bits), l), a.a, b.a), vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 4), l), a.b, b.b),
-                 vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 8), l), a.c, b.c), vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 12), l), a.d, b.d) };
+    return (V) { vbslq_f32(vtstq_u32(vdupq_n_u32(bits), l), a.a, b.a),
+                 vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 4), l), a.b, b.b),
+                 vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 8), l), a.c, b.c),
+                 vbslq_f32(vtstq_u32(vdupq_n_u32(bits >> 12), l), a.d, b.d) };
 }
 static inline F4 f4_pow2(F4 t, int32_t up)
 {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(127 + up)), 23));
 }
-static inline V v_pow2(V t, int up) { return (V) { f4_pow2(t.a, up), f4_pow2(t.b, up), f4_pow2(t.c, up), f4_pow2(t.d, up) }; }
+static inline V v_pow2(V t, int up)
+{
+    return (V) { f4_pow2(t.a, up), f4_pow2(t.b, up), f4_pow2(t.c, up), f4_pow2(t.d, up) };
+}
 static inline F4 f4_split(F4 u, F4 *k)
 {
     int32x4_t bits = vreinterpretq_s32_f32(u), e = vshrq_n_s32(vsubq_s32(bits, vdupq_n_s32(0x3f3504f3)), 23);
     *k = vcvtq_f32_s32(e);
     return vreinterpretq_f32_s32(vsubq_s32(bits, vshlq_n_s32(e, 23)));
 }
-static inline V v_split(V u, V *k) { return (V) { f4_split(u.a, &k->a), f4_split(u.b, &k->b), f4_split(u.c, &k->c), f4_split(u.d, &k->d) }; }
+static inline V v_split(V u, V *k)
+{
+    return (V) { f4_split(u.a, &k->a), f4_split(u.b, &k->b), f4_split(u.c, &k->c), f4_split(u.d, &k->d) };
+}
 static inline float v_sum(V v)
 {
     F4 four = vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d));
@@ -381,9 +407,15 @@ static inline float v_top(V v)
     return vgetq_lane_f32(f4_max(two, vextq_f32(two, two, 1)), 0);
 }
 static inline F4 f4_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-static inline V v_load_half(const uint16_t *p) { return (V) { f4_half(p), f4_half(p + 4), f4_half(p + 8), f4_half(p + 12) }; }
+static inline V v_load_half(const uint16_t *p)
+{
+    return (V) { f4_half(p), f4_half(p + 4), f4_half(p + 8), f4_half(p + 12) };
+}
 static inline F4 f4_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-static inline V v_load_bf16(const uint16_t *p) { return (V) { f4_bf16(p), f4_bf16(p + 4), f4_bf16(p + 8), f4_bf16(p + 12) }; }
+static inline V v_load_bf16(const uint16_t *p)
+{
+    return (V) { f4_bf16(p), f4_bf16(p + 4), f4_bf16(p + 8), f4_bf16(p + 12) };
+}
 static inline void f4_store_half(uint16_t *p, F4 x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 static inline void v_store_half(uint16_t *p, V v)
 {
@@ -397,22 +429,25 @@ static inline void v_store_half(uint16_t *p, V v)
 #error "vec.h does not know this level"
 #endif
 
-/* v_sums: out[j] = v_sum(acc[j]) for j in [0, SUMS), as many as the registers hold. With AVX-512 the sixteen sums are made together,
- * two vectors per addition: 15 additions instead of 64; with NEON the last steps of four. Lanes are paired as in v_sum, and the order of
- * two terms does not matter. */
+/* v_sums: out[j] = v_sum(acc[j]) for j in [0, SUMS), as many as the registers hold. With AVX-512 the sixteen sums are
+ * made together, two vectors per addition: 15 additions instead of 64; with NEON the last steps of four sums. Lanes are
+ * paired as in v_sum, and the order of two terms does not matter. */
 #ifdef LEVEL_IS_avx512
 enum { SUMS = 16 };
 static inline void v_sums(float out[SUMS], const V acc[SUMS])
 {
     V eight[8], four[4], two[2];
-    for (int i = 0; i < 8; i++) {                  /* place s works on sum 4 (s % 4) + s / 4, which brings the last step into order */
+    for (int i = 0; i < 8; i++) {   /* slot s holds sum 4 (s % 4) + s / 4, so that the last step puts the sums in
+                                     * order */
         V a = acc[4 * (2 * i % 4) + 2 * i / 4], b = acc[4 * ((2 * i + 1) % 4) + (2 * i + 1) / 4];
         eight[i] = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     }
     for (int i = 0; i < 4; i++)
-        four[i] = v_add(_mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0x88), _mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0xdd));
+        four[i] = v_add(_mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0x88),
+                        _mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0xdd));
     for (int i = 0; i < 2; i++)
-        two[i] = v_add(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44), _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+        two[i] = v_add(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                       _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
     v_store(out, v_add(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd)));
 }
 #elif defined(LEVEL_IS_neon) || defined(LEVEL_IS_i8mm)
@@ -425,7 +460,8 @@ static inline F4 f4_halves(F4 a, F4 b)            /* a0 + a2, a1 + a3, b0 + b2, 
 static inline F4 f4_four(V v) { return vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d)); }
 static inline void v_sums(float out[SUMS], const V acc[SUMS])
 {
-    vst1q_f32(out, vpaddq_f32(f4_halves(f4_four(acc[0]), f4_four(acc[1])), f4_halves(f4_four(acc[2]), f4_four(acc[3]))));
+    vst1q_f32(out,
+              vpaddq_f32(f4_halves(f4_four(acc[0]), f4_four(acc[1])), f4_halves(f4_four(acc[2]), f4_four(acc[3]))));
 }
 #else
 enum { SUMS = 4 };
@@ -435,7 +471,7 @@ static inline void v_sums(float out[SUMS], const V acc[SUMS])
 }
 #endif
 
-/* The first n lanes, n in [1, 16]: the last step of a loop in steps of 16 may be a partial one. */
+/* The first n lanes, n in [1, 16]: for the last, possibly partial, step of a loop in steps of 16. */
 static inline V v_load_to(const float *p, int64_t n) { return n >= LANES ? v_load(p) : v_load_n(p, (int) n); }
 static inline void v_store_to(float *p, V a, int64_t n)
 {

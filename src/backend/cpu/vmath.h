@@ -1,13 +1,13 @@
-/* vmath.h - exp, sigmoid, silu, tanh, log1p and softplus of sixteen floats, one written sequence of IEEE operations each.
- * Every level and every lane gives the same bits, and no C library is asked. Errors are in units of the last place, measured over all
- * of the range by tests/test_math.c. NaN in, NaN out. */
+/* vmath.h - exp, sigmoid, silu, gelu, tanh, log1p and softplus of sixteen floats, each a fixed sequence of IEEE
+ * operations. Every level and every lane gives the same bits, and no C library function is called. Errors are in units
+ * of the last place, measured over the whole range by tests/unit/base/test_math.c. NaN in, NaN out. */
 #ifndef RATOON_BACKEND_CPU_VMATH_H
 #define RATOON_BACKEND_CPU_VMATH_H
 
 #include "backend/cpu/vec.h"
 
-/* exp, 1.2 units; 0 below -86.9, where the result would near the subnormals; infinity above 88.73.
- * x = n ln2 + r, |r| <= 0.347; the series of exp(r) up to r^7; 2^n in two factors since n may be 128. */
+/* exp, 1.2 units; 0 below -86.9, where the result would be close to the subnormals; infinity above 88.73. x = n ln2 +
+ * r, |r| <= 0.347; the series of exp(r) up to r^7; 2^n as two factors since n may be 128. */
 static inline V v_exp(V x)
 {
     const V round = v_set(0x1.8p23f);
@@ -32,7 +32,15 @@ static inline V v_sigmoid(V x) { return v_div(v_set(1), v_add(v_set(1), v_exp(v_
 /* x * sigmoid(x), 2.5 units. */
 static inline V v_silu(V x) { return v_div(x, v_add(v_set(1), v_exp(v_sub(v_set(0), x)))); }
 
-/* 2.5 units. Up to 0.55 the series, of which the first term left out is below 2^-26; beyond, 1 - 2 / (exp(2|x|) + 1). */
+/* x * sigmoid(z), z = x * (2 sqrt(2 / pi) + 2 sqrt(2 / pi) * 0.044715 * x^2): 2.5 + 2.5 |z| units for z below 0, where
+ * the result is small, 2.5 above. -0 below z = -88.73, and NaN for -infinity, like silu. */
+static inline V v_gelu(V x)
+{
+    V minus = v_fma(v_mul(x, x), v_set(-0.0713548162726f), v_set(-1.5957691216057f));
+    return v_div(x, v_add(v_set(1), v_exp(v_mul(x, minus))));
+}
+
+/* 2.5 units. Up to 0.55 by the series, whose first omitted term is below 2^-26; beyond, 1 - 2 / (exp(2|x|) + 1). */
 static inline V v_tanh(V x)
 {
     V minus = v_sub(v_set(0), x), a = v_max(minus, x), z = v_mul(x, x);
@@ -50,7 +58,8 @@ static inline V v_tanh(V x)
     return v_lt(a, v_set(0.55f), near, far);
 }
 
-/* For x in [0, 2^64), 1.5 units: with u = 1 + x rounded and the part lost, log(u) + lost / u, and log(u) as in base/mathd.c. */
+/* For x in [0, 2^64), 1.5 units: with u = 1 + x rounded, and lost = the part rounded off, log(u) + lost / u; log(u) as
+ * in base/mathd.c. */
 static inline V v_log1p(V x)
 {
     V one = v_set(1), k;
@@ -68,7 +77,7 @@ static inline V v_log1p(V x)
     return v_fma(k, v_set(0x1.62e43p-1f), v_sub(f, small));
 }
 
-/* x above 20, else log1p(exp(x)); 2.5 units. */
+/* x if above 20, else log1p(exp(x)); 2.5 units. */
 static inline V v_softplus(V x)
 {
     V y = v_log1p(v_exp(v_min(v_set(20), x)));

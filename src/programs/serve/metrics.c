@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "programs/serve/cache.h"
-#include "programs/serve/request.h"
+#include "programs/serve/cache/cache.h"
+#include "programs/serve/request/request.h"
 
 enum { BOUNDS = 14 };
 static const double bounds[HISTS][BOUNDS] = {
@@ -123,7 +123,10 @@ double metrics_seconds_per_request(Metrics *m)
 
 /* ---- text ---- */
 
-static void family(FILE *f, const char *name, const char *type, const char *help) { fprintf(f, "# HELP ratoon_%s %s\n# TYPE ratoon_%s %s\n", name, help, name, type); }
+static void family(FILE *f, const char *name, const char *type, const char *help)
+{
+    fprintf(f, "# HELP ratoon_%s %s\n# TYPE ratoon_%s %s\n", name, help, name, type);
+}
 
 static void single(FILE *f, const char *name, const char *type, double value, const char *help)
 {
@@ -135,11 +138,13 @@ static void histogram(FILE *f, Histogram h, const Hist *x)
 {
     const char *name = hist_names[h].name;
     family(f, name, "histogram", hist_names[h].help);
-    for (int i = 0; i < BOUNDS; i++) fprintf(f, "ratoon_%s_bucket{le=\"%g\"} %lld\n", name, bounds[h][i], (long long) x->at[i]);
-    fprintf(f, "ratoon_%s_bucket{le=\"+Inf\"} %lld\nratoon_%s_sum %.9g\nratoon_%s_count %lld\n", name, (long long) x->n, name, x->sum, name, (long long) x->n);
+    for (int i = 0; i < BOUNDS; i++)
+        fprintf(f, "ratoon_%s_bucket{le=\"%g\"} %lld\n", name, bounds[h][i], (long long) x->at[i]);
+    fprintf(f, "ratoon_%s_bucket{le=\"+Inf\"} %lld\nratoon_%s_sum %.9g\nratoon_%s_count %lld\n", name, (long long) x->n,
+            name, x->sum, name, (long long) x->n);
 }
 
-/* Memory of this process that is its own: resident and swapped. */
+/* Private memory of this process: resident and swapped. */
 static double own_bytes(void)
 {
     FILE *f = fopen("/proc/self/status", "r");
@@ -156,13 +161,18 @@ static void cache_text(FILE *f, Cache *c)
     CacheStats s = { 0 };
     if (c) cache_stats(c, &s);
     family(f, "snapshot_hits_total", "counter", "Prompts that began with a remembered state.");
-    fprintf(f, "ratoon_snapshot_hits_total{tier=\"ram\"} %lld\nratoon_snapshot_hits_total{tier=\"disk\"} %lld\n", (long long) s.hits_ram, (long long) s.hits_disk);
+    fprintf(f, "ratoon_snapshot_hits_total{tier=\"ram\"} %lld\nratoon_snapshot_hits_total{tier=\"disk\"} %lld\n",
+            (long long) s.hits_ram, (long long) s.hits_disk);
     family(f, "snapshot_saves_total", "counter", "States remembered.");
-    fprintf(f, "ratoon_snapshot_saves_total{tier=\"ram\"} %lld\nratoon_snapshot_saves_total{tier=\"disk\"} %lld\n", (long long) s.saved, (long long) s.written);
+    fprintf(f, "ratoon_snapshot_saves_total{tier=\"ram\"} %lld\nratoon_snapshot_saves_total{tier=\"disk\"} %lld\n",
+            (long long) s.saved, (long long) s.written);
     family(f, "snapshot_evictions_total", "counter", "States that made room.");
-    fprintf(f, "ratoon_snapshot_evictions_total{tier=\"ram\"} %lld\nratoon_snapshot_evictions_total{tier=\"disk\"} %lld\n", (long long) s.evicted_ram, (long long) s.evicted_disk);
+    fprintf(f,
+            "ratoon_snapshot_evictions_total{tier=\"ram\"} %lld\nratoon_snapshot_evictions_total{tier=\"disk\"} %lld\n",
+            (long long) s.evicted_ram, (long long) s.evicted_disk);
     family(f, "snapshot_bytes", "gauge", "Bytes of remembered states.");
-    fprintf(f, "ratoon_snapshot_bytes{tier=\"ram\"} %zu\nratoon_snapshot_bytes{tier=\"disk\"} %llu\n", s.ram_bytes, (unsigned long long) s.disk_bytes);
+    fprintf(f, "ratoon_snapshot_bytes{tier=\"ram\"} %zu\nratoon_snapshot_bytes{tier=\"disk\"} %llu\n", s.ram_bytes,
+            (unsigned long long) s.disk_bytes);
     single(f, "snapshot_damaged_total", "counter", (double) s.damaged, "Records that were damaged and dropped.");
 }
 
@@ -171,15 +181,18 @@ static void work_text(FILE *f, const Metrics *m)
     static const char *const source[RT_SOURCES] = { [RT_BLOCK] = "drafter", [RT_NGRAM] = "text", [RT_MTP] = "mtp" };
     const rt_stats *w = &m->work;
     single(f, "prefill_seconds_total", "counter", w->prefill_s, "Time of prompt passes.");
-    single(f, "decode_seconds_total", "counter", w->decode_s, "Time of decoding passes, counted for each answer in them.");
-    single(f, "decode_passes_total", "counter", (double) w->passes, "Decoding passes, counted for each answer in them.");
+    single(f, "decode_seconds_total", "counter", w->decode_s,
+           "Time of decoding passes, counted for each answer in them.");
+    single(f, "decode_passes_total", "counter", (double) w->passes,
+           "Decoding passes, counted for each answer in them.");
     single(f, "spec_steps_total", "counter", (double) (w->passes - w->plain), "Of these with drafted rows.");
     single(f, "spec_drafts_total", "counter", (double) w->drafts, "Proposals of the drafting model.");
     single(f, "spec_draft_tokens_total", "counter", (double) w->drafted, "Drafted rows.");
     single(f, "spec_accepted_tokens_total", "counter", (double) w->accepted, "Drafted rows that became text.");
     family(f, "spec_source_tokens_total", "counter", "Drafted rows by who proposed them.");
     for (int i = 0; i < RT_SOURCES; i++)
-        fprintf(f, "ratoon_spec_source_tokens_total{source=\"%s\",accepted=\"no\"} %lld\nratoon_spec_source_tokens_total{source=\"%s\",accepted=\"yes\"} %lld\n", source[i],
+        fprintf(f, "ratoon_spec_source_tokens_total{source=\"%s\",accepted=\"no\"} %lld\n"
+                "ratoon_spec_source_tokens_total{source=\"%s\",accepted=\"yes\"} %lld\n", source[i],
                 (long long) (w->drafted_by[i] - w->accepted_by[i]), source[i], (long long) w->accepted_by[i]);
 }
 
@@ -195,15 +208,20 @@ char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
     family(f, "requests_total", "counter", "Requests by dialect and HTTP status; 0: the client had gone.");
     for (int d = 0; d < DIALECTS; d++)
         for (int i = 0; i < STATUSES && m->requests[d][i].n; i++)
-            fprintf(f, "ratoon_requests_total{dialect=\"%s\",status=\"%d\"} %lld\n", dialects[d], m->requests[d][i].status, (long long) m->requests[d][i].n);
+            fprintf(f, "ratoon_requests_total{dialect=\"%s\",status=\"%d\"} %lld\n", dialects[d],
+                    m->requests[d][i].status, (long long) m->requests[d][i].n);
     family(f, "requests_cancelled_total", "counter", "Requests that ended early, by where they were.");
-    for (int i = 0; i < PHASES; i++) fprintf(f, "ratoon_requests_cancelled_total{phase=\"%s\"} %lld\n", phases[i], (long long) m->cancelled[i]);
+    for (int i = 0; i < PHASES; i++)
+        fprintf(f, "ratoon_requests_cancelled_total{phase=\"%s\"} %lld\n", phases[i], (long long) m->cancelled[i]);
     single(f, "prompt_tokens_total", "counter", (double) m->tokens.prompt, "Tokens of prompts.");
     single(f, "prompt_tokens_cached_total", "counter", (double) m->tokens.cached, "Of these, not computed again.");
     family(f, "generation_tokens_total", "counter", "Tokens of answers.");
-    fprintf(f, "ratoon_generation_tokens_total{kind=\"content\"} %lld\nratoon_generation_tokens_total{kind=\"reasoning\"} %lld\nratoon_generation_tokens_total{kind=\"tool\"} %lld\n",
-            (long long) m->tokens.content, (long long) m->tokens.reasoning, (long long) m->tokens.calls);
-    single(f, "tool_parse_failures_total", "counter", (double) m->tokens.call_failures, "Tool calls that could not be read as they stood.");
+    fprintf(f, "ratoon_generation_tokens_total{kind=\"content\"} %lld\n"
+            "ratoon_generation_tokens_total{kind=\"reasoning\"} %lld\n"
+            "ratoon_generation_tokens_total{kind=\"tool\"} %lld\n", (long long) m->tokens.content,
+            (long long) m->tokens.reasoning, (long long) m->tokens.calls);
+    single(f, "tool_parse_failures_total", "counter", (double) m->tokens.call_failures,
+           "Tool calls that could not be read as they stood.");
     work_text(f, m);
     for (int h = 0; h < HISTS; h++) histogram(f, (Histogram) h, &m->hist[h]);
     pthread_mutex_unlock(&m->lock);
@@ -213,7 +231,9 @@ char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
     single(f, "connections", "gauge", now->connections, "Open connections.");
     single(f, "ctx_max_tokens", "gauge", now->ctx, "Context of a session.");
     single(f, "ctx_used_tokens", "gauge", now->ctx_used, "Tokens that the sessions hold.");
-    single(f, "kv_usage_ratio", "gauge", now->ctx > 0 && now->sessions > 0 ? (double) now->ctx_used / ((double) now->ctx * now->sessions) : 0, "Share of the sessions' contexts in use.");
+    single(f, "kv_usage_ratio", "gauge",
+           now->ctx > 0 && now->sessions > 0 ? (double) now->ctx_used / ((double) now->ctx * now->sessions) : 0,
+           "Share of the sessions' contexts in use.");
     single(f, "host_bytes", "gauge", own_bytes(), "Memory of this process that is its own, resident and swapped.");
     cache_text(f, cache);
     bool good = !ferror(f);

@@ -1,0 +1,66 @@
+/* ratoon_lab.h - the laboratory: rows that are not kept, pass times, acceptance drawn from a profile, and what a
+ * machine can do. For benchmarks, scoring and comparisons with other programs; generating text needs none of it.
+ *
+ * Unlike those of ratoon.h, these structs and functions may change with every version: build a program with the header
+ * of the library that it runs with. Threads and errors follow the rules of ratoon.h; calls that take a step report
+ * errors through it. */
+#ifndef RATOON_LAB_H
+#define RATOON_LAB_H
+
+#include "ratoon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- rows ---- */
+
+/* What rt_rows computes for each row. Rows without logits skip the head, the largest matrix. */
+enum { RT_ROWS_TAPS = 1, RT_ROWS_LOGITS = 2 };
+/* Called in row order with logits [vocab] and taps [n_taps * dim], each NULL if not asked for. Both are valid until the
+ * callback returns. */
+typedef void (*rt_row)(void *ud, int32_t i, const float *logits, const float *taps);
+/* Sets the session's text to `prefix` (committed first, may be empty), evaluates n rows after it and keeps none. A
+ * prefix that ends with the rows of the last call is not computed again, so a long text can be examined in pieces.
+ * parent NULL: a chain of any length; else one tree, n <= 64, parent[0] == -1, parent[i] < i. want: RT_ROWS_*, at least
+ * one; RT_ROWS_TAPS needs an engine with taps (RT_EARG). */
+rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
+                  const int32_t *parent, int32_t n, int want, rt_row row, void *ud);
+/* The drafter's logits for the block that starts with `anchor` after prefix; row is called draft.block times. */
+rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row,
+                        void *ud);
+
+/* ---- times ---- */
+
+/* Measures a pass of n rows (1 to 64) as if `after` tokens were committed (at least the actual number, for which -1
+ * stands) and writes repeats >= 1 times in milliseconds to ms. Nothing is kept. */
+rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t after, int32_t n, int32_t repeats, double *ms);
+
+/* ---- acceptance ---- */
+
+/* edge[d][r]: the probability that the child of drafter rank r at depth d + 1 is the target's choice, given its
+ * parent. */
+typedef struct { int32_t n_depth, n_rank; double edge[16][16]; } rt_profile;
+/* For benchmarks: from the next pass on acceptance is drawn from the profile instead of decided by the target, so the
+ * text means nothing. The profile is copied; NULL: the target decides again. An invalid profile is refused (RT_EARG
+ * with the reason), and nothing changes. */
+rt_status rt_simulate(rt_step *st, const rt_profile *profile, uint64_t seed);
+/* The acceptance that this step object has seen so far, as a profile for rt_simulate. */
+void      rt_step_profile(const rt_step *st, rt_profile *out);
+
+/* ---- the machine ---- */
+
+/* The machine's peak rates: bytes read from memory, int8 and f32 operations (a multiply-add counts as two). Measured in
+ * rounds of about a twentieth of a second, which can be interleaved with passes: a round on n <= threads threads raises
+ * each value of `fastest` that it exceeds. */
+typedef struct rt_roofline rt_roofline;
+typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
+/* backend, threads: as in rt_options. *out: to be freed; NULL on failure. */
+rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t threads, rt_error *e);
+void      rt_roofline_free(rt_roofline *r);
+void      rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

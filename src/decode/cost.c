@@ -1,0 +1,326 @@
+#include "decode/cost.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mathd.h"
+
+/* Prior weight, in observations, of a time that is known well, was left by an earlier run, interpolated or guessed;
+ * SEEN_MOST caps it. The draft time is a single value, observed at every draft, so its prior is small. */
+enum { SEEN_SET = 60, SEEN_MOST = 100, SEEN_DRAFT = 8, SEEN_BETWEEN = 8, SEEN_GUESS = 2 };
+/* Passes that set the scale; plain ones to see before deciding; rows that a chunk needs to say anything. */
+enum { REAL_SCALE = 3, REAL_READY = 2, CHUNK_LEAST = 8 };
+static const float  MORE_GUESS = 0.8f;      /* of a proposal, per additional session: its rows cost nearly as much */
+static const float  DRAFT_GUESS = 0.5f, ROW_GUESS = 0.2f;            /* in plain passes */
+static const double ROW_LEAST = 1.0 / 256, ROW_MOST = 1;
+static const double STALL = 1.5, COMMON = 0.2;
+
+const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48, 6, 7, 5, 3, 10, 11, 14, 13,
+                                           15, 20, 28, 40 };
+
+void cost_reset(Cost *c)
+{
+    memset(c, 0, sizeof *c);
+    c->draft_guess = DRAFT_GUESS;
+    c->row = ROW_GUESS;
+}
+
+void cost_guess_draft(Cost *c, double plain_passes) { c->draft_guess = (float) plain_passes; }
+
+void cost_stairs(Cost *c, const int32_t *widths, int32_t n)
+{
+    c->stairs = widths;
+    c->n_stairs = n;
+}
+
+int32_t cost_stair(const Cost *c, int32_t rows)
+{
+    for (int32_t i = 0; i < c->n_stairs; i++)
+        if (c->stairs[i] >= rows) return c->stairs[i];
+    return rows;
+}
+
+static bool possible(double ms) { return ms > 0 && ms < 1e9; }       /* rejects a clock that stood still or went back */
+
+static double off(float value, double ms) { return fmin(fmax(ms / (double) value, 1 / STALL), STALL); }
+
+static void learn(float *value, int32_t *seen, double ms)
+{
+    *value *= (float) (1 + (off(*value, ms) - 1) / (*seen + SEEN_GUESS));
+    if (*seen < SEEN_MOST) ++*seen;
+}
+
+/* ---- the shape ---- */
+
+/* A pass of n rows in plain passes. Reading the weights takes one, the operations take row each; the pass takes at
+ * least the longer of the two and at most their sum. Real passes lie about half-way: see the machines of
+ * tests/help/replay.h. */
+static double shape(double row, int32_t n) { return (fmax(1, n * row) + 1 + (n - 1) * row) / 2; }
+
+/* The time of a row for which `wide` rows take `times` as long as `narrow` ones. */
+static double row_for(int32_t narrow, int32_t wide, double times)
+{
+    double least = ROW_LEAST, most = ROW_MOST;
+    for (int i = 0; i < 20; i++) {
+        double row = (least + most) / 2;
+        if (shape(row, wide) < times * shape(row, narrow)) least = row;
+        else most = row;
+    }
+    return least;
+}
+
+/* Between two observed widths the share of the shape goes over from one to the other, and no pass takes longer than
+ * both of them; beyond them it stays. */
+static void fill(Cost *c)
+{
+    const double row = (double) c->row;
+    double share[ROWS_DECODE + 1];
+    int32_t last = 0;
+    for (int32_t n = 1; n <= ROWS_DECODE; n++) {
+        if (!c->seen[n]) continue;
+        share[n] = (double) c->pass_ms[n] / shape(row, n);
+        for (int32_t i = last + 1; i < n; i++)
+            share[i] = last ? fmin(share[last] + (share[n] - share[last]) * (i - last) / (n - last),
+                                   (double) fmaxf(c->pass_ms[last], c->pass_ms[n]) / shape(row, i)) : share[n];
+        last = n;
+    }
+    if (last == 0) return;
+    for (int32_t i = last + 1; i <= ROWS_DECODE; i++) share[i] = share[last];
+    for (int32_t i = 1; i <= ROWS_DECODE; i++)
+        if (!c->seen[i]) c->pass_ms[i] = (float) (share[i] * shape(row, i));
+    for (int32_t i = 1; c->n_stairs && i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[cost_stair(c, i)];
+}
+
+static int32_t widest(const Cost *c)
+{
+    int32_t n = ROWS_DECODE;
+    while (n > 1 && !c->seen[n]) n--;
+    return n;
+}
+
+/* ---- observations ---- */
+
+void cost_set_pass(Cost *c, int32_t rows, double seconds)
+{
+    if (rows < 1 || rows > ROWS_DECODE || !possible(seconds * 1e3)) return;
+    rows = cost_stair(c, rows);
+    c->pass_ms[rows] = (float) (seconds * 1e3);
+    c->seen[rows] = SEEN_SET;
+    c->real = REAL_SCALE;
+    fill(c);
+}
+
+void cost_set_draft(Cost *c, double seconds)
+{
+    if (!possible(seconds * 1e3)) return;
+    c->draft_ms = (float) (seconds * 1e3);
+    c->draft_seen = SEEN_DRAFT;
+}
+
+static void scale(Cost *c, double by)
+{
+    for (int32_t n = 1; n <= ROWS_DECODE; n++) c->pass_ms[n] *= (float) by;
+    c->draft_ms *= (float) by;
+    c->more_ms *= (float) by;
+}
+
+/* Far from what an earlier run left: that machine is another one than ours. */
+static bool refuted(bool *told, float value, double ms)
+{
+    double by = *told ? ms / (double) value : 1;
+    *told = false;
+    return by > STALL || by < 1 / STALL;
+}
+
+static void learn_pass(Cost *c, int32_t rows, double ms)
+{
+    double by = ms / (double) c->pass_ms[rows];
+    bool first = c->real == 0, sets = c->real < REAL_SCALE && (first || (c->seen[rows] && by < 1));
+    if (sets) {
+        scale(c, by);
+    } else {
+        if (refuted(&c->told[rows], c->pass_ms[rows], ms)) c->pass_ms[rows] = (float) ms, c->seen[rows] = 1;
+        scale(c, mathd_exp(COMMON * mathd_log(off(c->pass_ms[rows], ms))));
+    }
+    if (!c->seen[rows] && rows < widest(c)) c->seen[rows] = SEEN_BETWEEN;
+    learn(&c->pass_ms[rows], &c->seen[rows], ms);
+}
+
+/* From a chunk, beside the narrowest pass. */
+static void learn_row(Cost *c, int32_t rows, double ms)
+{
+    int32_t narrow = 1;
+    while (!c->seen[narrow]) narrow++;
+    if (rows < 2 * narrow) return;
+    double row = row_for(narrow, rows, ms / (double) c->pass_ms[narrow]);
+    if (c->row_seen) learn(&c->row, &c->row_seen, row);
+    else c->row = (float) row, c->row_seen = 1;
+    c->chunk_rows = 0;
+    fill(c);
+}
+
+void cost_pass(Cost *c, int32_t rows, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (rows < 1 || rows > ROWS_DECODE || !possible(ms)) return;
+    rows = cost_stair(c, rows);
+    if (c->pass_ms[rows] > 0) {
+        learn_pass(c, rows, ms);
+    } else {
+        c->pass_ms[rows] = (float) ms;
+        c->seen[rows] = 1;
+    }
+    c->told[rows] = false;
+    if (c->real < REAL_SCALE) c->real++;
+    fill(c);
+    learn_row(c, c->chunk_rows, (double) c->chunk);
+}
+
+/* Until a pass was seen the widest chunk is remembered, of equal ones the fastest. */
+void cost_chunk(Cost *c, int32_t rows, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (rows < CHUNK_LEAST || !possible(ms)) return;
+    if (c->pass_ms[1] > 0) {
+        learn_row(c, rows, ms);
+    } else if (rows > c->chunk_rows || (rows == c->chunk_rows && ms < (double) c->chunk)) {
+        c->chunk = (float) ms;
+        c->chunk_rows = rows;
+    }
+}
+
+static void learn_draft(Cost *c, double ms)
+{
+    if (!c->draft_seen || refuted(&c->draft_told, c->draft_ms, ms) ||
+        (c->draft_seen < REAL_SCALE && ms < (double) c->draft_ms)) {
+        c->draft_ms = (float) ms;
+        c->draft_seen++;
+    } else learn(&c->draft_ms, &c->draft_seen, ms);
+}
+
+void cost_draft(Cost *c, int32_t sessions, double seconds)
+{
+    double ms = seconds * 1e3;
+    if (!possible(ms)) return;
+    if (sessions > 1 && c->draft_seen) {
+        if (!c->more_seen) c->more_ms = MORE_GUESS * c->draft_ms;
+        learn(&c->more_ms, &c->more_seen, (ms - (double) c->draft_ms) / (sessions - 1));
+    } else {
+        learn_draft(c, ms / sessions);
+    }
+}
+
+/* ---- questions ---- */
+
+bool cost_ready(const Cost *c)
+{
+    return c->pass_ms[1] > 0 && (c->real >= REAL_READY || c->seen[1] >= REAL_READY);
+}
+
+float cost_draft_ms(const Cost *c, int32_t sessions)
+{
+    float one = c->draft_seen ? c->draft_ms : c->draft_guess * c->pass_ms[1];
+    return one + (float) (sessions - 1) * (c->more_seen ? c->more_ms : MORE_GUESS * one);
+}
+
+int32_t cost_known(const Cost *c, int32_t rows)
+{
+    int32_t most = c->row_seen ? ROWS_DECODE : 2 * widest(c);
+    return rows < most ? rows : most;
+}
+
+/* ---- as text ---- */
+
+/* "1 ROW SEEN DRAFT SEEN MORE SEEN (ROWS PASS SEEN)...": whole numbers, which no locale changes; times in nanoseconds,
+ * ROW in millionths of a plain pass. */
+enum { TEXT_VERSION = 1, SEEN_KEPT = 8 };
+static const double UNIT = 1e-6;                                     /* in milliseconds; in plain passes */
+
+static long long whole(float x) { return (long long) ((double) x / UNIT + 0.5); }
+
+size_t cost_write(const Cost *c, char *out, size_t cap)
+{
+    size_t n = 0;
+    if (!cost_ready(c) || !c->seen[1] || !c->draft_seen) return 0;
+    n += (size_t) snprintf(out, cap, "%d %lld %d %lld %d %lld %d", TEXT_VERSION, whole(c->row), c->row_seen,
+                           whole(c->draft_ms), c->draft_seen, whole(c->more_ms), c->more_seen);
+    for (int32_t i = 1; i <= ROWS_DECODE; i++)
+        if (c->seen[i])
+            n += (size_t) snprintf(n < cap ? out + n : NULL, n < cap ? cap - n : 0, " %d %lld %d", i,
+                                   whole(c->pass_ms[i]), c->seen[i]);
+    return n;
+}
+
+/* The next number, which is in [min, max]. */
+static bool number(const char **p, int64_t min, int64_t max, int64_t *out)
+{
+    int64_t x = 0;
+    const char *s = *p + (**p == ' ');
+    if (*s < '0' || *s > '9') return false;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        if (x > (INT64_MAX - 9) / 10) return false;
+        x = 10 * x + (*s - '0');
+    }
+    *p = s;
+    *out = x;
+    return x >= min && x <= max;
+}
+
+/* A time and how often it was seen. */
+static bool timed(const char **p, int64_t least, int64_t most, float *ms, int32_t *seen)
+{
+    int64_t ns, n;
+    if (!number(p, least, most, &ns) || !number(p, 0, SEEN_MOST, &n)) return false;
+    *ms = (float) ((double) ns * UNIT);
+    *seen = n > SEEN_KEPT ? SEEN_KEPT : (int32_t) n;
+    return true;
+}
+
+static bool read_text(Cost *c, const char *p)
+{
+    const int64_t least = 100, most = 1000000000000;                 /* 100 ns, 1000 s */
+    int64_t version, rows;
+    if (!number(&p, TEXT_VERSION, TEXT_VERSION, &version) || !timed(&p, 1, 1000000, &c->row, &c->row_seen))
+        return false;
+    c->row = (float) fmin(fmax((double) c->row, ROW_LEAST), ROW_MOST);
+    if (!timed(&p, least, most, &c->draft_ms, &c->draft_seen) || !timed(&p, 0, most, &c->more_ms, &c->more_seen))
+        return false;
+    for (int32_t last = 0; *p; last = (int32_t) rows) {
+        float ms;
+        int32_t n;
+        if (!number(&p, last + 1, ROWS_DECODE, &rows) || !timed(&p, least, most, &ms, &n) || n < 1) return false;
+        if (cost_stair(c, (int32_t) rows) != rows) continue;
+        c->pass_ms[rows] = ms;
+        c->seen[rows] = n;
+        c->told[rows] = true;
+    }
+    return c->draft_seen > 0 && c->seen[1] >= REAL_READY;
+}
+
+/* What no machine does: rows that make a pass much shorter, or that cost more than passes of their own; proposals that
+ * cost next to nothing, or hundreds of passes. */
+static bool believable(const Cost *c)
+{
+    double plain = (double) c->pass_ms[1], draft = (double) c->draft_ms / plain;
+    for (int32_t n = 2; n <= ROWS_DECODE; n++) {
+        double passes = (double) c->pass_ms[n] / plain;
+        if (c->seen[n] && (passes < 0.5 || passes > 2.0 * n)) return false;
+    }
+    return draft > 1e-4 && draft < 1e3;
+}
+
+Status cost_read(Cost *c, const char *text, Error *err)
+{
+    Cost x;
+    cost_reset(&x);
+    cost_stairs(&x, c->stairs, c->n_stairs);
+    x.draft_guess = c->draft_guess;
+    if (!read_text(&x, text)) return fail(err, ST_FORMAT, "costs: the line is damaged or of another version");
+    if (!believable(&x)) return fail(err, ST_FORMAT, "costs: no machine has such times");
+    x.draft_told = true;
+    fill(&x);
+    *c = x;
+    return ST_OK;
+}

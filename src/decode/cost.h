@@ -1,0 +1,72 @@
+/* cost.h - how long a pass of n rows and a proposal of the drafting model take on this machine.
+ * Real passes give it its scale, the prompt's chunks the time of a row where rows are the limit and not the weights,
+ * and the roofline of a pass its shape between the two; real passes then refine all of it. Only of fast models widths
+ * are measured, in the time of a few passes. A program may keep what was learned and hand it to a later run as text.
+ * Decisions that follow from the table change speed only. */
+#ifndef RATOON_DECODE_COST_H
+#define RATOON_DECODE_COST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "base/error.h"
+
+/* pass_ms [rows]: observed where seen > 0. The other widths follow from the neighbours that were observed and the shape
+ * of the roofline. [1] == 0: nothing is known yet. Cliffs stay as observed: both sides of a kernel's width are points
+ * of their own. */
+typedef struct {
+    float   pass_ms[ROWS_DECODE + 1], draft_ms;
+    int32_t seen[ROWS_DECODE + 1], draft_seen;
+    float   more_ms; int32_t more_seen;            /* extra time of a proposal per additional session */
+    float   row; int32_t row_seen;                 /* time that the operations of a row take, in plain passes */
+    float   chunk; int32_t chunk_rows;             /* ms and rows of a prompt's chunk, until a plain pass was seen */
+    float   draft_guess;                           /* a proposal in plain passes, before one was seen */
+    int32_t real;                                  /* passes seen in this run, as far as they set the scale */
+    bool    told[ROWS_DECODE + 1], draft_told;     /* from an earlier run, and not yet seen in this one */
+    const int32_t *stairs; int32_t n_stairs;       /* row counts that passes are rounded up to, ascending; 0: no
+                                                    * rounding */
+} Cost;
+
+/* Widths worth measuring of a fast model, the most informative first: its narrow passes differ by less than the error
+ * of a single observation made while decoding. */
+enum { COST_WIDTHS = 25 };
+extern const int32_t cost_widths[COST_WIDTHS];
+
+void  cost_reset(Cost *c);
+/* What a proposal is taken to cost before one was seen, in plain passes. */
+void  cost_guess_draft(Cost *c, double plain_passes);
+/* All widths up to a stair cost as much as the stair itself, so decisions fill the stair. widths [n] must outlive the
+ * table. */
+void  cost_stairs(Cost *c, const int32_t *widths, int32_t n);
+/* The stair that a pass of this many rows is rounded up to; rows itself if there are no stairs. */
+int32_t cost_stair(const Cost *c, int32_t rows);
+/* Times that are known well: they replace the present values. */
+void  cost_set_pass(Cost *c, int32_t rows, double seconds);
+void  cost_set_draft(Cost *c, double seconds);
+/* A time observed in a step. Whatever slows one pass slows them all, including widths not in use now, and comparing
+ * times from a slow minute with times from a fast one would be meaningless. So an observation scales the whole table by
+ * part of its deviation, and its own entry by a share that shrinks with the observations so far. A time above 1.5 times
+ * the present value counts as 1.5 times, so that a stall is not mistaken for the machine's speed. The first passes of a
+ * run set the scale: they touch memory for the first time, so the fastest of them counts. */
+void  cost_pass(Cost *c, int32_t rows, double seconds);
+void  cost_draft(Cost *c, int32_t sessions, double seconds);
+/* A pass that read this many rows of a prompt; seconds: of as many rows with logits. */
+void  cost_chunk(Cost *c, int32_t rows, double seconds);
+/* Whether the table says enough to decide: plain passes were seen, or an earlier run left it. */
+bool  cost_ready(const Cost *c);
+/* Milliseconds of one proposal for this many sessions; 0: nothing is known yet. */
+float cost_draft_ms(const Cost *c, int32_t sessions);
+/* rows, limited to widths that the table can predict: unless a chunk was seen, up to twice the widest pass that was. */
+int32_t cost_known(const Cost *c, int32_t rows);
+
+/* What was learned, as a line of text like snprintf, shorter than COST_TEXT; 0: nothing worth keeping. */
+enum { COST_TEXT = 2048 };
+size_t cost_write(const Cost *c, char *out, size_t cap);
+/* Takes over such a line. Its times count as those of a machine of unknown speed: the first pass of this run sets the
+ * scale, and a width that turns out to be far from what the line says is learned anew. ST_FORMAT: the line is damaged
+ * or says what no machine does; the table is as before. */
+Status cost_read(Cost *c, const char *text, Error *err);
+
+#endif

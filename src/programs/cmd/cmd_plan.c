@@ -1,0 +1,358 @@
+/* ratoon plan: does it fit, and how fast will it be? The verdict is the first line; then memory by part, before any of
+ * it is taken; and where it does not fit, what would. Of a model that a hub has and this machine has not, only the
+ * header is read. */
+#include <string.h>
+#include <unistd.h>
+
+#include "programs/advice.h"
+#include "programs/drafters.h"
+#include "programs/estimate.h"
+#include "programs/hub/hub_cache.h"
+#include "programs/hub/hub_remote.h"
+
+typedef struct {
+    Options  o;
+    Program  p;
+    Memory   memory;
+    HubRemote target, draft;                       /* headers of what is not on this machine; else empty */
+    char     draft_repo[256];                      /* the published drafter that is planned with */
+    size_t   program;                              /* resident before anything was done */
+    bool     server, timed;                        /* planned as `serve` would take it; speeds are known */
+    rt_peaks peaks;
+    Costs    costs;
+    double   plain, talk, code;                    /* tokens per second; talk, code: with the drafter */
+    json_t  *parts, *offers;
+    double   total;
+} Plan;
+
+/* The drafter is a file of its own or a layer of the model. */
+static bool drafted(const Plan *x) { return x->memory.needs.draft_passes > 0; }
+
+static uint64_t download(const Plan *x) { return x->target.bytes + (drafted(x) ? x->draft.bytes : 0); }
+
+/* ---- facts ---- */
+
+/* Resident memory of this process before it does anything: its code, the libraries, the C library's own memory. */
+static size_t resident(void)
+{
+    long long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%lld %lld", &size, &pages) != 2) pages = 0;
+    fclose(f);
+    return (size_t) pages * (size_t) sysconf(_SC_PAGESIZE);
+}
+
+static void add_part(Plan *x, const char *owner, const char *name, double bytes)
+{
+    if (bytes == 0) return;
+    x->total += bytes;
+    json_array_append_new(x->parts,
+                          json_pack("{s:s s:s s:I}", "owner", owner, "name", name, "bytes", (json_int_t) bytes));
+}
+
+/* The process's tables were measured once, by memory_plan. */
+static void on_part(void *ud, const char *owner, const char *name, size_t bytes)
+{
+    Plan *x = ud;
+    if (strcmp(owner, "process") == 0) return;
+    add_part(x, owner, name, (double) bytes * (strcmp(owner, "session") == 0 ? x->memory.sessions : 1));
+}
+
+static bool list_parts(Plan *x)
+{
+    rt_needs again;
+    rt_error e = { 0 };
+    rt_session_options so = program_session_options(&x->o);
+    rt_step_options st = program_step_options(&x->p);
+    so.ctx = x->memory.ctx;
+    st.sessions = x->memory.sessions;
+    if (program_plan(&x->p, &so, &st, on_part, x, &again, &e) != RT_OK) return complain(&x->o, "%s", e.text) == 0;
+    add_part(x, "process", "tables", (double) x->memory.needs.process);
+    add_part(x, "process", "program", (double) x->program);
+    return true;
+}
+
+/* Speeds are of no use for what does not fit, and measuring takes memory of its own. */
+static void measure(Plan *x)
+{
+    rt_error e = { 0 };
+    const rt_needs *n = &x->memory.needs;
+    if (!memory_fits(&x->memory)) return;
+    if (machine_peaks(&x->peaks, &x->o, &e) != RT_OK) {
+        note(&x->o, "no speeds: %s", e.text);
+        return;
+    }
+    const Published known = reach_published(n);
+    costs_estimate(&x->costs, n, &x->peaks, 0);
+    x->plain = costs_plain(&x->costs);
+    x->talk = costs_drafted(&x->costs, &known.talk, NULL);
+    x->code = costs_drafted(&x->costs, &known.code, NULL);
+    x->timed = interrupts == 0;
+}
+
+/* ---- models that are not here ---- */
+
+/* Replaces *name by the path of a stub, unless it means a file on this machine. */
+static bool read_header(const char **name, HubRemote *r, const Options *o, const char *text, HubKind kind)
+{
+    char path[HUB_PATH];
+    if (!text || hub_find_local(path, text, kind)) return true;
+    if (o->offline) return complain(o, "%s is not on this machine, and --offline asks no hub", text) == 0;
+    if (!hub_remote_open(r, o, text, kind)) return false;
+    *name = r->path;
+    return true;
+}
+
+static const char *if_remote(const char *name) { return name && strncmp(name, "hf:", 3) == 0 ? name : NULL; }
+
+/* The drafter that is published for a model which is not here; a gated one asks for an account first. */
+static void find_published(Plan *x)
+{
+    Drafters *table;
+    Error err = { 0 };
+    PublishedDrafter found;
+    const DraftTarget t = { .names = { base_name(x->target.file), x->target.repo.name.repo } };
+    Options quiet = x->o;                          /* without a drafter there is still a plan */
+    quiet.json = false;
+    if (drafters_open(&table, &err) != ST_OK) return;
+    if (drafters_for_target(table, &found, 1, &t) > 0) {
+        drafter_name(x->draft_repo, sizeof x->draft_repo, &found);
+        if (found.gated) note(&x->o, "its drafter %s asks to accept terms first: planned without", x->draft_repo);
+        else if (hub_remote_open(&x->draft, &quiet, x->draft_repo, HUB_DRAFTER)) x->o.draft = x->draft.path;
+        if (!x->o.draft) x->draft_repo[0] = 0;
+    }
+    drafters_close(table);
+}
+
+static bool read_headers(Plan *x)
+{
+    Options *o = &x->o;
+    const char *asked = o->hf_repo ? o->hf_repo : if_remote(o->model);
+    if (o->hf_repo && o->model) return true;       /* files_find refuses both */
+    if (!read_header(&o->model, &x->target, o, asked, HUB_TARGET)) return false;
+    if (x->target.path[0]) o->hf_repo = NULL;
+    if (o->draft) return read_header(&o->draft, &x->draft, o, if_remote(o->draft), HUB_DRAFTER);
+    if (x->target.path[0]) find_published(x);
+    return true;
+}
+
+/* ---- what would fit ---- */
+
+static void offer(Plan *x, const char *what, const char *value, double bytes)
+{
+    json_array_append_new(x->offers, json_pack("{s:s s:s s:I}", "option", what, "value", value, "total_bytes",
+                                               (json_int_t) (bytes + (double) x->program)));
+}
+
+/* The same plan with other options; of a context of the same size, unless that is not what is asked. */
+static bool plan_with(Memory *out, const Plan *x, Options *o)
+{
+    rt_error e = { 0 };
+    Program p = { .o = o, .files = x->p.files };
+    o->ctx = x->memory.ctx;
+    o->quiet = true;
+    if (o->draft && strcmp(o->draft, "none") == 0) p.files.draft[0] = 0, p.files.own = false;
+    return memory_plan(out, &p, x->memory.sessions, x->server, &e) == RT_OK;
+}
+
+static void offer_types(Plan *x)
+{
+    static const char *const types[] = { "q8_0", "q5_1", "q4_0", "tq3_0" };
+    Memory m;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        Options o = x->o;
+        o.kv_k = o.kv_v = types[i];
+        if (plan_with(&m, x, &o) && memory_fits(&m))
+            offer(x, "--cache-type-k and --cache-type-v", types[i], memory_bytes(&m, m.ctx));
+    }
+}
+
+/* Other files of the same repository, the largest first: their weights in place of these. */
+static void offer_quants(Plan *x)
+{
+    enum { MOST = 3 };
+    char name[300];
+    const HubVariants *v = &x->target.variants;
+    const double rest = memory_bytes(&x->memory, x->memory.ctx) - (double) x->target.bytes;
+    for (size_t i = v->n, said = 0; i-- > 0 && said < MOST;) {
+        const double bytes = rest + (double) v->at[i].bytes;
+        if (!v->at[i].quant[0] || bytes > (double) x->memory.needs.free) continue;
+        snprintf(name, sizeof name, "%s:%s", x->target.repo.name.repo, v->at[i].quant);
+        offer(x, "-hf", name, bytes);
+        said++;
+    }
+}
+
+static void make_offers(Plan *x)
+{
+    Memory m;
+    char text[24];
+    const int32_t ctx = memory_ctx(&x->memory, 0.98);
+    snprintf(text, sizeof text, "%d", ctx);
+    if (ctx > 0) offer(x, "--ctx", text, memory_bytes(&x->memory, ctx));
+    offer_types(x);
+    Options o = x->o;
+    o.draft = "none";
+    if (drafted(x) && plan_with(&m, x, &o) && memory_fits(&m))
+        offer(x, "-d", "none", memory_bytes(&m, m.ctx));
+    offer_quants(x);
+}
+
+/* ---- words ---- */
+
+static const char *verdict(const Plan *x)
+{
+    return x->memory.needs.free == 0 ? "unknown" : memory_fits(&x->memory) ? "fits" : "does not fit";
+}
+
+
+static const char *drafter_said(const Plan *x)
+{
+    if (x->draft.path[0]) return x->draft_repo[0] ? x->draft_repo : x->draft.repo.name.repo;
+    return strcmp(x->p.files.draft, "mtp") == 0 || !x->p.files.draft[0] ? "the model's own MTP layer"
+                                                                        : base_name(x->p.files.draft);
+}
+
+static void print_verdict(const Plan *x)
+{
+    char need[24], room[24], ctx[24], a[24], b[24];
+    const Memory *m = &x->memory;
+    printf("needs %s with %s context", memory_text(need, x->total), tokens_text(ctx, m->ctx));
+    if (x->server) printf(" for each of %d sessions", m->sessions);
+    if (m->needs.free == 0) printf(", and how much is free is unknown");
+    else printf(", %s free: %s", memory_text(room, (double) m->needs.free), verdict(x));
+    if (x->timed) printf("; about %s tokens/s plain", rate_text(a, x->plain));
+    if (x->timed && drafted(x)) {
+        printf(", %s to %s with drafter %s", rate_text(a, x->talk), rate_text(b, x->code), drafter_said(x));
+    }
+    puts(x->timed ? " (estimate)" : "");
+}
+
+static void print_offers(const Plan *x)
+{
+    char text[24];
+    size_t i;
+    json_t *one;
+    if (json_array_size(x->offers) == 0)
+        puts("no context and no type of keys and values would: it takes a smaller model or quantisation");
+    json_array_foreach(x->offers, i, one)
+        printf("would fit: %s %s, %s\n", json_string_value(json_object_get(one, "option")),
+               json_string_value(json_object_get(one, "value")),
+               memory_text(text, (double) json_integer_value(json_object_get(one, "total_bytes"))));
+}
+
+static void print_table(const Plan *x)
+{
+    char text[24];
+    size_t i;
+    json_t *part;
+    putchar('\n');
+    json_array_foreach(x->parts, i, part) {
+        const double bytes = (double) json_integer_value(json_object_get(part, "bytes"));
+        printf("%-9s %-22s %10s  %5.1f %%\n", json_string_value(json_object_get(part, "owner")),
+               json_string_value(json_object_get(part, "name")), memory_text(text, bytes), 100 * bytes / x->total);
+    }
+    printf("%-32s %10s\n", "total", memory_text(text, x->total));
+}
+
+static void print_rest(const Plan *x)
+{
+    char a[24], b[24], c[24];
+    const Memory *m = &x->memory;
+    const rt_needs *n = &m->needs;
+    const char *why = x->o.ctx ? "as given" : x->server ? "what serve takes by default: up to 128K, within 80 % of "
+                      "what is free" : "the default: at most 8K and what fits";
+    if (n->free)
+        printf("%-32s %10s of %s\n", "free memory", memory_text(a, (double) n->free),
+               memory_text(b, (double) n->total));
+    printf("\ncontext    %s tokens (%s); the model was trained for %s\n", tokens_text(a, m->ctx), why,
+           tokens_text(b, n->ctx_train));
+    if (m->ctx > n->ctx_train) puts("           what lies beyond what it was trained for, a model often gets wrong");
+    if (x->server)
+        printf("sessions   %d, each with this context; besides, the prefix cache takes up to %s as it fills\n",
+               m->sessions, memory_text(a, memory_prefix_cache(n, &x->o)));
+    if (download(x) > 0) printf("download   %s, before this can run\n", memory_text(a, (double) download(x)));
+    if (!x->timed) return;
+    printf("speed      a pass reads %s; this machine reads %s/s and computes %s int8 Tops/s just now\n",
+           memory_text(a, (double) n->pass_bytes), memory_text(b, x->peaks.bytes_per_s),
+           rate_text(c, x->peaks.int8_ops_per_s / 1e12));
+    if (drafted(x))
+        puts("           with drafter: from talk and prose to code, by accept lengths that were published for others");
+}
+
+static json_t *speed_json(const Plan *x)
+{
+    if (!x->timed) return json_null();
+    json_t *j = json_pack("{s:f s:f s:f s:n s:n}", "plain_tok_s", x->plain, "bytes_per_s", x->peaks.bytes_per_s,
+                          "int8_ops_per_s", x->peaks.int8_ops_per_s, "drafted_low_tok_s", "drafted_high_tok_s");
+    if (drafted(x)) {
+        json_object_set_new(j, "drafted_low_tok_s", json_real(x->talk));
+        json_object_set_new(j, "drafted_high_tok_s", json_real(x->code));
+    }
+    return j;
+}
+
+static bool print_json(const Plan *x)
+{
+    const Memory *m = &x->memory;
+    const rt_needs *n = &m->needs;
+    const char *model = base_name(x->p.files.model);
+    json_t *j = json_pack("{s:s s:I s:I s:I s:i s:b s:i s:i}", "verdict", verdict(x), "total_bytes",
+                          (json_int_t) x->total, "free_bytes", (json_int_t) n->free, "memory_bytes",
+                          (json_int_t) n->total, "ctx", m->ctx, "ctx_given", x->o.ctx > 0, "ctx_train", n->ctx_train,
+                          "sessions", m->sessions);
+    json_object_set_new(j, "model", json_text(model, strlen(model)));
+    json_object_set_new(j, "drafter", drafted(x) ? json_text(drafter_said(x), strlen(drafter_said(x))) : json_null());
+    json_object_set_new(j, "prefix_cache_bytes",
+                        json_integer(x->server ? (json_int_t) memory_prefix_cache(n, &x->o) : 0));
+    json_object_set_new(j, "download_bytes", json_integer((json_int_t) download(x)));
+    json_object_set_new(j, "speed", speed_json(x));
+    json_object_set(j, "parts", x->parts);
+    json_object_set(j, "would_fit", x->offers);
+    return json_print(&x->o, j);
+}
+
+static int report(const Plan *x)
+{
+    int status = EXIT_FINE;
+    if (x->o.json) {
+        if (!print_json(x)) status = EXIT_FAILED;
+    } else {
+        print_verdict(x);
+        if (!memory_fits(&x->memory)) print_offers(x);
+        print_table(x);
+        print_rest(x);
+        status = output_done(&x->o);
+    }
+    return status != EXIT_FINE ? status : memory_fits(&x->memory) ? EXIT_FINE : EXIT_MISFIT;
+}
+
+static int make_plan(Plan *x)
+{
+    rt_error e = { 0 };
+    x->p.files.found_draft |= x->draft_repo[0] != 0;                  /* nobody asked for it: it may be left out */
+    if (memory_plan(&x->memory, &x->p, x->server ? x->o.parallel : 1, x->server, &e) != RT_OK)
+        return complain_files(&x->o, e.text, &x->p.files);
+    if (!list_parts(x)) return EXIT_FAILED;
+    measure(x);
+    if (!memory_fits(&x->memory)) make_offers(x);
+    return interrupts ? EXIT_INTERRUPTED : report(x);
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    Plan x = { .program = resident() };
+    int status;
+    if (!options_read(&x.o, argc, argv, &status)) return status;
+    x.server = x.o.parallel > 0;
+    x.parts = json_array();
+    x.offers = json_array();
+    hear_interrupts();
+    status = read_headers(&x) && program_find(&x.p, &x.o, WITH_DRAFTER) ? make_plan(&x) : EXIT_FAILED;
+    hub_remote_close(&x.target);
+    hub_remote_close(&x.draft);
+    json_decref(x.parts);
+    json_decref(x.offers);
+    return status;
+}

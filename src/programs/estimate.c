@@ -1,0 +1,219 @@
+#include "programs/estimate.h"
+
+#include <math.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+/* ---- memory ---- */
+
+static rt_status plan_at(rt_needs *out, Program *p, int32_t ctx, int32_t sessions, rt_error *e)
+{
+    rt_session_options so = program_session_options(p->o);
+    rt_step_options st = program_step_options(p);
+    so.ctx = ctx;
+    st.sessions = sessions;
+    return program_plan(p, &so, &st, NULL, NULL, out, e);
+}
+
+static double moving(const rt_needs *n, int32_t sessions)
+{
+    return (double) n->session * sessions + (double) n->step;
+}
+
+/* The line through the plans at two contexts. A longer context never costs more per token (rings and windows stop
+ * growing), so outside these two the line may overstate what is needed, but never understates it. Tables are measured
+ * as the process grows, so they count from the first plan only. */
+static rt_status line(Memory *m, Program *p, rt_error *e)
+{
+    rt_needs half;
+    const int32_t ctx = m->needs.ctx, less = ctx > 1 ? ctx / 2 : 2;
+    rt_status code = plan_at(&half, p, less, m->sessions, e);
+    if (code != RT_OK) return code;
+    const rt_needs *n = &m->needs;
+    m->token = fmax(0, (moving(n, m->sessions) - moving(&half, m->sessions)) / (ctx - less));
+    m->fixed = (double) n->model + (double) n->drafter + (double) n->process + moving(n, m->sessions) - m->token * ctx;
+    m->ctx = ctx;
+    return RT_OK;
+}
+
+rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e)
+{
+    const int32_t given = p->o->ctx;
+    *out = (Memory) { .sessions = sessions };
+    rt_status code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
+    if (code == RT_OK) code = line(out, p, e);
+    if (code != RT_OK || given || !server) return code;
+    const rt_needs *n = &out->needs;
+    const int32_t most = n->ctx_train < SERVE_CTX_MOST ? n->ctx_train : SERVE_CTX_MOST, fits = memory_ctx(out, 0.8);
+    out->ctx = n->free == 0 || fits >= most ? most : fits < SERVE_CTX_LEAST ? SERVE_CTX_LEAST : fits;
+    return code;
+}
+
+double memory_bytes(const Memory *m, int32_t ctx) { return m->fixed + m->token * ctx; }
+
+bool memory_fits(const Memory *m)
+{
+    return m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free;
+}
+
+int32_t memory_ctx(const Memory *m, double share)
+{
+    enum { STEP = 256, MOST = 1 << 24 };
+    const double left = ((double) m->needs.free - m->fixed) * share;
+    if (left <= 0) return 0;
+    return m->token * MOST <= left ? MOST : (int32_t) (left / m->token) / STEP * STEP;
+}
+
+double memory_prefix_cache(const rt_needs *n, const Options *o)
+{
+    const double quarter = fmax(0, (double) n->free - (double) n->model - (double) n->drafter) / 4;
+    if (o->cache_ram >= 0) return (double) o->cache_ram * (1 << 20);
+    return n->free > 0 ? fmin((double) ((uint64_t) 8192 << 20), quarter) : (double) ((uint64_t) 8192 << 20);
+}
+
+/* ---- time ---- */
+
+int32_t machine_name(char *out, size_t cap, const Options *o)
+{
+    char line[256];
+    cpu_set_t cores;
+    struct utsname u;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    out[0] = 0;
+    while (f && !out[0] && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon && colon[1])
+            snprintf(out, cap, "%.*s", (int) strcspn(colon + 2, "\n"), colon + 2);
+    }
+    if (f) fclose(f);
+    if (!out[0] && uname(&u) == 0) snprintf(out, cap, "%.100s", u.machine);
+    return o->threads ? o->threads : sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+rt_status machine_peaks(rt_peaks *out, const Options *o, rt_error *e)
+{
+    enum { ROUNDS_LEAST = 2, THREADS_ALL = 256 };
+    static const double SECONDS = 0.3;
+    rt_roofline *r;
+    *out = (rt_peaks) { 0 };
+    rt_status code = rt_roofline_new(&r, o->backend, o->threads, e);
+    if (code != RT_OK) return code;
+    const double begun = seconds_now();
+    for (int32_t i = 0; (i < ROUNDS_LEAST || seconds_now() - begun < SECONDS) && interrupts == 0; i++)
+        rt_roofline_round(r, THREADS_ALL, out);
+    rt_roofline_free(r);
+    return RT_OK;
+}
+
+/* The shares of the int8 peak that products with quantised weights reach, by level: of one row, which is mostly
+ * unpacking weights and scaling sums, and of every row where there are many. The peak multiplies registers that are
+ * there already. From passes of 1 to 64 rows of Q4_K_M, Q6_K and Q8_0 files of 0.1 to 27 thousand million weights
+ * (`ratoon bench --passes`; doc/speed.md); at levels not named none has been measured. */
+typedef struct { const char *level; double one, many; } Shares;
+static Shares int8_shares(const char *level)
+{
+    static const Shares known[] = { { "avx2", 0.6, 0.75 }, { "avxvnni", 0.3, 0.45 }, { "avx512", 0.135, 0.43 },
+                                    { "amx", 0.017, 0.11 } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].level, level) == 0) return known[i];
+    return (Shares) { level, 0.2, 0.5 };
+}
+
+/* A layer's norms and waiting for threads; the same passes. */
+static const double LAYER_MS = 0.025;
+
+/* A pass reads all of it once, while it unpacks: that the two hide each other only in part is seen where they take
+ * about as long. With many rows products take longest. */
+static double pass_ms(const rt_needs *n, const rt_peaks *p, double bytes, double weights, int32_t rows, int32_t layers)
+{
+    const Shares s = int8_shares(n->level);
+    const double work = 2 * weights / p->int8_ops_per_s, read = hypot(bytes / p->bytes_per_s, work / s.one);
+    return 1e3 * fmax(read, work * rows / s.many) + layers * LAYER_MS;
+}
+
+void costs_estimate(Costs *out, const rt_needs *n, const rt_peaks *p, int32_t after)
+{
+    *out = (Costs) { .block = n->draft_block };
+    /* a matrix is read and written when the last path is folded into it, and twice by the rows after it */
+    const double bytes = (double) n->pass_bytes + (double) n->kv_bytes * after + 4 * (double) n->state_bytes;
+    for (int32_t rows = 1; rows <= ROWS_MOST; rows++)
+        out->pass_ms[rows] = pass_ms(n, p, bytes, (double) n->pass_parameters, rows, n->layers);
+    if (n->draft_passes == 0) return;
+    const int32_t rows = n->draft_passes > 1 ? 1 : n->draft_block;
+    out->draft_ms = n->draft_passes * pass_ms(n, p, (double) n->draft_bytes, (double) n->draft_parameters, rows,
+                                              n->draft_layers);
+}
+
+void costs_measured(Costs *c, const int32_t *rows, const double *ms, int32_t n)
+{
+    c->pass_ms[rows[0]] = ms[0];
+    for (int32_t i = 0; i + 1 < n; i++)
+        for (int32_t r = rows[i]; r <= rows[i + 1]; r++)
+            c->pass_ms[r] = ms[i] + (ms[i + 1] - ms[i]) * (r - rows[i]) / (rows[i + 1] - rows[i]);
+    for (int32_t r = rows[n - 1] + 1; r <= ROWS_MOST; r++) c->pass_ms[r] = ms[n - 1] * r / rows[n - 1];
+}
+
+Reach reach_each(double right)
+{
+    Reach g;
+    double all = 1;
+    for (int32_t d = 0; d < ROWS_MOST; d++) g.held[d] = all *= right;
+    return g;
+}
+
+double reach_length(const Reach *g, int32_t rows)
+{
+    double length = 1;
+    for (int32_t d = 0; d + 1 < rows; d++) length += g->held[d];
+    return length;
+}
+
+double costs_plain(const Costs *c) { return 1e3 / c->pass_ms[1]; }
+
+double costs_drafted(const Costs *c, const Reach *g, int32_t *rows)
+{
+    double best = costs_plain(c);
+    int32_t at = 1;
+    for (int32_t n = 2; c->draft_ms > 0 && n <= c->block && n <= ROWS_MOST; n++) {
+        double rate = 1e3 * reach_length(g, n) / (c->pass_ms[n] + c->draft_ms);
+        if (rate > best) best = rate, at = n;
+    }
+    if (rows) *rows = at;
+    return best;
+}
+
+/* Each pair: how often a guess holds if the ones before it did, so that the accept lengths are the published ones.
+ *   DFlash, talk: 3.07 with blocks of 8 rows, Qwen3-4B on MT-Bench at temperature 1 (DSpark paper, table of baselines).
+ *   DFlash, code: 5.94 with blocks of 16, Qwen3.6-27B UD-Q4_K_XL on HumanEval (lucebox, RTX 3090); the older
+ *   Qwen3.5-27B reaches 8.31 there.
+ *   MTP, three guesses: 1.9 times plain decoding on prose and 2.6 on code (NInfer issue 53, Qwen3.6-35B-A3B), which
+ *   takes accept lengths of 2.2 and 3.0. */
+Published reach_published(const rt_needs *n)
+{
+    const bool mtp = n->draft_passes > 1;
+    return (Published) { reach_each(mtp ? 0.62 : 0.69), reach_each(mtp ? 0.82 : 0.84) };
+}
+
+/* ---- words ---- */
+
+const char *rate_text(char out[24], double rate)
+{
+    snprintf(out, 24, rate < 9.95 ? "%.1f" : "%.0f", rate);
+    return out;
+}
+
+const char *memory_text(char out[24], double bytes)
+{
+    if (bytes >= 1e9) snprintf(out, 24, "%.1f GB", bytes / 1e9);
+    else if (bytes >= 1e6) snprintf(out, 24, bytes >= 1e7 ? "%.0f MB" : "%.1f MB", bytes / 1e6);
+    else snprintf(out, 24, "%.0f kB", bytes / 1e3);
+    return out;
+}
+
+const char *tokens_text(char out[24], int32_t tokens)
+{
+    if (tokens >= 1024 && tokens % 1024 == 0) snprintf(out, 24, "%dK", tokens / 1024);
+    else snprintf(out, 24, "%d", tokens);
+    return out;
+}

@@ -1,0 +1,67 @@
+/* estimate.h - what a model will take on this machine, before it is loaded: memory, which is what the library would
+ * allocate (rt_plan) as a line in the context, so that the largest context that fits can be solved for; and time, an
+ * estimate from the bytes that a pass reads, the products that it computes, the machine's peak rates, and how many
+ * guesses of a drafter hold. `plan`, `doctor` and `serve` share it. */
+#ifndef RATOON_PROGRAMS_ESTIMATE_H
+#define RATOON_PROGRAMS_ESTIMATE_H
+
+#include "programs/program.h"
+#include "ratoon_lab.h"
+
+/* ---- memory ---- */
+
+enum { SERVE_CTX_MOST = 131072, SERVE_CTX_LEAST = 2048 };
+
+/* Bytes of `sessions` sessions and one step, with everything they share: fixed + token * context. */
+typedef struct {
+    rt_needs needs;                                /* of one session of ctx tokens; free as it was found */
+    int32_t  sessions, ctx;
+    double   fixed, token;
+} Memory;
+/* Plans the files of p for --ctx tokens. Without --ctx, the context is the library's choice, or for a server the
+ * largest up to 131,072 that all sessions have room for in 80 % of the free memory that the model leaves. */
+rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e);
+double  memory_bytes(const Memory *m, int32_t ctx);
+bool    memory_fits(const Memory *m);              /* also if nothing is known about free memory */
+/* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
+ * none. */
+int32_t memory_ctx(const Memory *m, double share);
+/* The most that the server's prefix cache will take, by --cache-ram and what the model leaves. */
+double  memory_prefix_cache(const rt_needs *n, const Options *o);
+
+/* ---- time ---- */
+
+enum { ROWS_MOST = 64 };
+
+/* The processor's name. Returns how many threads are used. */
+int32_t machine_name(char *out, size_t cap, const Options *o);
+/* The machine's peak rates, measured for about a third of a second on the options' backend and threads. */
+rt_status machine_peaks(rt_peaks *out, const Options *o, rt_error *e);
+
+/* Milliseconds of a pass of the target by its rows, and of one proposal of the drafter (0: there is none). */
+typedef struct { double pass_ms[ROWS_MOST + 1], draft_ms; int32_t block; } Costs;
+/* As estimated, for passes after `after` tokens. */
+void    costs_estimate(Costs *out, const rt_needs *n, const rt_peaks *p, int32_t after);
+/* Replaces estimates by what was measured at n widths, ascending, the first being 1; between them lines. */
+void    costs_measured(Costs *c, const int32_t *rows, const double *ms, int32_t n);
+
+/* How often guesses hold: held[d] is the share of proposals whose first d + 1 guesses are all right. */
+typedef struct { double held[ROWS_MOST]; } Reach;
+Reach reach_each(double right);          /* every guess holds with this probability */
+double  reach_length(const Reach *g, int32_t rows);                     /* tokens per pass of these rows */
+/* Tokens per second of plain decoding, and the most with a drafter, at any number of rows up to its block; never less
+ * than plain decoding, to which the controller returns. rows NULL, or receives that number. */
+double  costs_plain(const Costs *c);
+double  costs_drafted(const Costs *c, const Reach *g, int32_t *rows);
+/* What a drafter of this kind is known to reach, in text that is hard to guess (talk, prose) and easy (code, maths). */
+typedef struct { Reach talk, code; } Published;
+Published reach_published(const rt_needs *n);
+
+/* "2.1" or "14": tokens per second with two digits. */
+const char *rate_text(char out[24], double rate);
+/* "19.8 GB", "512 MB", "3 kB" */
+const char *memory_text(char out[24], double bytes);
+/* "32K" if it is a multiple of 1024, else "5000" */
+const char *tokens_text(char out[24], int32_t tokens);
+
+#endif

@@ -1,0 +1,55 @@
+/* Completions: one or several prompts, as text or token ids. */
+#include "programs/serve/request/request_impl.h"
+
+#include <stdlib.h>
+
+static bool read_ids(Reader *r, RequestPrompt *p, const json_t *list, const char *path)
+{
+    size_t i;
+    json_t *v;
+    p->n_ids = json_array_size(list);
+    if (p->n_ids == 0) return refuse(r, path, "%s is empty", path);
+    if (!(p->ids = malloc(p->n_ids * sizeof *p->ids))) {
+        r->no_memory = true;
+        p->n_ids = 0;
+        return true;
+    }
+    json_array_foreach((json_t *) (uintptr_t) list, i, v) {
+        if (!json_is_integer(v)) return refuse(r, path, "%s: element %zu is not a token id", path, i);
+        json_int_t id = json_integer_value(v);
+        if (id < 0 || id >= r->d->vocab)
+            return refuse(r, path, "%s: element %zu is token %lld, which is not in the vocabulary of %d", path, i,
+                          (long long) id, (int) r->d->vocab);
+        p->ids[i] = (int32_t) id;
+    }
+    return true;
+}
+
+static bool read_prompt(Reader *r, const json_t *v, const char *path)
+{
+    RequestPrompt *p = &r->q->prompt[r->q->n_prompt++];
+    if (json_is_array(v)) return read_ids(r, p, v, path);
+    if (!json_is_string(v)) return refuse(r, path, "%s is neither a string nor a list of token ids", path);
+    p->text = json_string_value(v);
+    p->n = json_string_length(v);
+    return true;
+}
+
+bool read_prompts(Reader *r)
+{
+    const json_t *all = json_object_get(r->body, "prompt");
+    if (!all || json_is_null(all)) return refuse(r, "prompt", "prompt is missing");
+    bool several = json_is_array(all) && !json_is_integer(json_array_get(all, 0));
+    size_t n = several ? json_array_size(all) : 1;
+    if (n == 0 || n > PROMPTS_MAX)
+        return refuse(r, "prompt", "prompt has %zu elements, expected 1 to %d", n, PROMPTS_MAX);
+    if (!(r->q->prompt = calloc(n, sizeof *r->q->prompt))) {
+        r->no_memory = true;
+        return true;
+    }
+    for (size_t i = 0; i < n; i++) {
+        Path p = path_of(several ? "prompt[%zu]" : "prompt", i);
+        if (!read_prompt(r, several ? json_array_get(all, i) : all, p.s)) return false;
+    }
+    return true;
+}

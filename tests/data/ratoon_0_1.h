@@ -1,0 +1,359 @@
+/* ratoon.h - language models with lossless speculative decoding: whatever the drafter, budget, cache history and
+ * other sessions in the batch, the tokens are those of plain decoding.
+ *
+ * An engine is a loaded target model, its drafter and a backend; it never changes after rt_open. A session is one text
+ * and its state. A step object owns threads, scratch memory and the measured costs, and advances sessions.
+ *
+ *     rt_options o = RT_OPTIONS_INIT;
+ *     o.model = "model.gguf";
+ *     rt_engine *engine = NULL;  rt_session *session = NULL;  rt_step *step = NULL;  rt_error e;  rt_block b;
+ *     if (rt_open(&engine, &o, &e) != RT_OK || rt_session_new(&session, engine, NULL, &e) != RT_OK ||
+ *         rt_step_new(&step, engine, NULL, &e) != RT_OK)
+ *         return complain(e.text);
+ *     int32_t prompt[1024];
+ *     size_t n = rt_tokenize(engine, text, strlen(text), true, prompt, 1024);    // like snprintf: n may exceed 1024
+ *     rt_prompt(session, prompt, n);                                             // only recorded; computes nothing
+ *     while (rt_next(step, session, &b) == RT_OK)                                // one token or several
+ *         for (int32_t i = 0; i < b.n; i++) use(b.token[i]);                     // until rt_token_ends(engine, token)
+ *     rt_step_free(step);  rt_session_free(session);  rt_close(engine);
+ *
+ * examples/hello.c is the whole program.
+ *
+ * Threads
+ *   Engine: every call may run in any number of threads at once; rt_close must be the last call on the engine.
+ *   Session, step: each is used by one thread at a time. Different steps of one engine, with different sessions, run in
+ *   parallel. Both may be created and freed in any thread.
+ *   rt_step_cancel: in any thread while the step object lives.
+ *
+ * Memory
+ *   Memory that a call returns by pointer belongs to the library and lives until the next call on the same object.
+ *   What a caller passes in is copied, unless its description says how long it must live.
+ *
+ * Errors
+ *   Functions return RT_OK, RT_END or a negative rt_status. The reason is one line of text: in rt_error if the call
+ *   takes one (it may be NULL), else in rt_step_error if it takes a step, else in rt_session_error.
+ *
+ * Sizes
+ *   A struct that the caller fills begins with its size and is initialised by its INIT macro (or, in C, with values:
+ *   `RT_OPTIONS(.model = "model.gguf")`); all other fields are then 0, the default everywhere. A function that fills a
+ *   caller's struct takes the struct's size as an argument. So a program built with an older header runs with a newer
+ *   library, and one built with a newer header runs as long as it sets nothing that the library does not know.
+ *
+ * The library prints nothing, reads no environment variable, never exits and has no global state. ratoon_lab.h holds
+ * what measurements and comparisons need. */
+#ifndef RATOON_H
+#define RATOON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define RT_INIT(type) [] { type rt_new = {}; rt_new.size = sizeof(type); return rt_new; }()
+#else
+#define RT_INIT(type) { .size = sizeof(type) }
+#define RT_OPTIONS(...)         (rt_options) { .size = sizeof(rt_options), __VA_ARGS__ }
+#define RT_SESSION_OPTIONS(...) (rt_session_options) { .size = sizeof(rt_session_options), __VA_ARGS__ }
+#define RT_STEP_OPTIONS(...)    (rt_step_options) { .size = sizeof(rt_step_options), __VA_ARGS__ }
+#define RT_SAMPLING(...)        (rt_sampling) { .size = sizeof(rt_sampling), __VA_ARGS__ }
+#endif
+#define RT_OPTIONS_INIT         RT_INIT(rt_options)
+#define RT_SESSION_OPTIONS_INIT RT_INIT(rt_session_options)
+#define RT_STEP_OPTIONS_INIT    RT_INIT(rt_step_options)
+#define RT_SAMPLING_INIT        RT_INIT(rt_sampling)
+
+typedef struct rt_engine rt_engine;
+typedef struct rt_session rt_session;
+typedef struct rt_step rt_step;
+
+/* ---- results ---- */
+
+typedef enum {
+    RT_OK           = 0,
+    RT_END          = 1,       /* the text has ended: max_tokens were made, or the context is full */
+    RT_EARG         = -1,      /* an argument or option is wrong */
+    RT_ENOMEM       = -2,      /* memory is too short, or would be after the allocation */
+    RT_EIO          = -3,      /* a file cannot be read */
+    RT_EFORMAT      = -4,      /* a file or image is damaged or of another format */
+    RT_EUNSUPPORTED = -5,      /* it is well formed, but this library does not support it */
+    RT_EFULL        = -6,      /* it does not fit the context */
+    RT_ECANCEL      = -7,      /* a hook or rt_step_cancel cancelled it */
+    RT_EBACKEND     = -8,      /* the backend failed */
+    RT_ENOTOKEN     = -9       /* the mask allows no token */
+} rt_status;
+
+typedef struct {
+    rt_status code;
+    char      text[512];       /* one line: the file or field, its value and what was expected; empty with RT_OK */
+} rt_error;
+
+const char *rt_version(void);                                                     /* "0.1.0"; static */
+const char *rt_status_text(rt_status status);                                     /* "out of memory"; static */
+
+/* ---- the engine ---- */
+
+/* Any hook may be NULL. rt_open calls log and progress, a step calls all three in the thread that runs it. A hook must
+ * not call functions of the object that calls it, except rt_step_cancel. */
+typedef struct {
+    void *ud;                  /* the first argument of every hook */
+    /* level: 0 error, 1 warning, 2 information, 3 detail (from a step: the controller starts or stops drafting) */
+    void (*log)(void *ud, int level, const char *line);
+    /* what: "model" or "drafter": weights loaded, out of total; "pass", 0 of 0: a layer of a pass is done. Return false
+     * to cancel. */
+    bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);
+    /* The rows [n, cols] of each named tensor of a pass, for debugging; layer -1: it belongs to no layer. */
+    void (*trace)(void *ud, const char *name, int32_t layer, const float *rows, int32_t n, int32_t cols);
+} rt_hooks;
+
+typedef struct {
+    size_t      size;          /* RT_OPTIONS_INIT */
+    const char *model;         /* the target's GGUF file; required */
+    const char *draft;         /* the drafter: a GGUF file or a Hugging Face folder; "mtp": the target's own MTP layer,
+                                * "auto": that layer if the file has a usable one; NULL: none */
+    const char *backend;       /* "cpu" (also "auto", the default), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni,
+                                * avx512, amx, neon or i8mm */
+    const char *kv_k, *kv_v;   /* types of the target's stored keys and values, in any pair: "f32", "f16", "bf16",
+                                * "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0"; NULL: f16, or f32 for a model file
+                                * that is f32 throughout. A drafter's are f16, or f32 with draft_type "keep". */
+    const char *draft_type;    /* "q8_0" (NULL): a drafter's matrices above 8 bits are quantised at load; "keep": they
+                                * are not */
+    int32_t     threads;       /* of a pass: 1 to 256; 0: one per core */
+    int32_t     fa_window;     /* positions that each row of the target attends to, itself included, in layers without a
+                                * window of their own; 0: all. It changes the text, equally with and without
+                                * speculation. */
+    const int32_t *taps;       /* for an engine without a drafter: layers whose output rt_rows returns; ascending, 0 to
+                                * model.layers; read only during rt_open */
+    int32_t     n_taps;        /* 0 to 16 */
+    bool        no_repack;     /* weights are read from the mapped file and not copied, for machines short of memory:
+                                * slower, the same text. The file must not change while the engine is open. */
+    bool        overcommit;    /* allocate weights, sessions and steps even if they need more memory than is free. By
+                                * default this is refused (RT_ENOMEM), since the system would grant the memory and kill
+                                * the process once it is used. */
+    rt_hooks    hooks;         /* log and progress are called while the engine opens */
+} rt_options;
+
+/* Loads the files. *out: close it with rt_close; NULL on failure. Strings are not kept. Errors: any but RT_EFULL and
+ * RT_ENOTOKEN; RT_ECANCEL if progress returned false. */
+rt_status rt_open(rt_engine **out, const rt_options *o, rt_error *e);
+/* Call it after freeing the engine's sessions and steps. NULL is allowed, here and in the other free functions. */
+void      rt_close(rt_engine *g);
+
+/* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
+ * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
+ * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
+ * "backend", "chat_template"; "bos_token", "eos_token", "pad_token", "unk_token": texts of tokens;
+ * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
+ * embedding that is not also the head; "model.kv.bytes": keys and values of one token. */
+size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
+
+/* ---- text and tokens ---- */
+
+/* rt_tokenize, rt_tokenize_prompt and rt_detokenize are like snprintf: they write at most cap elements and return how
+ * many there are. 0 if the file has no tokenizer. */
+bool      rt_has_tokenizer(const rt_engine *g);
+/* special: control tokens in the text become their ids. */
+size_t    rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, int32_t *out, size_t cap);
+typedef struct { size_t at, n; } rt_span;                                         /* bytes [at, at + n) of a text */
+/* Tokenizes the prompt of a conversation. Control tokens become their ids except where they overlap one of the spans
+ * (ascending), which mark text that a client wrote. BOS is prepended if the file asks for it and the text does not
+ * begin with it. */
+size_t    rt_tokenize_prompt(const rt_engine *g, const char *s, size_t n, const rt_span *client, size_t n_client,
+                             int32_t *out, size_t cap);
+size_t    rt_detokenize(const rt_engine *g, const int32_t *t, size_t n, char *out, size_t cap);
+/* The bytes of one token (which may be part of a character) and their number; control tokens have none. The bytes live
+ * as long as the engine, as do those of rt_token_text. */
+const char *rt_token_bytes(const rt_engine *g, int32_t id, size_t *n);
+/* The same, but a control token has its name as text. */
+const char *rt_token_text(const rt_engine *g, int32_t id, size_t *n);
+bool      rt_token_ends(const rt_engine *g, int32_t id);                          /* an end-of-generation token */
+int32_t   rt_token_find(const rt_engine *g, const char *s, size_t n);             /* -1: none has exactly this text */
+int32_t   rt_token_bos(const rt_engine *g);                                       /* -1: none */
+bool      rt_adds_bos(const rt_engine *g);
+
+/* ---- sessions ---- */
+
+typedef struct {
+    size_t  size;              /* RT_SESSION_OPTIONS_INIT */
+    int32_t ctx;               /* tokens of the context, 1 to 2^24; 0: 8192, or fewer if the model was trained for fewer
+                                * or fewer fit into 80 % of free memory */
+    int32_t draft_ctx;         /* tokens that the drafter sees, 1 to 2^20; 0: chosen to suit it */
+    int32_t checkpoints;       /* places to go back to, 1 to 8 (see rt_mark); 0: 3; -1: none */
+    int32_t ngram;             /* 0 or 1: earlier text is looked up to guess how the text continues (about 30 bytes a
+                                * token); -1: off */
+} rt_session_options;
+
+/* o NULL: the defaults. *out: free it before the engine; NULL on failure (RT_EARG, RT_ENOMEM, RT_EBACKEND). */
+rt_status rt_session_new(rt_session **out, rt_engine *g, const rt_session_options *o, rt_error *e);
+void      rt_session_free(rt_session *s);
+const char *rt_session_error(const rt_session *s);                                /* of the last call; "": none */
+int32_t   rt_session_ctx(const rt_session *s);
+
+/* Records the prompt (n at least 1); steps do the work. Keeps the longest prefix that it shares with what the session
+ * holds, as far as the session can go back (rt_resumable). RT_EFULL: longer than the context; RT_EARG: an id outside
+ * the vocabulary. */
+rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n);
+
+typedef struct { int32_t id; float add; } rt_bias;                                /* added to the logit of id */
+typedef struct {
+    size_t   size;             /* RT_SAMPLING_INIT */
+    float    temperature;      /* 0 to 10000; below 1e-5: greedy */
+    float    top_p;            /* above 0, up to 1; 1 or 0: off */
+    float    min_p;            /* 0 to 1; 0: off */
+    float    repetition;       /* 0.01 to 100; 1 or 0: off */
+    float    frequency;        /* -2 to 2; 0: off */
+    float    presence;         /* -2 to 2; 0: off */
+    int32_t  top_k;            /* 0: off */
+    int32_t  rep_window;       /* how many tokens the three penalties look back, 1 to 256; 0: 256 */
+    int32_t  max_tokens;       /* tokens after the prompt; 0: until the context is full */
+    int32_t  n_bias;           /* 0 to 300 */
+    uint64_t seed;             /* same seed, text and options: same tokens */
+    const rt_bias *bias;       /* copied */
+} rt_sampling;
+/* Takes effect from the next token on; p NULL: the defaults, which a new session has. RT_EARG names the field that is
+ * out of range; nothing changes then. */
+rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);
+/* mask writes one bit per id for the token after text + path to bits, in 32-bit words starting with bit 0 of bits[0].
+ * It is called in the step's thread, either for the rows that acceptance visits or, if the backend draws the tokens
+ * itself, for all rows of a tree while the pass runs, parents first and only if the parent's mask allows the row. So it
+ * must be a pure function of text + path. If mask returns false, everything is allowed. NULL: no mask. ud must live as
+ * long as the mask is set. */
+rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
+/* on false: plain decoding from the next pass on; the text is the same. */
+rt_status rt_speculate(rt_session *s, bool on);
+
+/* Log-probabilities of the tokens of every block, from the next one on. They belong to the model's own distribution,
+ * before penalties, biases, masks and temperature, and are the same with and without speculation. They cost a pass over
+ * the vocabulary per token (2 ms for 150,000 on one core). */
+enum { RT_TOP_MAX = 20 };
+typedef struct { int32_t id; float logprob; } rt_alternative;
+typedef struct {
+    float   logprob;           /* of the token itself, natural logarithm */
+    int32_t n;                 /* alternatives in top */
+    rt_alternative top[RT_TOP_MAX];                                               /* likeliest first, then by id */
+} rt_logprob;
+/* top: how many of the likeliest tokens are listed with each, 0 to RT_TOP_MAX; -1: nothing is computed (the
+ * default). */
+rt_status rt_logprobs_set(rt_session *s, int32_t top);
+/* One per token of the last block, valid as long as the block; NULL: off. */
+const rt_logprob *rt_logprobs(const rt_session *s);
+/* The same for one row of logits [vocab], such as rt_rows gives: all that scoring a given text needs. */
+void      rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top);
+
+/* Sources of guesses: a drafter's block, the text itself, the target's own MTP layer. */
+enum { RT_BLOCK, RT_NGRAM, RT_MTP, RT_SOURCES, RT_SOURCES_MAX = 8 };
+/* Sums since rt_prompt. */
+typedef struct {
+    int64_t prompt_tokens;     /* of the prompt */
+    int64_t resumed;           /* of these, the tokens that were not computed again */
+    int64_t generated;         /* tokens in blocks */
+    int64_t passes;            /* of the target while decoding */
+    int64_t drafted, accepted; /* rows that were guessed; rows that the target agreed with */
+    double  prefill_s;         /* seconds for the prompt */
+    double  decode_s;          /* seconds for the rest */
+    int64_t drafts;            /* proposals of the drafting model */
+    int64_t plain;             /* passes of one row */
+    int64_t changes;           /* how often the controller started or stopped using the drafting model */
+    int64_t drafted_by[RT_SOURCES_MAX], accepted_by[RT_SOURCES_MAX];
+                               /* rows by source; a row that two sources proposed counts for both. The first RT_SOURCES
+                                * entries are in use. */
+    double  pass_s;            /* the part of decode_s spent in the target's passes; the rest is look-up, drafting,
+                                * trees, acceptance and keeping */
+} rt_stats;
+/* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
+void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
+
+/* ---- steps ---- */
+
+typedef struct {
+    size_t  size;              /* RT_STEP_OPTIONS_INIT */
+    int32_t sessions;          /* maximum per pass, 1 to 64; 0: 1 */
+    int32_t chunk;             /* prompt tokens per pass, 1 to 4096; 0: 256 */
+    int32_t budget;            /* guessed rows per pass, 1 to 63; 0: automatic; -1: plain decoding */
+    int32_t draft_block;       /* rows of a proposal including the root, 2 to 33; 0: what the drafter was trained for */
+    int32_t threads;           /* 1 to 256; 0: as many as the engine. Steps that run in parallel share the cores best
+                                * with few threads each. */
+    bool    chain;             /* draft one chain instead of a tree */
+    rt_hooks hooks;
+} rt_step_options;
+
+/* o NULL: the defaults. *out: free it before the engine; NULL on failure (RT_EARG, RT_ENOMEM, RT_EBACKEND). */
+rt_status rt_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, rt_error *e);
+void      rt_step_free(rt_step *st);
+const char *rt_step_error(const rt_step *st);                                     /* of the last call; "": none */
+/* Cancels the pass under way after its current layer, or the next pass if none is running: once, with RT_ECANCEL. May
+ * be called in any thread. What was committed stays, and the step can be run again. */
+void      rt_step_cancel(rt_step *st);
+
+/* The last token of a block is the target's own; those before it were guessed, and the target agreed. status RT_OK with
+ * n 0: a prompt chunk was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A
+ * negative status belongs to that session alone, with the reason in rt_session_error. */
+typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
+/* Runs one pass for all n sessions, which must be distinct, belong to the step's engine and have a prompt; fills out
+ * [n] in their order. A pass that fails leaves every session as it was; the reason is in rt_step_error. */
+rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);
+/* Runs passes until s has a block or ends; returns the block's status, or that of the pass that failed. */
+rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);
+/* Keeps the first n tokens of the last block, as if the others had not been generated. RT_EARG: the block has fewer, or
+ * the next pass has begun. */
+rt_status rt_take(rt_session *s, int32_t n);
+
+/* ---- memory, before it is taken ---- */
+
+typedef struct {
+    uint64_t model, drafter, session, step, process;                              /* bytes, by owner; see rt_plan */
+    uint64_t free;             /* bytes available now without swapping, within the limits of this process and its
+                                * control groups; 0: unknown */
+    uint64_t total;            /* bytes of the machine's memory; 0: unknown */
+    int32_t  ctx;              /* of the session, in tokens */
+    int32_t  ctx_train;        /* that the model was trained for, in tokens */
+} rt_needs;
+/* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:
+ * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). part
+ * and needs may be NULL. so, st NULL: the defaults. size: sizeof(rt_needs) of the caller's header; that many bytes of
+ * needs are written. */
+rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
+                  void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
+                  size_t size, rt_error *e);
+
+/* ---- resuming later: in the session, or from an image of it ----
+ * A place is a number of tokens. A model with attention only can resume at any place within what it holds. Delta-net
+ * matrices cannot be trimmed: such a session resumes at its end or at a checkpoint. Layers with a window of their own
+ * keep only what it covers: if that is less than the context, a session resumes at one of its last 64 places or at a
+ * checkpoint. Checkpoints are made at the last token of each prompt and at the marks, up to the number given in
+ * rt_session_options; when all are in use the oldest is replaced. */
+
+/* All tokens that the session holds, given or generated; returns their number. Valid until its next step or prompt. */
+size_t    rt_session_text(const rt_session *s, const int32_t **t);
+/* How many tokens of the prompt t would not be computed again after rt_prompt; at most n - 1, since the last one is
+ * always evaluated. */
+int32_t   rt_resumable(const rt_session *s, const int32_t *t, size_t n);
+/* Marks places of the current prompt at which a later prompt shall be able to resume: ascending, each in [1, prompt),
+ * at most RT_MARKS. A step's chunk ends at each of them and leaves a checkpoint; marks that the session has already
+ * passed are ignored. Replaces earlier marks; rt_prompt clears them. */
+enum { RT_MARKS = 32 };
+rt_status rt_mark(rt_session *s, const int32_t *at, size_t n);
+
+/* An image holds the tokens, keys/values, matrices and windows of a place, and the drafter's keys/values and waiting
+ * taps. After loading, text and state continue bit for bit as if everything had been computed, with the same accept
+ * lengths. An image is valid under one identity, which rt_property(g, "identity") gives as a line of text: model file,
+ * numeric recipe, types of keys and values, fa_window, drafter. The session's context size is not part of it. All bytes
+ * of an image are defined, and a checksum covers them. */
+
+/* The last place at or below `most` at which the session can be saved as it is; 0: none. */
+int32_t   rt_save_place(const rt_session *s, int32_t most);
+/* Size of the image at such a place; 0: the session cannot be saved there. */
+size_t    rt_save_bytes(const rt_session *s, int32_t at);
+/* Writes the image to out [n]; n is at least rt_save_bytes. The session continues as if nothing had happened, except
+ * that rt_take can no longer shorten its last block. Errors are the step's. */
+rt_status rt_save(rt_step *st, rt_session *s, int32_t at, uint8_t *out, size_t n);
+/* Replaces what the session holds; the next call is rt_prompt, with any text. An image that is damaged, of another
+ * identity or longer than the context is refused with the reason (RT_EFORMAT, RT_EUNSUPPORTED, RT_EFULL) and leaves the
+ * session as it was; image needs no alignment. After RT_EBACKEND the session is empty. Call it in the thread that runs
+ * the session's steps. */
+rt_status rt_load(rt_session *s, const uint8_t *image, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

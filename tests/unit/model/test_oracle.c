@@ -1,0 +1,408 @@
+/* test_oracle.c - our passes against the results of transformers: the models of tiny.h, the expectations of
+ * tests/oracle/expect. Each of our values must lie within 1e-4 of the expected one (logits' deviation is 2): rows of a
+ * chain in chunks, rows of a tree in one pass, taps, and a drafter's block from features that our own target pass
+ * stored. */
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decode/tree.h"
+#include "model/model.h"
+#include "tiny.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+/* last: its macro fail() would hide the declaration in base/error.h */
+#include <cmocka.h>
+
+static const double TOLERANCE = 1e-4;
+enum { CHUNK = 29, RING = 512, WIDEST = 16 };
+
+/* ---- expectation files (the format is described in tests/oracle/oracle.py) ---- */
+
+/* layer: -1 logits, -2 selector scores (previous: the token before), else the state after that layer. */
+typedef struct { int32_t row, layer, previous, n, id[WIDEST]; double mean, absmax, value[WIDEST]; } Probe;
+typedef struct {
+    char    name[32];
+    int32_t n_prefix, n_tokens, n_parents, n_taps, n_probes;
+    int32_t prefix[512], tokens[640], parents[ROWS_DECODE], taps[TAPS_MAX];
+    Probe  *probe;
+} Case;
+typedef struct { bool draft; char name[32], file[4][32]; int32_t n_files, n_cases; Case cases[4]; } Expect;
+
+static int32_t read_ids(int32_t *out, int32_t cap)
+{
+    int32_t n = atoi(strtok(NULL, " "));
+    assert_in_range(n, 1, cap);
+    for (int32_t i = 0; i < n; i++) out[i] = atoi(strtok(NULL, " "));
+    return n;
+}
+
+static void read_probe(Case *c, const char *kind)
+{
+    c->probe = realloc(c->probe, sizeof *c->probe * (size_t) (c->n_probes + 1));
+    assert_non_null(c->probe);
+    Probe *p = &c->probe[c->n_probes++];
+    *p = (Probe) {.row = atoi(strtok(NULL, " ")), .layer = -1};
+    if (strcmp(kind, "tap") == 0) p->layer = atoi(strtok(NULL, " "));
+    if (strcmp(kind, "pair") == 0) p->layer = -2, p->previous = atoi(strtok(NULL, " "));
+    else p->mean = atof(strtok(NULL, " ")), p->absmax = atof(strtok(NULL, " "));
+    p->n = atoi(strtok(NULL, " "));
+    assert_in_range(p->n, 1, WIDEST);
+    for (int32_t i = 0; i < p->n; i++) p->id[i] = atoi(strtok(NULL, " ")), p->value[i] = atof(strtok(NULL, " "));
+}
+
+static Expect *read_expect(const char *name)
+{
+    char path[256], *line = NULL;
+    size_t cap = 0;
+    snprintf(path, sizeof path, "tests/oracle/expect/%s.txt", name);
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("%s is missing (tests run in the repository's root)", path);
+    Expect *e = calloc(1, sizeof *e);
+    assert_non_null(e);
+    Case *c = NULL;
+    while (getline(&line, &cap, f) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        if (line[0] == '#') continue;
+        const char *kind = strtok(line, " ");
+        if (strcmp(kind, "model") == 0 || strcmp(kind, "draft") == 0) {
+            e->draft = kind[0] == 'd';
+            snprintf(e->name, sizeof e->name, "%s", strtok(NULL, " "));
+            for (char *w; (w = strtok(NULL, " ")) && e->n_files < 4; )
+                snprintf(e->file[e->n_files++], sizeof e->file[0], "%s", w);
+        } else if (strcmp(kind, "case") == 0) {
+            assert_true(e->n_cases < 4);
+            c = &e->cases[e->n_cases++];
+            snprintf(c->name, sizeof c->name, "%s", strtok(NULL, " "));
+        } else if (strcmp(kind, "prefix") == 0) c->n_prefix = read_ids(c->prefix, 512);
+        else if (strcmp(kind, "tokens") == 0) c->n_tokens = read_ids(c->tokens, 640);
+        else if (strcmp(kind, "parents") == 0) c->n_parents = read_ids(c->parents, ROWS_DECODE);
+        else if (strcmp(kind, "taps") == 0) c->n_taps = read_ids(c->taps, TAPS_MAX);
+        else read_probe(c, kind);
+    }
+    free(line);
+    fclose(f);
+    return e;
+}
+
+static void free_expect(Expect *e)
+{
+    for (int32_t i = 0; i < e->n_cases; i++) free(e->cases[i].probe);
+    free(e);
+}
+
+/* ---- running ---- */
+
+static char folder[] = "/tmp/ratoon-oracle-XXXXXX";
+
+typedef struct { Backend *be; Gguf *gguf; Safetensors *st; Model *m; } Opened;
+#define OK(call) do { if ((call) != ST_OK) fail_msg("%s", err.text); } while (0)
+
+static Opened open_model(Backend *be, const char *path, bool hf, const Model *target)
+{
+    static const ModelOptions options = {.k_type = T_COUNT, .v_type = T_COUNT, .keep_types = true};
+    Error  err;
+    Opened o = {.be = be};
+    if (hf) OK(safetensors_open(&o.st, path, &err));
+    else OK(gguf_open(&o.gguf, path, &err));
+    Weights w = {o.gguf, o.st};
+    Stages stages = stages_one(be);
+    OK(model_open(&o.m, &stages, &w, target, &options, &err));
+    return o;
+}
+
+static void close_model(Opened *o)
+{
+    model_close(o->m);
+    gguf_close(o->gguf);
+    if (o->st) safetensors_close(o->st);
+}
+
+static Step open_step(Backend *be)
+{
+    Error err;
+    Step  s;
+    StepLimits limits = {.n_max = 2 * ROWS_DECODE, .slices_max = 1, .scratch_bytes = (size_t) 32 << 20};
+    Stages stages = stages_one(be);
+    OK(step_open(&s, &stages, &limits, &err));
+    return s;
+}
+
+typedef struct { float *logits, *taps; } Results;                           /* [rows, vocab] [rows, tap_width], host */
+
+/* One pass of n rows of a target; want: 0, or WANT_* for all rows. taps: backend memory for n rows, also copied to
+ * out. */
+static void pass(const Model *m, Step *s, State *st, SliceKind kind, int32_t n, const int32_t *token,
+                 const int32_t *parent, int32_t want, float *taps, Results *out, int32_t row)
+{
+    Error   err;
+    PassOut got;
+    pass_start(s);
+    Slice *sl = pass_slice(s, st, kind, n, token, parent);
+    sl->taps = taps;
+    for (int32_t i = 0; i < n && want; i++) pass_want(s, sl, i, want, want & WANT_TAPS ? i : -1);
+    OK(model_pass(m, s, &got, 0, &err));
+    if (out && want & WANT_LOGITS)
+        s->be->copy_out(s->be, out->logits + (size_t) row * (size_t) m->vocab, got.logits->data,
+                        sizeof(float) * (size_t) n * (size_t) m->vocab);
+    if (out && want & WANT_TAPS)
+        s->be->copy_out(s->be, out->taps + (size_t) row * (size_t) m->tap_width, taps,
+                        sizeof(float) * (size_t) n * (size_t) m->tap_width);
+    OK(s->be->sync(s->be, &err));
+    if (kind == SLICE_CHAIN) state_advance(st, n);
+}
+
+static double difference(double got, double expected, double worst)
+{
+    double d = fabs(got - expected);
+    return d > worst || isnan(d) ? d : worst;
+}
+
+/* The largest difference to an expected row: in its mean, largest magnitude and every named value; for logits no other
+ * value may exceed the eighth largest. */
+static double compare(const Probe *p, const float *x, int32_t n)
+{
+    double sum = 0, absmax = 0, other = -INFINITY, worst = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += (double) x[i];
+        absmax = fmax(absmax, fabs((double) x[i]));
+        bool top = false;
+        for (int32_t j = 0; j < 8 && j < p->n; j++) top |= p->id[j] == i;
+        if (!top) other = fmax(other, (double) x[i]);
+    }
+    worst = difference(sum / n, p->mean, difference(absmax, p->absmax, 0));
+    for (int32_t j = 0; j < p->n; j++) {
+        assert_in_range(p->id[j], 0, n - 1);
+        worst = difference((double) x[p->id[j]], p->value[j], worst);
+    }
+    return p->layer == -1 && p->n > 8 ? fmax(worst, other - p->value[7]) : worst;
+}
+
+static void report(const char *file, const Case *c, double worst, const Probe *at)
+{
+    print_message("  %-24s %-9s within %.1e\n", file, c->name, worst);
+    if (!(worst <= TOLERANCE))
+        fail_msg("%s %s: row %d layer %d differs by %g, expected at most %g", file, c->name, at->row, at->layer, worst,
+                 TOLERANCE);
+}
+
+/* ---- targets ---- */
+
+static void run_case(const char *file, const Case *c, Model *m, Step *s)
+{
+    Error   err;
+    Backend *be = stages_last(&m->stages);
+    State   st;
+    OK(model_set_taps(m, c->taps, c->n_taps, &err));
+    OK(state_open(&st, &m->stages, m->spec, m->n_layers, c->n_prefix + c->n_tokens, 0, 0, &err));
+    size_t n = (size_t) c->n_tokens, tap_bytes = sizeof(float) * ROWS_DECODE * (size_t) m->tap_width;
+    float *taps = be->alloc(be, tap_bytes + 64, "taps");
+    Results out = {malloc(n * (size_t) m->vocab * sizeof(float)),
+                   malloc((n * (size_t) m->tap_width + 1) * sizeof(float))};
+    assert_true(taps && out.logits && out.taps);
+    for (int32_t at = 0; at < c->n_prefix; at += CHUNK)
+        pass(m, s, &st, SLICE_CHAIN, c->n_prefix - at < CHUNK ? c->n_prefix - at : CHUNK, c->prefix + at, NULL, 0, NULL,
+             NULL, 0);
+    int32_t want = WANT_LOGITS | (c->n_taps ? WANT_TAPS : 0);
+    if (c->n_parents) pass(m, s, &st, SLICE_TREE, c->n_tokens, c->tokens, c->parents, want, taps, &out, 0);
+    for (int32_t at = 0; at < c->n_tokens && !c->n_parents; at += CHUNK)
+        pass(m, s, &st, SLICE_CHAIN, c->n_tokens - at < CHUNK ? c->n_tokens - at : CHUNK, c->tokens + at, NULL, want,
+             taps, &out, at);
+    double worst = 0;
+    const Probe *where = c->probe;
+    for (int32_t i = 0; i < c->n_probes; i++) {
+        const Probe *p = &c->probe[i];
+        const float *x = out.logits + (size_t) p->row * (size_t) m->vocab;
+        for (int32_t j = 0; j < c->n_taps && p->layer >= 0; j++)
+            if (c->taps[j] == p->layer)
+                x = out.taps + (size_t) p->row * (size_t) m->tap_width + (size_t) j * (size_t) m->dim;
+        double d = compare(p, x, p->layer < 0 ? m->vocab : m->dim);
+        if (!(d <= worst)) worst = d, where = p;
+    }
+    report(file, c, worst, where);
+    free(out.logits);
+    free(out.taps);
+    be->release(be, taps, tap_bytes + 64);
+    state_close(&st);
+}
+
+static void test_model(void **state)
+{
+    Expect *e = read_expect(*state);
+    for (int32_t f = 0; f < e->n_files; f++) {
+        char  path[256];
+        Error err;
+        TinyModel tiny;
+        Backend *be;
+        snprintf(path, sizeof path, "%s/%s.gguf", folder, e->file[f]);
+        assert_true(tiny_model_named(&tiny, e->file[f]));
+        OK(tiny_model_write(&tiny, path, &err));
+        OK(backend_open(&be, "cpu", &(BackendOptions) {0}, &err));
+        Opened o = open_model(be, path, false, NULL);
+        Step step = open_step(be);
+        for (int32_t i = 0; i < e->n_cases; i++) run_case(e->file[f], &e->cases[i], o.m, &step);
+        step_close(&step);
+        close_model(&o);
+        be->close(be);
+        remove(path);
+    }
+    free_expect(e);
+}
+
+/* ---- drafters ---- */
+
+/* Our selector's score of (previous, id) in row `row` of the block; NaN if id is not among its candidates. Rows of the
+ * outputs start at 1. */
+static double pair_score(const int32_t *id, const float *edge, int32_t row, int32_t previous, int32_t token)
+{
+    const int32_t *now = id + (row - 1) * LAT_K;
+    for (int32_t a = 0; a < (row == 1 ? 1 : LAT_K); a++)
+        for (int32_t b = 0; b < LAT_K; b++)
+            if ((row == 1 || now[a - LAT_K] == previous) && now[b] == token)
+                return (double) edge[((row - 1) * LAT_K + a) * LAT_K + b];
+    return NAN;
+}
+
+static void run_draft(const char *file, const Case *c, Model *m, const Model *dm, Step *s)
+{
+    Error   err;
+    PassOut got;
+    Backend *be = stages_last(&m->stages);
+    State   target, draft;
+    OK(state_open(&target, &m->stages, m->spec, m->n_layers, c->n_prefix + ROWS_DECODE, 0, 0, &err));
+    OK(state_open(&draft, &dm->stages, dm->spec, dm->n_layers, c->n_prefix + ROWS_DECODE, RING, 0, &err));
+    size_t tap_bytes = sizeof(float) * CHUNK * (size_t) m->tap_width;
+    float *taps = be->alloc(be, tap_bytes, "taps");
+    assert_non_null(taps);
+    static const int32_t no_token[CHUNK];
+    for (int32_t at = 0; at < c->n_prefix; at += CHUNK) {
+        int32_t n = c->n_prefix - at < CHUNK ? c->n_prefix - at : CHUNK;
+        pass(m, s, &target, SLICE_CHAIN, n, c->prefix + at, NULL, WANT_TAPS, taps, NULL, 0);
+        pass_start(s);
+        Slice *sl = pass_slice(s, &draft, SLICE_CHAIN, n, no_token, NULL);
+        sl->taps = taps;
+        for (int32_t i = 0; i < n; i++) pass_want(s, sl, i, WANT_TAPS, i);
+        model_context(dm, s);
+        OK(step_wait(s, &err));
+        state_advance(&draft, n);
+    }
+    int32_t token[ROWS_DECODE] = {c->tokens[0]}, rows = dm->block - 1;
+    for (int32_t r = 1; r < dm->block; r++) token[r] = dm->mask_id;
+    pass_start(s);
+    Slice *sl = pass_slice(s, &draft, SLICE_BLOCK, dm->block, token, NULL);
+    for (int32_t r = 1; r < dm->block; r++) pass_want(s, sl, r, WANT_LOGITS, -1);
+    OK(model_pass(dm, s, &got, LAT_K, &err));
+    size_t n_values = (size_t) rows * (size_t) m->vocab;
+    float *logits = malloc(n_values * sizeof *logits), edge[ROWS_DECODE * LAT_K * LAT_K];
+    int32_t id[ROWS_DECODE * LAT_K];
+    assert_non_null(logits);
+    be->copy_out(be, logits, got.logits->data, n_values * sizeof *logits);
+    be->copy_out(be, id, got.id->data, sizeof *id * (size_t) rows * LAT_K);
+    if (got.edge) be->copy_out(be, edge, got.edge->data, sizeof *edge * (size_t) rows * LAT_K * LAT_K);
+    OK(be->sync(be, &err));
+    double worst = 0;
+    const Probe *where = c->probe;
+    for (int32_t i = 0; i < c->n_probes; i++) {
+        const Probe *p = &c->probe[i];
+        double d = 0;
+        if (p->layer == -1) d = compare(p, logits + (size_t) (p->row - 1) * (size_t) m->vocab, m->vocab);
+        else assert_non_null(got.edge);
+        for (int32_t j = 0; j < p->n && p->layer == -2; j++)
+            d = difference(pair_score(id, edge, p->row, p->previous, p->id[j]), p->value[j], d);
+        if (!(d <= worst)) worst = d, where = p;
+    }
+    report(file, c, worst, where);
+    free(logits);
+    be->release(be, taps, tap_bytes);
+    state_close(&draft);
+    state_close(&target);
+}
+
+static void test_draft(void **state)
+{
+    static const char *const layouts[] = {"-hf", "-luce.gguf", "-llama.gguf"};
+    Expect *e = read_expect(*state);
+    char  path[256], label[64];
+    Error err;
+    TinyModel tiny;
+    TinyDraft tiny_d;
+    const char *target;
+    Backend *be;
+    snprintf(path, sizeof path, "%s/%s.gguf", folder, e->file[0]);
+    assert_true(tiny_model_named(&tiny, e->file[0]) && tiny_draft_named(&tiny_d, &target, e->name));
+    OK(tiny_model_write(&tiny, path, &err));
+    OK(backend_open(&be, "cpu", &(BackendOptions) {0}, &err));
+    Opened o = open_model(be, path, false, NULL);
+    Step step = open_step(be);
+    for (int32_t l = 0; l < 3; l++) {
+        snprintf(path, sizeof path, "%s/%s%s", folder, e->name, layouts[l]);
+        OK(tiny_draft_write(&tiny_d, (TinyLayout) l, path, &err));
+        Opened d = open_model(be, path, l == 0, o.m);
+        OK(model_set_taps(o.m, d.m->tap, d.m->n_taps, &err));
+        snprintf(label, sizeof label, "%s%s", e->name, layouts[l]);
+        for (int32_t i = 0; i < e->n_cases; i++) run_draft(label, &e->cases[i], o.m, d.m, &step);
+        close_model(&d);
+    }
+    step_close(&step);
+    close_model(&o);
+    be->close(be);
+    free_expect(e);
+}
+
+/* No known file has grouped value heads; what cannot be computed correctly is refused by name. */
+static void test_grouped_heads_are_refused(void **state)
+{
+    (void) state;
+    char  path[256];
+    Error err;
+    TinyModel tiny;
+    Backend *be;
+    Gguf  *g;
+    Model *m;
+    snprintf(path, sizeof path, "%s/grouped.gguf", folder);
+    assert_true(tiny_model_named(&tiny, "qwen35-grouped"));
+    OK(tiny_model_write(&tiny, path, &err));
+    OK(backend_open(&be, "cpu", &(BackendOptions) {0}, &err));
+    OK(gguf_open(&g, path, &err));
+    const ModelOptions options = {.k_type = T_COUNT, .v_type = T_COUNT};
+    Stages stages = stages_one(be);
+    assert_int_not_equal(model_open(&m, &stages, &(Weights) {.gguf = g}, NULL, &options, &err), ST_OK);
+    assert_non_null(strstr(err.text, "v_head_reordered"));
+    gguf_close(g);
+    be->close(be);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void) st, (void) kind, (void) at;
+    return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+    (void) state;
+    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+#define MODEL(n) {.name = n, .test_func = test_model, .initial_state = (void *) n}
+#define DRAFT(n) {.name = n, .test_func = test_draft, .initial_state = (void *) n}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        MODEL("small-llama"), MODEL("small-qwen3"), MODEL("small-qwen35"), MODEL("small-qwen35-r3"), MODEL("llama"),
+        MODEL("llama-tied"), MODEL("qwen3"), MODEL("qwen3-tied"), MODEL("qwen35"), MODEL("qwen35-r1"),
+        MODEL("qwen35-r3"),
+        DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
+        DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), cmocka_unit_test(test_grouped_heads_are_refused),
+    };
+    if (!mkdtemp(folder)) return 1;
+    return cmocka_run_group_tests_name("oracle", tests, NULL, remove_folder);
+}

@@ -1,0 +1,213 @@
+/* test_estimate.c - memory as a line in the context is the library's own plan, and its facts are those of the loaded
+ * pair; speeds follow the roofline and the guesses that hold. */
+#include "programs/estimate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#define MODEL "models/demo/ratoon-demo-q8_0.gguf"
+#define DRAFT "models/demo/dflash-ratoon-demo-bf16.gguf"
+
+static Options options(int32_t ctx)
+{
+    return (Options) { .command = "test", .quiet = true, .ctx = ctx, .threads = 1 };
+}
+
+static void plan_of(Memory *out, Program *p, const Options *o, int32_t sessions, bool server)
+{
+    rt_error e = { 0 };
+    *p = (Program) { .o = o };
+    strcpy(p->files.model, MODEL);
+    strcpy(p->files.draft, DRAFT);
+    if (memory_plan(out, p, sessions, server, &e) != RT_OK) fail_msg("%s", e.text);
+}
+
+static double planned(Program *p, const Memory *m, int32_t ctx)
+{
+    rt_needs n;
+    rt_error e = { 0 };
+    rt_options ro = program_options(p, NULL, 0);
+    assert_int_equal(rt_plan(&ro, &RT_SESSION_OPTIONS(.ctx = ctx), &RT_STEP_OPTIONS(.sessions = m->sessions), NULL,
+                             NULL, &n, sizeof n, &e), RT_OK);
+    return (double) (n.model + n.drafter + n.step) + (double) n.session * m->sessions + (double) m->needs.process;
+}
+
+/* Beyond the drafter's ring the line meets the plans of other contexts, within the roundings of their slots; elsewhere
+ * it may only overstate. */
+static void memory_is_the_plan(void **state)
+{
+    (void) state;
+    Memory m;
+    Program p;
+    Options o = options(32000);
+    plan_of(&m, &p, &o, 3, false);
+    assert_int_equal(m.ctx, 32000);
+    assert_true(m.token > 0 && m.fixed > 0);
+    for (int32_t ctx = 500; ctx <= 64000; ctx *= 2) {
+        const double plan = planned(&p, &m, ctx), says = memory_bytes(&m, ctx);
+        if (plan > 1.001 * says || (ctx >= 8000 && says > 1.01 * plan))
+            fail_msg("%d tokens: %.0f bytes, planned %.0f", ctx, says, plan);
+    }
+}
+
+static void contexts_that_fit(void **state)
+{
+    (void) state;
+    Memory m = { .needs = { .free = 1000000, .ctx_train = 4096 }, .sessions = 1, .ctx = 512, .fixed = 200000,
+                 .token = 100 };
+    assert_true(memory_fits(&m));
+    assert_int_equal(memory_ctx(&m, 1), 8000 / 256 * 256);
+    assert_int_equal(memory_ctx(&m, 0.5), 4000 / 256 * 256);
+    m.ctx = 8001;
+    assert_false(memory_fits(&m));
+    m.needs.free = 0;
+    assert_true(memory_fits(&m));                  /* nothing is known */
+    m.needs.free = 100000;
+    assert_int_equal(memory_ctx(&m, 1), 0);
+    m = (Memory) { .needs = { .free = 1000 }, .fixed = 10 };
+    assert_int_equal(memory_ctx(&m, 1), 1 << 24);
+}
+
+static void a_server_takes_what_fits(void **state)
+{
+    (void) state;
+    Memory m, given;
+    Program p;
+    Options o = options(0), fixed = options(777);
+    plan_of(&m, &p, &o, 4, true);
+    assert_true(m.ctx <= m.needs.ctx_train && m.ctx <= SERVE_CTX_MOST);
+    assert_true(memory_fits(&m));
+    plan_of(&given, &p, &fixed, 4, true);
+    assert_int_equal(given.ctx, 777);
+}
+
+static double number(const rt_engine *g, const char *key)
+{
+    double x = (double) property(g, key);
+    if (x <= 0) fail_msg("%s: %g", key, x);
+    return x;
+}
+
+static void facts_are_those_of_the_pair(void **state)
+{
+    (void) state;
+    Memory m;
+    Program p;
+    Options o = options(512);
+    char level[16];
+    rt_error e = { 0 };
+    plan_of(&m, &p, &o, 1, false);
+    const rt_needs *n = &m.needs;
+    rt_options ro = program_options(&p, NULL, 0);
+    assert_int_equal(rt_open(&p.engine, &ro, &e), RT_OK);
+    assert_true(n->pass_bytes == number(p.engine, "model.pass.bytes"));
+    assert_true(n->pass_parameters == number(p.engine, "model.pass.parameters"));
+    assert_true(n->draft_bytes == number(p.engine, "draft.pass.bytes"));
+    assert_true(n->draft_parameters == number(p.engine, "draft.pass.parameters"));
+    assert_true(n->kv_bytes == number(p.engine, "model.kv.bytes"));
+    assert_true(n->layers == number(p.engine, "model.layers") && n->draft_layers == number(p.engine, "draft.layers"));
+    assert_true(n->draft_block == number(p.engine, "draft.block") && n->draft_passes == 1);
+    /* the head that the target lends belongs to a proposal's pass */
+    assert_true((double) n->draft_parameters ==
+                number(p.engine, "draft.parameters") + number(p.engine, "model.vocab") * number(p.engine, "model.dim"));
+    assert_true(rt_property(p.engine, "backend.level", level, sizeof level) > 0);
+    assert_string_equal(level, n->level);
+    program_close(&p);
+}
+
+/* A machine of 10 GB/s and a model of 1 GB: ten passes a second (unpacking adds little), until rows cost more than
+ * bytes. */
+static const rt_needs big = { .pass_bytes = 1000000000, .pass_parameters = 2000000000, .draft_bytes = 100000000,
+                              .draft_parameters = 200000000, .draft_block = 16, .draft_passes = 1, .level = "avx2" };
+static const rt_peaks machine = { .bytes_per_s = 1e10, .int8_ops_per_s = 1e12 };
+
+static void times_follow_the_roofline(void **state)
+{
+    (void) state;
+    Costs c, deep;
+    costs_estimate(&c, &big, &machine, 0);
+    assert_float_equal(costs_plain(&c), 10, 0.03);
+    assert_float_equal(c.pass_ms[8], c.pass_ms[1], 1e-9);          /* 43 ms of products: bytes take longer */
+    assert_float_equal(c.pass_ms[64], 1e3 * 2 * 2e9 * 64 / 0.75e12, 1e-6);
+    assert_float_equal(c.draft_ms, 10, 0.03);
+    rt_needs n = big;
+    n.kv_bytes = 100000;
+    n.layers = 20;
+    costs_estimate(&deep, &n, &machine, 10000);
+    assert_float_equal(deep.pass_ms[1], 200.5, 0.2);
+    n.draft_passes = 3;                            /* one row each: bytes count three times */
+    costs_estimate(&deep, &n, &machine, 0);
+    assert_float_equal(deep.draft_ms, 30, 0.1);
+    const rt_peaks fast = { .bytes_per_s = 1e12, .int8_ops_per_s = 1e12 };         /* nothing but unpacking is left */
+    costs_estimate(&deep, &big, &fast, 0);
+    assert_float_equal(deep.pass_ms[1], 1e3 * 2 * 2e9 / 0.6e12, 0.1);
+}
+
+static void drafting_pays_by_what_holds(void **state)
+{
+    (void) state;
+    Costs c;
+    int32_t rows;
+    costs_estimate(&c, &big, &machine, 0);
+    const Reach never = reach_each(0), often = reach_each(0.8), always = reach_each(1);
+    assert_float_equal(costs_drafted(&c, &never, &rows), costs_plain(&c), 1e-9);
+    assert_int_equal(rows, 1);
+    assert_float_equal(reach_length(&often, 3), 1 + 0.8 + 0.64, 1e-9);
+    const double some = costs_drafted(&c, &often, NULL), all = costs_drafted(&c, &always, &rows);
+    assert_true(some > 20 && some < all);
+    assert_int_equal(rows, 16);
+    assert_float_equal(all, 16 * 1e3 / (c.pass_ms[16] + c.draft_ms), 1e-6);
+    const Published known = reach_published(&big);
+    assert_true(costs_drafted(&c, &known.talk, NULL) < costs_drafted(&c, &known.code, NULL));
+    assert_float_equal(reach_length(&known.talk, 8), 3.07, 0.05);                /* as its comment says */
+    assert_float_equal(reach_length(&known.code, 16), 5.94, 0.1);
+    c.draft_ms = 0;
+    assert_float_equal(costs_drafted(&c, &always, NULL), costs_plain(&c), 1e-9);   /* no drafter */
+}
+
+static void measured_times_replace_estimates(void **state)
+{
+    (void) state;
+    Costs c;
+    costs_estimate(&c, &big, &machine, 0);
+    costs_measured(&c, (const int32_t[]) { 1, 4, 16 }, (const double[]) { 50, 56, 104 }, 3);
+    assert_float_equal(costs_plain(&c), 20, 1e-9);
+    assert_float_equal(c.pass_ms[2], 52, 1e-9);
+    assert_float_equal(c.pass_ms[10], 80, 1e-9);
+    assert_float_equal(c.pass_ms[32], 208, 1e-9);
+    costs_measured(&c, (const int32_t[]) { 1 }, (const double[]) { 40 }, 1);
+    assert_float_equal(costs_plain(&c), 25, 1e-9);
+}
+
+static void words(void **state)
+{
+    (void) state;
+    char s[24];
+    assert_string_equal(rate_text(s, 2.14), "2.1");
+    assert_string_equal(rate_text(s, 9.97), "10");
+    assert_string_equal(memory_text(s, 19.84e9), "19.8 GB");
+    assert_string_equal(memory_text(s, 512e6), "512 MB");
+    assert_string_equal(memory_text(s, 1.94e6), "1.9 MB");
+    assert_string_equal(memory_text(s, 2900), "3 kB");
+    assert_string_equal(tokens_text(s, 32768), "32K");
+    assert_string_equal(tokens_text(s, 5000), "5000");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_the_plan), cmocka_unit_test(contexts_that_fit),
+        cmocka_unit_test(a_server_takes_what_fits), cmocka_unit_test(facts_are_those_of_the_pair),
+        cmocka_unit_test(times_follow_the_roofline), cmocka_unit_test(drafting_pays_by_what_holds),
+        cmocka_unit_test(measured_times_replace_estimates), cmocka_unit_test(words),
+    };
+    return cmocka_run_group_tests_name("estimate", tests, NULL, NULL);
+}
