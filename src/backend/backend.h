@@ -115,10 +115,9 @@ typedef enum { ACT_SILU, ACT_GELU_TANH, ACT_SIGMOID, ACT_SOFTPLUS } Act;
 
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
 
-/* Where the rows of a weight are before the upload: in a mapped file at map (NULL: the loader has to convert them), or
- * in a readable file at offset `at`. n matrices (0: a single one), `stride` bytes apart. part: the part under which the
- * memory of a copy is counted. */
-typedef struct { const uint8_t *map; int fd; uint64_t at, stride; int32_t n; const char *part; } Source;
+/* Where the rows of a weight are before the upload: in a mapped file at map (NULL: the loader has to convert them), the
+ * matrices of a stack `stride` bytes apart. part: the part under which the memory of a copy is counted. */
+typedef struct { const uint8_t *map; uint64_t stride; const char *part; } Source;
 
 /* The most that a machine can do per second: bytes read from memory, int8 and f32 operations (a multiply-add is
  * two). */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/path.h"
 #include "engine/sized.h"
 
 static int32_t token_of(void *ud, const char *text) { return tokenizer_find(ud, text, strlen(text)); }
@@ -19,12 +20,6 @@ static char *text_of(const Tokenizer *t, int32_t id)
     size_t n;
     const char *s = tokenizer_bytes(t, id, true, &n);
     return n > 0 ? strndup(s, n) : NULL;
-}
-
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
 }
 
 /* A caller's own template must parse; the model's is replaced if it does not. */

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/path.h"
+
 enum { CTX_DEFAULT = 8192, CHUNK_DEFAULT = 256, CHUNK_MAX = 4096, CHECKPOINTS_DEFAULT = 3 };
 
 static void say(const rt_hooks *h, int level, const char *line)
@@ -61,10 +63,9 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 /* Recognised by the file name or else by the first bytes; a folder is never GGUF. */
 static bool is_gguf(const char *path)
 {
-    size_t n = strlen(path);
     struct stat at;
     char magic[4] = { 0 };
-    if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) return true;
+    if (has_suffix(path, ".gguf")) return true;
     FILE *f = stat(path, &at) == 0 && S_ISREG(at.st_mode) ? fopen(path, "rbe") : NULL;
     if (!f) return false;
     bool is = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;

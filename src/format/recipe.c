@@ -1,7 +1,8 @@
 #include "format/recipe.h"
 
 #include <string.h>
-#include <strings.h>
+
+#include "base/path.h"
 
 /* For which layers a rule changes the type. SOME: the first and the last eighth, and every third in between. GROUPED:
  * all, if query heads share their keys and values. */
@@ -61,12 +62,6 @@ int32_t recipe_layer(const char *name)
     int32_t layer = 0, digits = 0;
     for (name += 4; *name >= '0' && *name <= '9' && digits < 6; name++, digits++) layer = 10 * layer + (*name - '0');
     return digits > 0 && *name == '.' ? layer : -1;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && memcmp(s + n - m, end, m) == 0;
 }
 
 static bool stays_f32(const char *name, int32_t n_dims)

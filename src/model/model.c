@@ -419,7 +419,7 @@ static Status place(Loader *l, Found *f)
     m->n_weights += (uint64_t) values_of(f);
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
-    Source s = { .fd = -1, .stride = row_bytes * (size_t) f->rows, .n = stack, .part = part_of(l) };
+    Source s = { .stride = row_bytes * (size_t) f->rows, .part = part_of(l) };
     if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
     *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
     if (be->attach(be, f->at, &s)) f->bytes = 0;

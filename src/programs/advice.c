@@ -8,18 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "format/file_kind.h"
 #include "format/gguf.h"
 #include "programs/suggest.h"
 
 #define AGAIN "fetch it again (ratoon pull resumes a download)"
 #define CONVERT "ratoon reads GGUF: look for a GGUF repository of the model, or use llama.cpp's convert_hf_to_gguf.py"
-
-static bool ends_gguf(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
-}
 
 /* The folder that path lies in. */
 static void folder_of(char out[4096], const char *path)
@@ -42,7 +37,7 @@ static bool near_name(char out[256], const char *path)
     DIR *d = n ? opendir(folder) : NULL;
     if (!d) return false;
     for (struct dirent *e; (e = readdir(d));) {
-        if (!out[0] && ends_gguf(e->d_name) && strncasecmp(e->d_name, s.typed, n) == 0)
+        if (!out[0] && has_suffix(e->d_name, ".gguf") && strncasecmp(e->d_name, s.typed, n) == 0)
             snprintf(out, 256, "%s", e->d_name);
         suggest_try(&s, e->d_name);
         if (s.best == e->d_name) s.best = strcpy(best, e->d_name);
@@ -75,7 +70,7 @@ static int32_t gguf_files(char first[256], const char *folder)
     first[0] = 0;
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));) {
-        if (!ends_gguf(e->d_name)) continue;
+        if (!has_suffix(e->d_name, ".gguf")) continue;
         if (n++ == 0 || by_text(e->d_name, first) < 0) snprintf(first, 256, "%s", e->d_name);
     }
     if (d) closedir(d);

@@ -3,9 +3,9 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
+#include "base/path.h"
 #include "programs/hub/hub_cache.h"
 
 static bool wrong(int *status, const Options *o, const char *what, const char *arg, const char *hint)
@@ -43,19 +43,13 @@ static bool names_repository(const char *s)
     return true;
 }
 
-static bool ends_in_gguf(const char *s)
-{
-    size_t n = strlen(s);
-    return n > 5 && strcasecmp(s + n - 5, ".gguf") == 0;
-}
-
 /* Whether a first word is a model rather than a text: a file or folder that exists, *.gguf, hf:*, ORG/NAME[:QUANT], or
  * the NAME:TAG of a model on this machine. */
 static bool names_model(const char *s)
 {
     struct stat st;
     char path[HUB_PATH];
-    return ends_in_gguf(s) || strncmp(s, "hf:", 3) == 0 || (*s && stat(s, &st) == 0) || names_repository(s) ||
+    return has_suffix(s, ".gguf") || strncmp(s, "hf:", 3) == 0 || (*s && stat(s, &st) == 0) || names_repository(s) ||
            (strchr(s, ':') && !strpbrk(s, " \t\n") && hub_find_local(path, s, HUB_TARGET));
 }
 
@@ -104,7 +98,7 @@ static int32_t words_needed(const CommandLine *l, const char *pattern, uint32_t 
 static bool model_comes(const CommandLine *l, int32_t at, int32_t needed)
 {
     const char *word = l->word[at];
-    return at < l->n_early && names_model(word) && (l->n_words - at > needed || ends_in_gguf(word));
+    return at < l->n_early && names_model(word) && (l->n_words - at > needed || has_suffix(word, ".gguf"));
 }
 
 /* Words from number `at` on, with spaces between them. */

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "programs/drafters.h"
 #include "programs/hub/hub_cache.h"
 #include "programs/model_name.h"
@@ -184,18 +184,6 @@ static void search_caches(Search *s)
 
 /* ---- next to the model ---- */
 
-static bool is_gguf(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* Calls see for every entry of a folder that can be named. */
 static void each_entry(const char *folder, void (*see)(Search *s, const char *path, const char *name), Search *s)
 {
@@ -211,7 +199,7 @@ static void see_inside(Search *s, const char *path, const char *name)
 {
     char folder[4096];
     folder_of(folder, path);
-    if (is_gguf(name)) consider(s, path, base_name(folder));
+    if (has_suffix(name, ".gguf")) consider(s, path, base_name(folder));
 }
 
 static void see_beside(Search *s, const char *path, const char *name)
@@ -219,7 +207,7 @@ static void see_beside(Search *s, const char *path, const char *name)
     char config[4096];
     if (!name_says_drafter(name)) return;
     if (!is_folder(path)) {
-        if (is_gguf(name)) consider(s, path, "");
+        if (has_suffix(name, ".gguf")) consider(s, path, "");
         return;
     }
     if (join(config, path, "config.json") && access(config, F_OK) == 0) consider(s, path, "");

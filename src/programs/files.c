@@ -7,24 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "base/save.h"
 #include "programs/draft_find.h"
 #include "programs/hub/hub.h"
 #include "programs/program.h"
 
 static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
-
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcmp(s + n - m, with) == 0;
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 static bool join(char out[4096], const char *folder, const char *name)
 {
@@ -41,7 +30,7 @@ static void pick(char out[4096], bool *more, const char *folder, bool (*test)(co
     DIR *d = opendir(folder);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
-        if (!ends(e->d_name, ".gguf") || strlen(e->d_name) >= sizeof best || !test(e->d_name)) continue;
+        if (!has_suffix(e->d_name, ".gguf") || strlen(e->d_name) >= sizeof best || !test(e->d_name)) continue;
         if (best[0]) *more = true;
         if (!best[0] || strcmp(e->d_name, best) < 0) strcpy(best, e->d_name);
     }
@@ -84,7 +73,7 @@ static bool find_demo(Files *f)
 static bool is_repository(const char *path)
 {
     HubName name;
-    return hub_name_read(&name, path, NULL) == ST_OK && !ends(path, ".gguf") && !ends(path, ".safetensors");
+    return hub_name_read(&name, path, NULL) == ST_OK && !has_suffix(path, ".gguf") && !has_suffix(path, ".safetensors");
 }
 
 /* A path, hf:ORG/NAME[:QUANT], or the name of a model that some program has put on this machine. */

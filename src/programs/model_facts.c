@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include <xxhash.h>
 
+#include "base/path.h"
 #include "format/gguf.h"
 #include "format/safetensors.h"
 
@@ -128,12 +128,6 @@ static void read_folder(ModelFacts *f, const Safetensors *s)
             f->last_tap = (int32_t) json_integer_value(last);
     }
     for (int32_t i = 0; i < safetensors_n(s); i++) f->bytes += safetensors_at(s, i)->bytes;
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 Status model_facts(ModelFacts *out, const char *path, Error *err)

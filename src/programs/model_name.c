@@ -5,15 +5,14 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/path.h"
 #include "programs/hub/hub_name.h"
 
 /* Bytes without ".gguf" and a part's "-00001-of-00002". */
 static size_t bare_length(const char *name)
 {
-    size_t n = strlen(name);
     int32_t part, parts;
-    if (n <= 5 || strcasecmp(name + n - 5, ".gguf") != 0) return n;
-    return n - 5 - (hub_split(name, &part, &parts) ? strlen("-00001-of-00002") : 0);
+    return gguf_stem(name) - (hub_split(name, &part, &parts) ? strlen("-00001-of-00002") : 0);
 }
 
 /* Whether s[i] goes on with the word that s[i - 1] ends: a letter after anything ("27b"), digits after digits, a point

@@ -115,12 +115,6 @@ void detail(const Options *o, const char *format, ...)
     va_end(args);
 }
 
-const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* ---- engine ---- */
 
 static void end_bar(Program *p)
@@ -316,11 +310,7 @@ bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 }
 
 /* A file's name without its folders and ".gguf". */
-static int stem(const char *path)
-{
-    size_t n = strlen(base_name(path));
-    return (int) (n > 5 && strcmp(path + strlen(path) - 5, ".gguf") == 0 ? n - 5 : n);
-}
+static int stem(const char *path) { return (int) gguf_stem(base_name(path)); }
 
 /* One line about what runs: model, drafter, context. */
 static void tell(const Program *p, bool drafts)

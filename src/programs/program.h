@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include "base/clock.h"
+#include "base/path.h"
 #include "programs/acceptance.h"
 #include "programs/options.h"
 #include "programs/progress.h"
@@ -111,7 +112,6 @@ int  output_failed(const Options *o);
 /* Writes text of a model or a file. On a terminal control characters are shown as '?', so that a text cannot move the
  * cursor or change the window; elsewhere it is written byte for byte. Returns false if writing failed. */
 bool text_show(FILE *f, const char *s, size_t n);
-const char *base_name(const char *path);
 /* Path of one of our files for this user: in the folder named by an XDG variable, else in `folder` of the home. Returns
  * false if neither is known or the path is too long. */
 bool user_path(char *out, size_t cap, const char *variable, const char *folder, const char *name);

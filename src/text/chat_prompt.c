@@ -16,18 +16,18 @@ struct ChatPrompt {
     char      warning[WARNING_BYTES];
 };
 
-static bool is_role(const json_t *m, const char *role)
+bool role_is(const json_t *m, const char *role)
 {
     const char *s = json_string_value(json_object_get(m, "role"));
     return s && strcmp(s, role) == 0;
 }
 
-static bool is_system(const json_t *m) { return is_role(m, "system") || is_role(m, "developer"); }
+bool role_is_system(const json_t *m) { return role_is(m, "system") || role_is(m, "developer"); }
 
 static size_t leading_systems(const json_t *messages)
 {
     size_t n = 0;
-    while (is_system(json_array_get(messages, n))) n++;
+    while (role_is_system(json_array_get(messages, n))) n++;
     return n;
 }
 
@@ -449,7 +449,7 @@ static Status prepare_message(const ChatCaps *a, json_t *m, size_t i, Error *err
     static const char *const OPTIONAL[] = { "tool_calls", "name", "tool_call_id" };
     if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
         return fail(err, ST_ARG, "messages[%zu] has no role", i);
-    if (is_role(m, "developer") && !a->developer) json_object_set_new(m, "role", json_string("system"));
+    if (role_is(m, "developer") && !a->developer) json_object_set_new(m, "role", json_string("system"));
     for (size_t k = 0; k < 3; k++) {            /* templates test whether a key exists, so empty values are removed */
         json_t *v = json_object_get(m, OPTIONAL[k]);
         if (json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0)) json_object_del(m, OPTIONAL[k]);
@@ -483,7 +483,7 @@ static void put_in_front(json_t *m, const char *text, const char *between)
 static Status prepare_system(const ChatCaps *a, json_t *messages, Error *err)
 {
     size_t leading = 0, n = 1;
-    while (is_role(json_array_get(messages, leading), "system")) leading++;
+    while (role_is(json_array_get(messages, leading), "system")) leading++;
     if (leading > 1) {
         char *part, *all = NULL, *w = NULL;
         for (size_t pass = 0; pass < 2; pass++) {  /* first compute the length, then copy */
@@ -511,7 +511,7 @@ static Status prepare_system(const ChatCaps *a, json_t *messages, Error *err)
     }
     for (size_t i = 1; i < json_array_size(messages) && !a->system_later; i++) {
         json_t *m = json_array_get(messages, i);
-        if (!is_role(m, "system")) continue;
+        if (!role_is(m, "system")) continue;
         char *text = text_of_message(m);
         size_t room = text ? strlen(text) + 64 : 0;
         char *reminder = text ? malloc(room) : NULL;
@@ -523,10 +523,10 @@ static Status prepare_system(const ChatCaps *a, json_t *messages, Error *err)
         free(reminder);
         if (!good) return fail(err, ST_MEMORY, "out of memory for the messages");
     }
-    if (a->system || !is_role(json_array_get(messages, 0), "system")) return ST_OK;
+    if (a->system || !role_is(json_array_get(messages, 0), "system")) return ST_OK;
     char *text = text_of_message(json_array_get(messages, 0));
     if (!text) return fail(err, ST_MEMORY, "out of memory for the messages");
-    if (is_role(json_array_get(messages, 1), "user")) {
+    if (role_is(json_array_get(messages, 1), "user")) {
         put_in_front(json_array_get(messages, 1), text, "\n");
         json_array_remove(messages, 0);
     } else {
@@ -559,7 +559,7 @@ static bool nobody_asked(const json_t *messages)
     json_t *m;
     json_array_foreach(messages, i, m) {
         const char *s = json_string_value(json_object_get(m, "content"));
-        if (is_role(m, "user") && !(s && strncmp(s, "<tool_response>", strlen("<tool_response>")) == 0)) return false;
+        if (role_is(m, "user") && !(s && strncmp(s, "<tool_response>", strlen("<tool_response>")) == 0)) return false;
     }
     return true;
 }
@@ -570,8 +570,8 @@ static bool system_stands_first(const json_t *given, const json_t *ready)
     size_t from = leading_systems(given), to = leading_systems(ready), n = json_array_size(given);
     if ((from > 0) != (to > 0) || n - from != json_array_size(ready) - to) return false;
     for (size_t i = from; i < n; i++)
-        if (is_system(json_array_get(given, i))) return false;
-    return is_role(json_array_get(ready, to), "user");
+        if (role_is_system(json_array_get(given, i))) return false;
+    return role_is(json_array_get(ready, to), "user");
 }
 
 static void forget_untold(TemplateText *t, const ChatCaps *a, const json_t *given, const json_t *ready)

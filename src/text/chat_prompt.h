@@ -65,4 +65,8 @@ Status chat_prompt_render(TemplateText *out, const ChatPrompt *c, const ChatRequ
 Status chat_prompt_exact(TemplateText *out, const Template *t, const ChatRequest *q, const json_t *special, bool lax,
                          TemplateError *err);
 
+/* Whether that is the message's role; false for NULL. */
+bool role_is(const json_t *message, const char *role);
+bool role_is_system(const json_t *message);        /* "system" or "developer" */
+
 #endif

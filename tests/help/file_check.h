@@ -11,13 +11,14 @@
 #include "base/error.h"                            /* before cmocka.h, which has a macro named fail */
 #include <cmocka.h>
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "remove_tree.h"
 
 static Error err;
 
@@ -71,16 +72,10 @@ static inline const char *save_bytes(const char *name, const void *bytes, size_t
     return path;
 }
 
-static inline int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void) st, (void) flag, (void) ftw;
-    return remove(path);
-}
-
 static inline int remove_folder(void **state)
 {
     (void) state;
-    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(folder);
 }
 
 #endif

@@ -1,10 +1,11 @@
 #include "model_helper.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "remove_tree.h"
 
 void assert_ok(Status st, const Error *err)
 {
@@ -98,12 +99,6 @@ static void open_models(Rig *r)
     assert_ok(model_set_taps(r->m, r->dm->tap, r->dm->n_taps, &err), &err);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-    (void) st, (void) kind, (void) ftw;
-    return remove(path);
-}
-
 static Backend *open_backend(const RigOptions *o)
 {
     Error err = { 0 };
@@ -132,7 +127,7 @@ void rig_open(Rig *r, const RigOptions *o)
     r->be = open_backend(o);
     if (o->cut) r->first = open_backend(o);
     open_models(r);
-    nftw(r->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);  /* they stay mapped, and a failing test leaves nothing behind */
+    remove_tree(r->dir);  /* they stay mapped, and a failing test leaves nothing behind */
 }
 
 void rig_close(Rig *r)
@@ -177,7 +172,7 @@ void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks)
 void public_close(PublicRig *p)
 {
     rt_close(p->g);
-    nftw(p->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    remove_tree(p->dir);
 }
 
 /* ---- passes by hand ---- */
@@ -267,14 +262,6 @@ void random_tree(Dice *d, int32_t n, int32_t vocab, int32_t *token, int32_t *par
             for (int32_t j = 0; j < i; j++) again |= parent[j] == parent[i] && token[j] == token[i];
         }
     }
-}
-
-int32_t path_rows(int32_t row, const int32_t *parent, int32_t *out)
-{
-    int32_t n = 0;
-    for (int32_t i = row; i >= 0; i = parent[i]) n++;
-    for (int32_t i = row, at = n; i >= 0; i = parent[i]) out[--at] = i;
-    return n;
 }
 
 /* ---- decoding ---- */

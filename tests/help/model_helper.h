@@ -10,6 +10,7 @@
 #include "device_backend.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "rows_helper.h"
 #include "tiny.h"
 
 #include <stdarg.h>
@@ -87,8 +88,6 @@ uint8_t *bench_image(Bench *b, State *s, size_t *n);
 /* A random tree of n rows: parents of all shapes; siblings have different tokens. */
 void random_tree(Dice *d, int32_t n, int32_t vocab, int32_t *token, int32_t *parent);
 void random_tokens(Dice *d, int32_t n, int32_t vocab, int32_t *token);
-/* Rows from the root to row; returns how many. */
-int32_t path_rows(int32_t row, const int32_t *parent, int32_t *out);
 
 void assert_ok(Status st, const Error *err);
 /* memcmp with the first difference in the message. */

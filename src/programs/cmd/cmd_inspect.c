@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/path.h"
 #include "format/gguf.h"
 #include "format/safetensors.h"
 #include "programs/advice.h"
@@ -238,12 +238,6 @@ static int inspect(Inspect *x)
     return json_print(o, j) ? status : EXIT_FAILED;
 }
 
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcmp(s + n - m, with) == 0;
-}
-
 /* hf:ORG/NAME[:QUANT] is a file on this machine, or else a stub with the header of the hub's. */
 static bool locate(Inspect *x)
 {
@@ -261,10 +255,8 @@ static bool locate(Inspect *x)
 
 static int inspect_file(Inspect *x)
 {
-    struct stat st;
     Error err = { 0 };
-    bool folder = stat(x->path, &st) == 0 && S_ISDIR(st.st_mode);
-    bool safe = folder || ends(x->path, ".safetensors") || ends(x->path, ".json");
+    bool safe = is_folder(x->path) || has_suffix(x->path, ".safetensors") || has_suffix(x->path, ".json");
     Status code = safe ? safetensors_open(&x->safe, x->path, &err) : gguf_open(&x->gguf, x->path, &err);
     int status = code == ST_OK ? inspect(x) : complain_file(&x->o, err.text, x->path, AS_GGUF);
     gguf_close(x->gguf);

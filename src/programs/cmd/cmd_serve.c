@@ -234,8 +234,7 @@ static void set_names(Server *s)
 {
     const Options *o = &s->o;
     snprintf(s->name, sizeof s->name, "%s", o->model_name ? o->model_name : base_name(s->p.files.model));
-    size_t n = strlen(s->name);
-    if (!o->model_name && n > 5 && strcmp(s->name + n - 5, ".gguf") == 0) s->name[n - 5] = 0;
+    if (!o->model_name) s->name[gguf_stem(s->name)] = 0;
     s->names[s->n_names++] = s->name;
     for (int32_t i = 0; i < o->alias.n; i++) s->names[s->n_names++] = o->alias.at[i];
 }

@@ -31,9 +31,9 @@ static bool make_folder(Pull *p)
     char cache[HUB_PATH], blobs[HUB_PATH];
     Error err;
     if (!hub_cache_folder(cache) || !hub_repo_folder(p->folder, cache, p->repo.name.repo) ||
-        snprintf(blobs, sizeof blobs, "%s/blobs", p->folder) >= HUB_PATH)
+        snprintf(blobs, sizeof blobs, "%s/blobs/", p->folder) >= HUB_PATH)
         return complain(p->env.o, "there is no place for models: set HF_HOME or HOME to a folder") == 0;
-    return hub_make_folders(blobs, &err) == ST_OK || complain(p->env.o, "%s", err.text) == 0;
+    return hub_folders(blobs, &err) == ST_OK || complain(p->env.o, "%s", err.text) == 0;
 }
 
 /* Bytes that still have to be written. */

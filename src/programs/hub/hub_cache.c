@@ -11,6 +11,7 @@
 
 #include "base/grow.h"
 #include "base/json.h"
+#include "base/path.h"
 #include "base/save.h"
 #include "programs/hub/hub_env.h"
 #include "programs/hub/hub_walk.h"
@@ -86,18 +87,12 @@ static bool model_bytes(uint64_t *bytes, const char *path, const char *inside)
     return true;
 }
 
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcasecmp(s + n - m, with) == 0;
-}
-
 /* Adds a file if it is a GGUF file that can be opened as a whole. */
 static bool add_file(HubLocals *l, HubLocal x, const char *repo, const char *name, const char *path,
                      const char *inside)
 {
     int32_t part, parts;
-    if (!ends(name, ".gguf") || (hub_split(name, &part, &parts) && part != 1)) return true;
+    if (!has_suffix(name, ".gguf") || (hub_split(name, &part, &parts) && part != 1)) return true;
     return !model_bytes(&x.bytes, path, inside) || add(l, x, repo, name, path);
 }
 
@@ -147,7 +142,7 @@ static bool add_folder(HubLocals *l, HubLocal x, const char *repo, const char *c
     if (!d) return true;
     for (struct dirent *e; (e = readdir(d));) {
         if (e->d_name[0] == '.' || !put(path, folder, e->d_name) || !file_bytes(&one, path, inside)) continue;
-        weights |= ends(e->d_name, ".safetensors");
+        weights |= has_suffix(e->d_name, ".safetensors");
         x.bytes += one;
     }
     closedir(d);
@@ -374,23 +369,9 @@ bool hub_find_local(char path[HUB_PATH], const char *text, HubKind wish)
 
 /* ---- writing ---- */
 
-Status hub_make_folders(const char *path, Error *err)
+Status hub_folders(const char *path, Error *err)
 {
-    char folder[HUB_PATH];
-    if (snprintf(folder, sizeof folder, "%s/", path) >= HUB_PATH) return fail(err, ST_ARG, "a path is too long");
-    if (save_folders(folder, 0777)) return ST_OK;
-    return fail(err, ST_IO, "%s: cannot be created: %s", path, strerror(errno));
-}
-
-/* Makes the folders above a path. */
-static Status make_above(const char *path, Error *err)
-{
-    char folder[HUB_PATH];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (!slash || slash == folder) return ST_OK;
-    *slash = 0;
-    return hub_make_folders(folder, err);
+    return save_folders(path, 0777) ? ST_OK : fail(err, ST_IO, "%s: cannot be created: %s", path, strerror(errno));
 }
 
 Status hub_link(const char *folder, const char *commit, const char *path, const char *etag, Error *err)
@@ -401,7 +382,7 @@ Status hub_link(const char *folder, const char *commit, const char *path, const 
     strcat(strcat(to, "blobs/"), etag);
     if (snprintf(link, sizeof link, "%s/snapshots/%s/%s", folder, commit, path) >= HUB_PATH)
         return fail(err, ST_ARG, "%s: the path is too long", path);
-    TRY(make_above(link, err));
+    TRY(hub_folders(link, err));
     ssize_t n = readlink(link, old, sizeof old - 1);
     if (n > 0 && (size_t) n == strlen(to) && memcmp(old, to, (size_t) n) == 0) return ST_OK;
     if ((unlink(link) != 0 && errno != ENOENT) || symlink(to, link) != 0)
@@ -417,6 +398,6 @@ Status hub_ref_write(const char *folder, const char *revision, const char *commi
     if (hub_commit_good(revision)) return ST_OK;
     if (snprintf(path, sizeof path, "%s/refs/%s", folder, *revision ? revision : "main") >= HUB_PATH)
         return fail(err, ST_ARG, "%s: the path is too long", revision);
-    TRY(make_above(path, err));
+    TRY(hub_folders(path, err));
     return save_file(path, SAVE_SHARED, write_commit, (void *) commit, err);
 }

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
+#include "base/path.h"
 #include "programs/hub/hub_fetch.h"
 #include "programs/program.h"
 
@@ -37,24 +37,18 @@ static bool add_parts(HubChoice *c, const HubRepo *repo, const HubFile *f)
     return true;
 }
 
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcasecmp(s + n - m, with) == 0;
-}
-
 /* A drafter's folder: what the loader reads of it, config.json first. */
 static bool add_folder(HubChoice *c, const HubRepo *repo)
 {
     const HubFile *config = find(repo, "config.json");
     bool weights = false;
-    for (size_t i = 0; i < repo->n; i++) weights |= ends(repo->at[i].path, ".safetensors");
+    for (size_t i = 0; i < repo->n; i++) weights |= has_suffix(repo->at[i].path, ".safetensors");
     if (!config || !weights) return false;
     add(c, config);
     for (size_t i = 0; i < repo->n; i++) {
         const HubFile *f = &repo->at[i];
         if (strchr(f->path, '/')) continue;
-        if (ends(f->path, ".safetensors") || ends(f->path, ".safetensors.index.json")) add(c, f);
+        if (has_suffix(f->path, ".safetensors") || has_suffix(f->path, ".safetensors.index.json")) add(c, f);
     }
     c->first = config;
     c->folder = true;

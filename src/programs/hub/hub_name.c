@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/path.h"
+
 static bool plain(char c) { return isalnum((unsigned char) c) || c == '.' || c == '_' || c == '-'; }
 
 static bool all_plain(const char *s, size_t n)
@@ -102,18 +104,6 @@ bool hub_escape(char *out, size_t cap, const char *s, bool slash)
 
 /* ---- what file names say ---- */
 
-static const char *base_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcasecmp(s + n - m, with) == 0;
-}
-
 /* Whether word stands in s between separators, in any case. */
 static bool has_word(const char *s, const char *word, const char *separators)
 {
@@ -129,8 +119,8 @@ HubKind hub_kind(const char *path)
 {
     static const char *const drafters[] = { "dflash", "dflash2", "draft", "drafter", "eagle", "eagle3", "mtp",
                                             "assistant" };
-    const char *name = base_of(path);
-    if (!ends(name, ".gguf") || strcasestr(name, "mmproj") || strcasestr(name, "imatrix")) return HUB_OTHER;
+    const char *name = base_name(path);
+    if (!has_suffix(name, ".gguf") || strcasestr(name, "mmproj") || strcasestr(name, "imatrix")) return HUB_OTHER;
     for (size_t i = 0; i < sizeof drafters / sizeof *drafters; i++)
         if (has_word(name, drafters[i], "-._")) return HUB_DRAFTER;
     return HUB_TARGET;
@@ -142,7 +132,7 @@ static size_t stem_length(const char *name, int32_t *part, int32_t *parts)
     size_t n = strlen(name);
     int end = 0;
     *part = *parts = 1;
-    if (!ends(name, ".gguf")) return n;
+    if (!has_suffix(name, ".gguf")) return n;
     n -= 5;
     if (n > 15 && sscanf(name + n - 15, "-%5d-of-%5d%n", part, parts, &end) == 2 && end == 15 && *part >= 1 &&
         *parts >= *part) return n - 15;
@@ -152,8 +142,8 @@ static size_t stem_length(const char *name, int32_t *part, int32_t *parts)
 
 bool hub_split(const char *path, int32_t *part, int32_t *parts)
 {
-    const char *name = base_of(path);
-    return ends(name, ".gguf") && stem_length(name, part, parts) + 5 < strlen(name);
+    const char *name = base_name(path);
+    return has_suffix(name, ".gguf") && stem_length(name, part, parts) + 5 < strlen(name);
 }
 
 bool hub_split_name(char *out, size_t cap, const char *path, int32_t part)
@@ -176,7 +166,7 @@ static bool is_type(const char *s, size_t n)
 
 void hub_quant(char out[HUB_QUANT], const char *path)
 {
-    const char *name = base_of(path);
+    const char *name = base_name(path);
     int32_t part, parts;
     size_t end = stem_length(name, &part, &parts);
     out[0] = 0;
@@ -207,7 +197,8 @@ int32_t hub_rank(const char *path, const char *quant, HubKind wish)
     int32_t part, parts, rank;
     HubKind kind = hub_kind(path);
     if (hub_split(path, &part, &parts) && part != 1) return -1;
-    if (ends(quant, ".gguf")) return strcasecmp(path, quant) == 0 || strcasecmp(base_of(path), quant) == 0 ? 0 : -1;
+    if (has_suffix(quant, ".gguf"))
+        return strcasecmp(path, quant) == 0 || strcasecmp(base_name(path), quant) == 0 ? 0 : -1;
     if (kind == HUB_OTHER) return -1;
     hub_quant(own, path);
     if (!*quant) rank = rank_of_default(own, wish);

@@ -18,7 +18,8 @@ static bool put(char out[HUB_PATH], const char *folder, const char *name)
     return snprintf(out, HUB_PATH, "%s/%s", folder, name) < HUB_PATH;
 }
 
-static bool is_folder(const char *path)
+/* A link to one does not count. */
+static bool is_own_folder(const char *path)
 {
     struct stat st;
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -101,7 +102,7 @@ static bool choose(HubRemoval *r, char **only, const Options *o, const char *tex
     if (x && x->source != HUB_CACHE) {
         not_ours(o, x);
     } else if ((!x && (!named || name.quant[0])) || !hub_cache_folder(cache) ||
-               !hub_repo_folder(r->folder, cache, repo) || !is_folder(r->folder)) {
+               !hub_repo_folder(r->folder, cache, repo) || !is_own_folder(r->folder)) {
         complain(o, "%s: there is no such model on this machine (ratoon models lists them)", text);
     } else {
         bool whole = named && !name.quant[0];
@@ -161,7 +162,7 @@ bool hub_removal_do(const HubRemoval *r, const Options *o)
     }
     if (!put(snapshots, r->folder, "snapshots")) return false;
     prune(snapshots);
-    if (good && !is_folder(snapshots)) {
+    if (good && !is_own_folder(snapshots)) {
         empty_folder(r->folder);
         prune(r->folder);
     }

@@ -10,13 +10,6 @@
 #include "programs/serve/run/store.h"
 #include "text/tokenizer/utf8.h"
 
-static void reply_json(Exchange *x, int status, json_t *j)
-{
-    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
-    json_decref(j);
-    exchange_reply(x, status, NULL, text, text ? strlen(text) : 0);
-}
-
 static void reply_text(Exchange *x, int status, const char *text)
 {
     char *s = strdup(text);
@@ -40,7 +33,7 @@ static void health(void *ud, Exchange *x)
     const char *verbose = exchange_query(x, "verbose");
     if (s->state == SERVER_LOADING) {
         exchange_add(x, "Retry-After", "1");
-        reply_json(x, 503, json_pack("{s:{s:s s:s s:n s:s} s:f}", "error", "message", "Loading model", "type",
+        exchange_json(x, 503, json_pack("{s:{s:s s:s s:n s:s} s:f}", "error", "message", "Loading model", "type",
                                      "unavailable_error", "param", "code", "loading", "progress", s->loaded / 1000.0));
         return;
     }
@@ -50,7 +43,7 @@ static void health(void *ud, Exchange *x)
     }
     SchedulerNow now = { 0 };
     if (s->scheduler) scheduler_now(s->scheduler, &now);
-    reply_json(x, 200, json_pack("{s:s s:s s:i s:i s:i s:i}", "status", "ok", "state", s->state == SERVER_READY
+    exchange_json(x, 200, json_pack("{s:s s:s s:i s:i s:i s:i}", "status", "ok", "state", s->state == SERVER_READY
                                  ? "ready" : "draining", "waiting", queue_waiting(s->queue), "running", now.running,
                                  "connections", http_connections(s->http), "sessions", s->o.parallel));
 }
@@ -82,20 +75,20 @@ static void not_built(void *ud, Exchange *x)
 
 static void models(void *ud, Exchange *x)
 {
-    if (server_ready(ud, x)) reply_json(x, 200, models_list(ud));
+    if (server_ready(ud, x)) exchange_json(x, 200, models_list(ud));
 }
 
 static void model(void *ud, Exchange *x)
 {
     if (!server_ready(ud, x)) return;
     json_t *j = models_one(ud, exchange_tail(x));
-    if (j) reply_json(x, 200, j);
+    if (j) exchange_json(x, 200, j);
     else exchange_error(x, 404, "model_not_found", "unknown model '%.200s'", exchange_tail(x));
 }
 
 static void props(void *ud, Exchange *x)
 {
-    if (server_ready(ud, x)) reply_json(x, 200, models_props(ud));
+    if (server_ready(ud, x)) exchange_json(x, 200, models_props(ud));
 }
 
 static void metrics(void *ud, Exchange *x)
@@ -136,7 +129,7 @@ static void slots(void *ud, Exchange *x)
         json_array_append_new(list, one);
     }
     free(slot);
-    reply_json(x, list ? 200 : 500, list);
+    exchange_json(x, list ? 200 : 500, list);
 }
 
 /* ---- tokens ---- */
@@ -256,7 +249,7 @@ static void detokenize_now(Server *s, Exchange *x)
         size_t bytes = rt_detokenize(s->p.engine, ids, n, NULL, 0);
         char *text = malloc(bytes + 1);
         if (text) rt_detokenize(s->p.engine, ids, n, text, bytes + 1);
-        reply_json(x, 200, text ? json_pack("{s:o}", "content", json_text(text, bytes)) : NULL);
+        exchange_json(x, 200, text ? json_pack("{s:o}", "content", json_text(text, bytes)) : NULL);
         free(text);
     } else {
         exchange_error(x, 400, NULL, "tokens: expected a list of numbers from 0 to %d", s->vocab - 1);
@@ -309,7 +302,7 @@ static void generate(void *ud, Exchange *x)
 static void cancel_id(Server *s, Exchange *x, const char *id)
 {
     bool found = queue_cancel(s->queue, exchange_owner(x), id, CANCEL_ASKED);
-    if (found) reply_json(x, 200, json_pack("{s:s s:b}", "id", id, "cancelled", 1));
+    if (found) exchange_json(x, 200, json_pack("{s:s s:b}", "id", id, "cancelled", 1));
     else exchange_error(x, 404, NULL, "no request '%.100s' is waiting or running", id);
 }
 
@@ -347,7 +340,7 @@ static void response(void *ud, Exchange *x)
     } else {
         free(text);
         store_remove(s->store, exchange_owner(x), id);
-        reply_json(x, 200, json_pack("{s:s s:s s:b}", "id", id, "object", "response", "deleted", 1));
+        exchange_json(x, 200, json_pack("{s:s s:s s:b}", "id", id, "object", "response", "deleted", 1));
     }
 }
 
@@ -359,7 +352,7 @@ static void cache(void *ud, Exchange *x)
     CacheStats c = { 0 };
     if (!server_ready(s, x)) return;
     if (s->cache) cache_stats(s->cache, &c);
-    reply_json(x,
+    exchange_json(x,
                200, json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:I}", "ram_bytes", (json_int_t) c.ram_bytes,
                               "ram_limit", (json_int_t) c.ram_limit, "ram_records", (json_int_t) c.ram_records,
                               "disk_bytes", (json_int_t) c.disk_bytes, "disk_records", (json_int_t) c.disk_records,

@@ -90,7 +90,7 @@ static State *state_with_path(Bench *b, Case *c, uint64_t seed)
     c->n_rows = 0;
     while (c->n_rows < 4 || c->rows[c->n_rows - 1] < c->n_rows + 4) {      /* a winding path */
         random_tree(&d, 20, b->vocab, c->token, c->parent);
-        c->n_rows = path_rows(19, c->parent, c->rows);
+        c->n_rows = h_path(c->rows, c->parent, 19);
     }
     assert_ok(bench_tree(b, s, 20, c->token, c->parent, NULL), &b->err);
     state_keep(s, c->rows, c->n_rows);

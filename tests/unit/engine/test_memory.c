@@ -1,5 +1,4 @@
 /* test_memory.c - available memory as read from a made-up system; memory that is not available is not taken. */
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "backend/cpu/cpu_memory.h"
 #include "model_helper.h"
+#include "remove_tree.h"
 
 static char root[64];
 
@@ -28,12 +28,6 @@ static void put(const char *name, const char *text)
     fclose(f);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-    (void) st, (void) kind, (void) ftw;
-    return remove(path);
-}
-
 static int make_root(void **state)
 {
     (void) state;
@@ -47,7 +41,7 @@ static int make_root(void **state)
 static int remove_root(void **state)
 {
     (void) state;
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(root);
 }
 
 static const struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };

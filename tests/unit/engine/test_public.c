@@ -195,7 +195,7 @@ static void rows_of_trees_and_chains(void **state)
                  line = { malloc(sizeof(float) * 96 * 42), 96, 0, 0 };
             for (int32_t n_prefix = 0; n_prefix <= 30; n_prefix += 15)
                 for (int32_t row = 11; row >= 0; row -= 4) {
-                    int32_t n = path_rows(row, parent, rows);
+                    int32_t n = h_path(rows, parent, row);
                     memcpy(chain, prefix, sizeof *chain * (size_t) n_prefix);
                     for (int32_t t = 0; t < n; t++) chain[n_prefix + t] = token[rows[t]];
                     tree.n = line.n = tree.taps = 0;

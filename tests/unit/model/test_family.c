@@ -205,7 +205,7 @@ static void trees_are_chains(void **state)
             assert_ok(bench_tree(&b, s, 40, token, parent, y), &b.err);
             int32_t n = 0;
             for (int32_t row = 0; row < 40; row += 3) {
-                n = path_rows(row, parent, rows);
+                n = h_path(rows, parent, row);
                 for (int32_t t = 0; t < n; t++) chain[t] = token[rows[t]];
                 assert_ok(bench_chain(&b, s, n, chain, z, false), &b.err);
                 assert_same(y + row * VOCAB, z + (n - 1) * VOCAB, sizeof(float) * VOCAB, "way %d, row %d", way, row);

@@ -87,7 +87,7 @@ static void tree_rows_are_chains(void **state)
             random_tree(&d, sizes[i], b.vocab, token, parent);
             assert_ok(bench_tree(&b, s, sizes[i], token, parent, y), &b.err);
             for (int32_t row = sizes[i] - 1; row >= 0; row -= 3) {
-                int32_t n = path_rows(row, parent, rows);
+                int32_t n = h_path(rows, parent, row);
                 for (int32_t t = 0; t < n; t++) chain[t] = token[rows[t]];
                 assert_ok(bench_chain(&b, s, n, chain, z, false), &b.err);
                 assert_same(y + row * b.vocab, z + (n - 1) * b.vocab, sizeof(float) * (size_t) b.vocab,
@@ -123,7 +123,7 @@ static void keep_is_fresh_prompt(void **state)
                 int32_t n = 1 + roll(&d, 64);
                 random_tree(&d, n, b.vocab, token, parent);
                 assert_ok(bench_tree(&b, s, n, token, parent, NULL), &b.err);
-                int32_t m = path_rows(roll(&d, n), parent, rows), P = s->P;
+                int32_t m = h_path(rows, parent, roll(&d, n)), P = s->P;
                 state_keep(s, rows, m);
                 if (round % 3 == 1) {
                     m = roll(&d, m + 1);

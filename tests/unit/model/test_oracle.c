@@ -2,7 +2,6 @@
  * tests/oracle/expect. Each of our values must lie within 1e-4 of the expected one (logits' deviation is 2): rows of a
  * chain in chunks, rows of a tree in one pass, taps, and a drafter's block from features that our own target pass
  * stored. */
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "decode/tree.h"
 #include "model/model.h"
+#include "remove_tree.h"
 #include "tiny.h"
 
 #include <stdarg.h>
@@ -378,16 +378,10 @@ static void test_grouped_heads_are_refused(void **state)
     be->close(be);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void) st, (void) kind, (void) at;
-    return remove(path);
-}
-
 static int remove_folder(void **state)
 {
     (void) state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return remove_tree(folder);
 }
 
 #define MODEL(n) {.name = n, .test_func = test_model, .initial_state = (void *) n}

@@ -86,7 +86,7 @@ static void tree(World *w, int32_t n, int32_t step)
     random_tree(&w->d, n, w->b.vocab, token, parent);
     for (int32_t i = 0; i < 2; i++) assert_ok(bench_tree(&w->b, &w->s[i], n, token, parent, w->y[i]), &w->b.err);
     same_rows(w, n, "tree", step);
-    int32_t deep = path_rows(roll(&w->d, n), parent, path), taken = roll(&w->d, deep + 1);
+    int32_t deep = h_path(path, parent, roll(&w->d, n)), taken = roll(&w->d, deep + 1);
     for (int32_t i = 0; i < 2; i++) {
         state_keep(&w->s[i], path, deep);
         assert_int_equal(state_take(&w->s[i], taken), ST_OK);

@@ -3,11 +3,11 @@
 #include "model_helper.h"
 
 #include "alloc_fault.h"
+#include "remove_tree.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -143,18 +143,12 @@ static Cache *open_cache(World *w, size_t ram, const char *dir, uint64_t disk, i
     return c;
 }
 
-static int remove_it(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-    (void) st, (void) kind, (void) ftw;
-    return remove(path);
-}
-
 static void new_dir(char dir[64])
 {
     snprintf(dir, 64, "/tmp/ratoon-test-XXXXXX");
     assert_non_null(mkdtemp(dir));
 }
-static void remove_dir(const char *dir) { nftw(dir, remove_it, 8, FTW_DEPTH | FTW_PHYS); }
+static void remove_dir(const char *dir) { remove_tree(dir); }
 
 /* Bytes computed from the text, so that every reader can check them. */
 static void fill(uint8_t *image, size_t n, const char *identity, const int32_t *t, size_t n_t)

@@ -18,6 +18,7 @@
 #include <utf8proc.h>
 
 #include "pretokens.h"
+#include "random_below.h"
 
 static Pretokenizer *open_pre(const char *name)
 {
@@ -165,15 +166,6 @@ static const struct { const char *name; WordList words; } PATTERNS[] = {
     { "smollm", { true, false, 0 } }, { "laguna", { false, false, 1 } },
 };
 
-static uint64_t seed;
-static uint32_t random_below(uint32_t n)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (uint32_t) (seed >> 32) % n;
-}
-
 static const uint32_t TELLING[] = {
     '\'', '\'', 's', 'S', 't', 'r', 'E', 'v', 'e', 'l', 'L', 'm', 'D', 'a', 'Z', ' ', ' ', ' ', '\n', '\n', '\r', '\t',
     0, 1, '0', '7', '9', '=',
@@ -215,7 +207,7 @@ static void like_the_words(void **state)
     enum { MOST = 24 };
     PretokenCursor *c[6];
     Pretokenizer *pre[6];
-    seed = 88172645463325252u;
+    reseed();
     for (int p = 0; p < 6; p++) {
         pre[p] = open_pre(PATTERNS[p].name);
         assert_int_equal(pretokenize_cursor(&c[p], pre[p]), ST_OK);

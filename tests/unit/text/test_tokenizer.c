@@ -7,17 +7,7 @@
 #include <time.h>
 
 #include "alloc_fault.h"
-
-static uint64_t seed;
-static uint32_t random_below(uint32_t n)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (uint32_t) (seed >> 32) % n;
-}
-
-static void reseed(void) { seed = 88172645463325252u; }
+#include "random_below.h"
 
 /* ---- merging ---- */
 

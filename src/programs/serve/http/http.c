@@ -155,6 +155,13 @@ void exchange_reply(Exchange *x, int status, const char *type, char *body, size_
     else exchange_drop(x);
 }
 
+void exchange_json(Exchange *x, int status, json_t *body)
+{
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    exchange_reply(x, status, NULL, text, text ? strlen(text) : 0);
+}
+
 void exchange_drop(Exchange *x)
 {
     pthread_mutex_lock(&x->lock);

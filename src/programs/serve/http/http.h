@@ -79,6 +79,7 @@ void exchange_add(Exchange *x, const char *name, const char *value);
 /* Sends the whole answer. type NULL: application/json. Takes body, which was malloc'd; body NULL means out of memory
  * and is answered with status 500. */
 void exchange_reply(Exchange *x, int status, const char *type, char *body, size_t n);
+void exchange_json(Exchange *x, int status, json_t *body);              /* the same, with a value that it releases */
 /* Answers with an error in the form of the route's dialect; like http_fail, without a field. */
 void exchange_error(Exchange *x, int status, const char *code, const char *format,
                     ...) __attribute__((format(printf, 4, 5)));

@@ -148,7 +148,4 @@ void request_free(Request *q);                     /* NULL is fine */
 /* The declared tool that the model calls by this name; NULL if there is none. */
 const RequestTool *request_tool(const Request *q, const char *name, size_t n);
 
-/* Whether that is the message's role; false for NULL. */
-bool role_is(const json_t *message, const char *role);
-
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "text/chat_prompt.h"
+
 static bool read_tool_calls(Reader *r, json_t *m, const json_t *calls, const char *path)
 {
     size_t i;

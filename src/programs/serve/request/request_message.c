@@ -30,12 +30,6 @@ json_t *add_message(Reader *r, const char *role, json_t *content)
     return m;
 }
 
-bool role_is(const json_t *message, const char *role)
-{
-    const char *s = json_string_value(json_object_get(message, "role"));
-    return s && strcmp(s, role) == 0;
-}
-
 void add_part(Reader *r, json_t *parts, const char *text, size_t n)
 {
     json_t *part = keep(r, json_object());

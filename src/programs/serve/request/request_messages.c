@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/chat_prompt.h"
+
 static bool unsupported(Reader *r, const char *path, const char *type)
 {
     Path p = path_of("%s.type", path);

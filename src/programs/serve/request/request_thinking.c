@@ -4,13 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct { int thinking; int64_t budget; const char *effort; } Asked;
+#include "base/path.h"
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && strcmp(s + n - k, end) == 0;
-}
+typedef struct { int thinking; int64_t budget; const char *effort; } Asked;
 
 static void ask_effort(Asked *a, const char *effort)
 {

@@ -8,6 +8,7 @@
 #include "programs/serve/request/request.h"
 #include "programs/serve/run/replay.h"
 #include "ratoon_chat.h"
+#include "text/chat_prompt.h"
 
 /* Stands for a different continuation of a conversation. */
 #define SIGN "\xc2\xa7"
@@ -203,7 +204,7 @@ static json_t *stranger(const json_t *messages)
     size_t i;
     json_t *m;
     json_array_foreach(messages, i, m) {
-        if (role_is(m, "system") || role_is(m, "developer")) {
+        if (role_is_system(m)) {
             json_array_append(out, m);
             continue;
         }

@@ -270,20 +270,15 @@ static bool count_of(Server *s, Exchange *x, JobPrompt *p, Request **q, bool rep
     return good;
 }
 
-static void reply_json(Exchange *x, json_t *j)
-{
-    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
-    json_decref(j);
-    exchange_reply(x, 200, NULL, text, text ? strlen(text) : 0);
-}
-
 void prepare_count(Server *s, Exchange *x)
 {
     JobPrompt p;
     Request *q;
     if (count_of(s, x, &p, &q, true)) {
-        if (q->dialect == DIALECT_MESSAGES) reply_json(x, json_pack("{s:i}", "input_tokens", (int) p.n));
-        else reply_json(x, json_pack("{s:s s:i}", "object", "response.input_tokens", "input_tokens", (int) p.n));
+        json_t *j = q->dialect == DIALECT_MESSAGES
+                        ? json_pack("{s:i}", "input_tokens", (int) p.n)
+                        : json_pack("{s:s s:i}", "object", "response.input_tokens", "input_tokens", (int) p.n);
+        exchange_json(x, 200, j);
     }
     free(p.t);
     free(p.text);
@@ -300,8 +295,8 @@ void prepare_template(Server *s, Exchange *x)
         Reply *r = NULL;
         bool thinks = reply_open(&r, &o, NULL) == ST_OK && reply_mode(r) == REPLY_IN_REASON;
         reply_close(r);
-        reply_json(x, json_pack("{s:o s:i s:b}", "prompt", json_text(p.text, p.n_text), "n_tokens", (int) p.n,
-                                "started_in_thinking", thinks));
+        exchange_json(x, 200, json_pack("{s:o s:i s:b}", "prompt", json_text(p.text, p.n_text), "n_tokens", (int) p.n,
+                                        "started_in_thinking", thinks));
     }
     free(p.t);
     free(p.text);

@@ -1,6 +1,7 @@
 /* replay_splice.c - assembles prompts that contain the tokens of earlier answers. */
 #include "programs/serve/run/replay_impl.h"
 #include "programs/serve/request/request.h"
+#include "text/chat_prompt.h"
 
 #include <stdlib.h>
 
