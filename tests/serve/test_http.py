@@ -638,6 +638,41 @@ class Plain(Base):
         self.assertEqual((j["total_slots"], j["default_generation_settings"]["n_ctx"], j["speculative_mode"]),
                          (4, 2048, "dflash"))
         self.assertIn("POST /v1/chat/completions", j["api"]["endpoints"])
+        for e in j["api"]["endpoints"]:            # what is listed is there
+            method, path = e.split(" ")
+            if method == "POST":
+                self.assertNotEqual(S.post(path, {})[0], 501, e)
+        # the demo's template has neither tools nor reasoning
+        self.assertEqual((j["chat_template_caps"]["tools"], j["reasoning"]["supported"],
+                          j["reasoning"]["supported_efforts"]), (False, False, []))
+        model = S.json("/v1/models")
+        self.assertEqual(model["data"][0]["capabilities"], ["completion", "chat"])
+        self.assertFalse({"tools", "tool_choice", "reasoning_effort"} & set(model["data"][0]["supported_parameters"]))
+        self.assertEqual((model["models"][0]["supported_reasoning_levels"],
+                          model["models"][0]["supports_reasoning_summaries"],
+                          model["models"][0]["supports_parallel_tool_calls"]), ([], False, False))
+        tool = {"type": "function", "function": {"name": "f"}}
+        j = S.json(CHAT, chat("a", max_tokens=1, tools=[tool], enable_thinking=True))
+        self.assertEqual(j["ignored"], ["enable_thinking", "tools"])
+
+    def test_template_with_all(self):
+        """A template that shows tools and can reason: both are listed, and nothing is ignored."""
+        template = ("{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+                    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if not enable_thinking %}<think>\n\n</think>"
+                    "\n\n{% endif %}{% endif %}")
+        server = Server("-m", with_template(DEMO, "with_all.gguf", template))
+        try:
+            model = server.json("/v1/models")["data"][0]
+            self.assertEqual(model["capabilities"], ["completion", "chat", "tools", "reasoning"])
+            self.assertTrue({"tools", "tool_choice", "reasoning_effort"} <= set(model["supported_parameters"]))
+            props = server.json("/props")
+            self.assertTrue(props["reasoning"]["supported"] and props["chat_template_caps"]["tools"])
+            tool = {"type": "function", "function": {"name": "f"}}
+            j = server.json(CHAT, chat("a", max_tokens=1, tools=[tool], enable_thinking=True))
+            self.assertNotIn("ignored", j)
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_sampling_defaults(self):
         """Without settings answers are sampled, as the start and /props say, and the seed repeats an answer."""

@@ -248,6 +248,30 @@ class Forms(unittest.TestCase):
                                                            "json_schema": {"name": "x", "schema": {"not": {}}}}))[0],
                                                            400)
 
+    def test_guided(self):
+        """vLLM's fields, in both of its forms."""
+        for more, fits in (({"guided_choice": ['"a" or b', "c\\d"]}, r'"a" or b|c\\d'),
+                           ({"guided_regex": r"[a-f]{3}-\d{2,4}"}, r"[a-f]{3}-\d{2,4}"),
+                           ({"guided_grammar": 'root ::= "yes" | "no"'}, "yes|no"),
+                           ({"structured_outputs": {"regex": r"^\d+$"}, "max_tokens": 3}, r"\d+"),
+                           ({"structured_outputs": {"choice": ["red", "green"]}}, "red|green")):
+            for path in (CHAT, "/v1/completions"):
+                with self.subTest("%s in %s" % (more, path)):
+                    body = {"max_tokens": 30, "temperature": 1, "seed": 1, **more}
+                    j = S.json(path, {"prompt": "A colour:", **body} if path != CHAT else chat("A colour:", **body))
+                    self.assertRegex(text_of(j) if path == CHAT else j["choices"][0]["text"], "^(?:%s)$" % fits)
+                    self.assertNotIn("ignored", j)
+        for more in ({"guided_json": json.dumps(self.SCHEMA)}, {"structured_outputs": {"json": self.SCHEMA}}):
+            self.valid(text_of(S.json(CHAT, chat("A person", max_tokens=300, **more))))
+        for more, word in (({"guided_regex": r"a\bb"}, "word boundaries"), ({"guided_regex": "("}, "no end"),
+                           ({"guided_json": {"not": {}}}, "not"), ({"guided_grammar": "start: a"}, "guided_grammar"),
+                           ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex")):
+            status, _, body = S.post(CHAT, chat("a", **more))
+            self.assertEqual(status, 400, more)
+            e = json.loads(body)["error"]
+            self.assertEqual(e["param"].split(".")[0], list(more)[0])
+            self.assertIn(word, e["message"])
+
     def test_json_object(self):
         j = S.json(CHAT, chat("An object", max_tokens=400, response_format={"type": "json_object"}, temperature=1,
                               seed=1))

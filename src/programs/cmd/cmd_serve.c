@@ -248,10 +248,17 @@ static char *property_text(const rt_engine *g, const char *key, size_t *n)
     return s;
 }
 
+/* A template that names the markers of reasoning knows it, even where it cannot be turned off. */
 static void set_style(Server *s)
 {
+    const ChatCaps *caps = s->chat ? chat_prompt_caps(s->chat) : NULL;
+    size_t n = 0;
+    char *source = property_text(s->p.engine, "chat_template", &n);
     s->style = chat_style(s->p.engine);
     if (s->o.tool_format) call_format_named(&s->style.calls, s->o.tool_format);
+    s->tools = caps && caps->tools;
+    s->thinks = caps && (caps->thinking || reply_style(source, n, "", NULL, NULL).think != THINK_NONE);
+    free(source);
 }
 
 static void set_request_defaults(Server *s)
@@ -269,6 +276,7 @@ static void set_request_defaults(Server *s)
                     [EFFORT_MAX] = 81408 }, .responses_reasoning = SHOW_SUMMARY, .strict_fields = o->strict_fields,
         .strict_model = o->strict_model, .prefill_assistant = o->prefill_assistant,
         .template_preserves = s->chat && chat_prompt_caps(s->chat)->keeps_thinking,
+        .no_tools = !s->tools, .no_thinking = !s->thinks,
     };
     read_choice(&d->thinking, o->reasoning);
     read_choice(&preserve, o->preserve_thinking);

@@ -387,9 +387,9 @@ static const Route routes[] = {
     { "/v1/messages/count_tokens", METHOD_POST, 0, DIALECT_MESSAGES, count },
     { "/v1/cancel", METHOD_POST, 0, CHAT, cancel },
     { "/api/event_logging/batch", METHOD_POST, 0, DIALECT_MESSAGES, nothing },
-    { "/v1/embeddings", METHOD_POST, 0, CHAT, not_built },
-    { "/v1/audio/*", METHOD_POST, 0, CHAT, not_built },
-    { "/v1/images/*", METHOD_POST, 0, CHAT, not_built },
+    { "/v1/embeddings", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
+    { "/v1/audio/*", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
+    { "/v1/images/*", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
 };
 
 const Route *routes_table(int32_t *n)

@@ -21,16 +21,21 @@ static json_t *one(const Server *s, const char *name)
                              text_property(g, "model.name"));
     json_t *can = json_pack("[s]", "completion");
     if (s->chat) json_array_append_new(can, json_string("chat"));
-    if (s->chat) json_array_append_new(can, json_string("tools"));
-    if (s->style.think != THINK_NONE) json_array_append_new(can, json_string("reasoning"));
-    json_t *fields = json_pack("[s,s,s,s,s,s,s,s,s,s,s,s,s,s]", "tools", "tool_choice", "max_tokens", "temperature",
-                               "top_p", "top_k", "min_p", "stop", "seed", "stream", "reasoning_effort",
-                               "response_format", "logprobs", "logit_bias");
+    if (s->tools) json_array_append_new(can, json_string("tools"));
+    if (s->thinks) json_array_append_new(can, json_string("reasoning"));
+    json_t *fields = json_pack("[s,s,s,s,s,s,s,s,s,s,s]", "max_tokens", "temperature", "top_p", "top_k", "min_p",
+                               "stop", "seed", "stream", "response_format", "logprobs", "logit_bias");
+    static const char *const tools[] = { "tools", "tool_choice" };
+    for (int i = 0; s->tools && i < 2; i++) json_array_append_new(fields, json_string(tools[i]));
+    if (s->thinks) json_array_append_new(fields, json_string("reasoning_effort"));
     return json_pack("{s:s s:s s:I s:s s:i s:i s:i s:o s:o s:o}", "id", name, "object", "model", "created",
                      (json_int_t) s->model_time, "owned_by", "ratoon", "context_length", s->ctx, "max_context_length",
                      s->ctx, "max_model_len", s->ctx, "meta", meta, "capabilities", can, "supported_parameters",
                      fields);
 }
+
+static const char *const EFFORTS_SHOWN[][2] = { { "low", "Short reasoning" }, { "medium", "Some reasoning" },
+                                                { "high", "Long reasoning" }, { "xhigh", "Very long reasoning" } };
 
 /* The form that Codex reads: it decodes all of the list or nothing, so every field it requires is present, and none
  * whose values differ between its versions (apply_patch_tool_type). The instructions replace its own. */
@@ -42,24 +47,23 @@ static json_t *for_codex(const Server *s, const char *name)
         "edit and run commands, keep to the style of the code around, and check what you did by running it. Go "
         "on until the task is done. "
         "Say plainly what you changed, what you ran, and what failed. Ask before anything that cannot be undone.";
-    static const char *const efforts[][2] = { { "low", "Short reasoning" }, { "medium", "Some reasoning" },
-                                              { "high", "Long reasoning" }, { "xhigh", "Very long reasoning" } };
     json_t *levels = json_array();
-    for (size_t i = 0; s->style.think != THINK_NONE && i < 4; i++)
-        json_array_append_new(levels, json_pack("{s:s s:s}", "effort", efforts[i][0], "description", efforts[i][1]));
+    for (size_t i = 0; s->thinks && i < sizeof EFFORTS_SHOWN / sizeof *EFFORTS_SHOWN; i++)
+        json_array_append_new(levels, json_pack("{s:s s:s}", "effort", EFFORTS_SHOWN[i][0], "description",
+                                                EFFORTS_SHOWN[i][1]));
     json_t *j = json_pack("{s:s s:s s:s s:o s:s s:s s:b s:i s:s s:b s:b s:{s:s s:i} s:b s:[]}", "slug", name,
                           "display_name", name, "description", "A local model", "supported_reasoning_levels", levels,
                           "shell_type", "shell_command", "visibility", "list", "supported_in_api", 1, "priority", 1,
                           "base_instructions", instructions, "supports_reasoning_summaries",
-                          s->style.think != THINK_NONE, "support_verbosity", 0, "truncation_policy", "mode", "bytes",
-                          "limit", 10000, "supports_parallel_tool_calls", 1, "experimental_supported_tools");
+                          s->thinks, "support_verbosity", 0, "truncation_policy", "mode", "bytes",
+                          "limit", 10000, "supports_parallel_tool_calls", s->tools, "experimental_supported_tools");
     if (!j) return NULL;
     json_object_set_new(j, "context_window", json_integer(s->ctx));
     json_object_set_new(j, "auto_compact_token_limit", json_integer((json_int_t) s->ctx * 4 / 5));
     json_object_set_new(j, "effective_context_window_percent", json_integer(95));
     json_object_set_new(j, "input_modalities", json_pack("[s]", "text"));
     json_object_set_new(j, "minimal_client_version", json_pack("[i,i,i]", 0, 99, 0));
-    if (s->style.think != THINK_NONE) json_object_set_new(j, "default_reasoning_level", json_string("medium"));
+    if (s->thinks) json_object_set_new(j, "default_reasoning_level", json_string("medium"));
     return j;
 }
 
@@ -102,6 +106,7 @@ static json_t *endpoints(void)
     int32_t n;
     const Route *r = routes_table(&n);
     for (int32_t i = 0; i < n; i++) {
+        if (r[i].flags & ROUTE_REFUSED) continue;
         if (r[i].methods & METHOD_GET) json_array_append_new(list, json_sprintf("GET %s", r[i].path));
         if (r[i].methods & METHOD_POST) json_array_append_new(list, json_sprintf("POST %s", r[i].path));
         if (r[i].methods & METHOD_DELETE) json_array_append_new(list, json_sprintf("DELETE %s", r[i].path));
@@ -112,8 +117,11 @@ static json_t *endpoints(void)
 static json_t *reasoning(const Server *s)
 {
     static const char *const ways[] = { [THINK_OFF] = "off", [THINK_ON] = "on", [THINK_AUTO] = "auto" };
-    return json_pack("{s:b s:s s:[s,s,s,s]}", "supported", s->style.think != THINK_NONE, "default",
-                     ways[s->defaults.thinking], "supported_efforts", "low", "medium", "high", "xhigh");
+    json_t *efforts = json_array();
+    for (size_t i = 0; s->thinks && i < sizeof EFFORTS_SHOWN / sizeof *EFFORTS_SHOWN; i++)
+        json_array_append_new(efforts, json_string(EFFORTS_SHOWN[i][0]));
+    return json_pack("{s:b s:s s:o}", "supported", s->thinks, "default",
+                     ways[s->thinks ? s->defaults.thinking : THINK_OFF], "supported_efforts", efforts);
 }
 
 json_t *models_props(const Server *s)

@@ -41,6 +41,7 @@ struct Server {
     /* after loading */
     ChatPrompt *chat; char chat_trouble[512];   /* NULL: why there is none */
     ReplyStyle  style;
+    bool        tools, thinks;                  /* the template shows tools to the model; it knows reasoning */
     RequestDefaults defaults;
     Constraints *constraints;
     Cache      *cache;                          /* NULL: off */

@@ -31,6 +31,9 @@ Status grammar_parse(Grammar **out, const char *s, size_t n, const char *name, E
 /* Compiles a JSON Schema: the texts are the JSON documents that it accepts, in the property order and the spacing of
  * doc/grammar.md. ST_FORMAT, ST_UNSUPPORTED: "NAME: #/json/pointer: ...". The schema may be freed afterwards. */
 Status grammar_schema(Grammar **out, const json_t *schema, const char *name, Error *err);
+/* Compiles a regular expression, as `pattern` of a schema takes it: the texts are those that it matches as a whole.
+ * ST_FORMAT, ST_UNSUPPORTED: "NAME: ... (at byte N of '...')". */
+Status grammar_regex(Grammar **out, const char *s, size_t n, const char *name, Error *err);
 /* A rule that a grammar text uses but does not define: a document that the schema accepts, without leading space.
  * root, path: the document in which local $ref are looked up, and the schema's JSON pointer in it ("": root itself).
  * If schema is NULL, the rule is one byte of [lo, hi], above 0x7f and part of no character, such as a TokenSource

@@ -113,8 +113,8 @@ uint32_t graph_json_text(Graph *b, const char *s, size_t n, uint32_t next);    /
 /* places: digits after the point, -1: any number */
 typedef struct { const char *min, *max; bool above, below; int32_t places; bool whole; } NumberRange;
 uint32_t graph_number(Graph *b, const NumberRange *r, uint32_t next);
-/* A JSON Schema pattern over a string's characters. *at: byte of the error. */
-bool     regex_parse(Graph *b, Exprs *x, const char *s, size_t n, uint32_t *out, size_t *at);
+/* A regular expression over characters; whole: for a whole text, else for a part of it. *at: byte of the error. */
+bool     regex_parse(Graph *b, Exprs *x, const char *s, size_t n, bool whole, uint32_t *out, size_t *at);
 
 /* ---- JSON Schemas as rules of a graph (grammar_schema.c) ---- */
 

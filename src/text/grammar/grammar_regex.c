@@ -1,7 +1,8 @@
-/* Patterns of JSON Schema: the regular part of ECMAScript's expressions. A pattern is searched for, so without ^
- * anything may precede it and without $ anything may follow; anchors may stand only at the ends of the outermost
- * alternatives. Look-around, backreferences and word boundaries are refused: they are not regular, or not worth their
- * cost. */
+/* The regular part of ECMAScript's expressions: patterns of JSON Schema, and expressions for a whole text. A pattern is
+ * searched for, so without ^ anything may precede it and without $ anything may follow; anchors may stand only at the
+ * ends of the outermost alternatives. Look-around, backreferences and word boundaries are refused: they are not
+ * regular, or not worth their cost. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hex.h"
@@ -17,6 +18,7 @@ typedef struct {
     const char *s;
     size_t  n, at;
     uint32_t any;                                  /* class of every character */
+    bool    whole;                                 /* matches a whole text, with or without anchors */
     bool    good;
 } Regex;
 
@@ -300,7 +302,7 @@ static uint32_t sequence(Regex *r, uint32_t depth)
     uint32_t seq = expr_new(r->b, r->x, EXPR_SEQ, GRAPH_NONE);
     bool anchored = depth == 0 && peek(r) == '^', ended = false;
     if (anchored) r->at++;
-    else if (depth == 0) expr_append(r->x, seq, anything(r));
+    else if (depth == 0 && !r->whole) expr_append(r->x, seq, anything(r));
     while (r->good && r->b->st == ST_OK && peek(r) >= 0 && peek(r) != '|' && peek(r) != ')') {
         if (depth == 0 && peek(r) == '$' && (r->at + 1 == r->n || r->s[r->at + 1] == '|')) {
             r->at++;
@@ -311,7 +313,7 @@ static uint32_t sequence(Regex *r, uint32_t depth)
         if (p != GRAPH_NONE) p = repeated(r, p);
         expr_append(r->x, seq, p);
     }
-    if (depth == 0 && !ended) expr_append(r->x, seq, anything(r));
+    if (depth == 0 && !ended && !r->whole) expr_append(r->x, seq, anything(r));
     return seq;
 }
 
@@ -326,12 +328,40 @@ static uint32_t alternatives(Regex *r, uint32_t depth)
     return alt;
 }
 
-bool regex_parse(Graph *b, Exprs *x, const char *s, size_t n, uint32_t *out, size_t *at)
+bool regex_parse(Graph *b, Exprs *x, const char *s, size_t n, bool whole, uint32_t *out, size_t *at)
 {
-    Regex r = { .b = b, .x = x, .s = s, .n = n, .good = true };
+    Regex r = { .b = b, .x = x, .s = s, .n = n, .whole = whole, .good = true };
     r.any = graph_class(b, &(CharRange) { 0, 0x10ffff }, 1);
     *out = alternatives(&r, 0);
     if (r.good && r.at < n) bad(&r, "pattern: a ) closes nothing");
     *at = r.at < n ? r.at : n;
     return r.good && b->st == ST_OK;
+}
+
+Status grammar_regex(Grammar **out, const char *s, size_t n, const char *name, Error *err)
+{
+    Graph b;
+    Exprs x = { 0 };
+    uint32_t e, bad_rule;
+    size_t at = 0;
+    const char *why = "out of memory";
+    *out = NULL;
+    if (n > GRAMMAR_TEXT_MAX)
+        return fail(err, ST_FORMAT, "%s: an expression of %zu bytes, expected at most %d", name, n, GRAMMAR_TEXT_MAX);
+    TRY(graph_open(&b, err));
+    const uint32_t root = graph_rule(&b);
+    Status st = ST_OK;
+    if (root == GRAPH_NONE || !regex_parse(&b, &x, s, n, true, &e, &at)) {
+        st = b.st;
+        why = b.why;
+    } else {
+        const uint32_t start = expr_draw(&b, &x, e, false, NODE_DONE);
+        st = b.st;
+        why = b.why;
+        if (st == ST_OK) b.g->rule[root].start = start;
+    }
+    free(x.at);
+    if (st == ST_OK) st = graph_finish(out, &b, &bad_rule, &why);
+    else graph_drop(&b);
+    return st == ST_OK ? ST_OK : fail(err, st, "%s: %s (at byte %zu of '%.80s')", name, why, at, s);
 }

@@ -150,7 +150,7 @@ static uint32_t pattern_string(Schema *s, const Flat *f, const char *path, uint3
     Exprs x = { 0 };
     uint32_t e, min, max, way = GRAPH_NONE;
     size_t byte;
-    if (!regex_parse(s->b, &x, regex, f->pattern ? json_string_length(f->pattern) : strlen(regex), &e, &byte)) {
+    if (!regex_parse(s->b, &x, regex, f->pattern ? json_string_length(f->pattern) : strlen(regex), false, &e, &byte)) {
         merge_fail(&s->m, s->b->st, at, "%s (at byte %zu of '%.80s')", s->b->why, byte, regex);
     } else {
         expr_length(&x, e, &min, &max);

@@ -182,6 +182,13 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "output_config.format.type", "'json_schema'", "'output_config.format.schema':true", false },
     { "output_config.format.schema", "true", "'output_config.format.type':'json_schema'", false },
     { "json_schema", "{'type':'string'}", NULL, false }, { "grammar", "'root ::= .'", NULL, false },
+    { "guided_json", "{'type':'string'}", NULL, false }, { "guided_regex", "'a+'", NULL, false },
+    { "guided_choice", "['a','b']", NULL, false }, { "guided_grammar", "'root ::= .'", NULL, false },
+    { "guided_json_object", "true", NULL, false }, { "structured_outputs", "{'json_object':true}", NULL, false },
+    { "structured_outputs.json", "'{}'", NULL, false }, { "structured_outputs.regex", "'a+'", NULL, false },
+    { "structured_outputs.choice", "['a']", NULL, false },
+    { "structured_outputs.grammar", "'root ::= .'", NULL, false },
+    { "structured_outputs.json_object", "true", NULL, false },
     { "prompt", "'y'", NULL, false }, { "echo", "true", NULL, false }, { "parse_special", "false", NULL, false },
     { "special", "true", NULL, false },
     { "messages", "[{'role':'user','content':'y'}]", NULL, false }, { "system", "'s'", NULL, false },
@@ -576,6 +583,48 @@ static void tools_and_back(void **state)
     assert_int_equal(request_tool(q, "local_shell", 11)->kind, TOOL_SHELL);
     assert_null(request_tool(q, "f", 1));
     request_free(q);
+}
+
+/* What the model's template does not show is named, unless it has an effect all the same. */
+static void templates(void **state)
+{
+    (void) state;
+    static const struct { Dialect d; const char *body, *ignored; } CASES[] = {
+#define ASK "'messages':[{'role':'user','content':'x'}]"
+#define TOOL "'tools':[{'type':'function','function':{'name':'f'}}]"
+        { DIALECT_CHAT, "{" ASK "," TOOL "}", "['tools']" },
+        { DIALECT_CHAT, "{" ASK "," TOOL ",'tool_choice':'required'}", "[]" },
+        { DIALECT_CHAT, "{" ASK "," TOOL ",'tool_choice':'none'}", "['tools']" },
+        { DIALECT_CHAT, "{" ASK ",'functions':[{'name':'f'}]}", "['functions']" },
+        { DIALECT_CHAT, "{" ASK ",'tools':[{'type':'function','function':{'name':'f','strict':true}}]}", "[]" },
+        { DIALECT_CHAT, "{" ASK ",'tools':[]}", "[]" },
+        { DIALECT_RESPONSES, "{'input':'x','tools':[{'type':'function','name':'f'}],'reasoning':{'effort':'low'}}",
+          "['reasoning','tools']" },
+        { DIALECT_MESSAGES, "{" ASK ",'thinking':{'type':'enabled','budget_tokens':9},"
+          "'output_config':{'effort':'low'}}", "['output_config.effort','thinking']" },
+        { DIALECT_CHAT, "{" ASK ",'enable_thinking':true}", "['enable_thinking']" },
+        { DIALECT_CHAT, "{" ASK ",'chat_template_kwargs':{'enable_thinking':true}}",
+          "['chat_template_kwargs.enable_thinking']" },
+        { DIALECT_CHAT, "{" ASK ",'enable_thinking':false,'reasoning_effort':'none'}", "[]" },
+        { DIALECT_CHAT, "{'messages':[{'role':'assistant','content':'<think>'}],'continue_final_message':true,"
+          "'enable_thinking':true}", "[]" },
+    };
+    RequestDefaults plain = DEFAULTS;
+    plain.no_tools = plain.no_thinking = true;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        HttpError e;
+        Request *q;
+        json_t *body = json_of(CASES[i].body), *want = json_of(CASES[i].ignored);
+        assert_true(request_read(&q, CASES[i].d, body, NULL, &plain, &e));
+        if (!json_equal(q->ignored, want))
+            fail_msg("%s: ignored %s, expected %s", CASES[i].body, json_dumps(q->ignored, 0), CASES[i].ignored);
+        json_decref(want);
+        request_free(q);
+        assert_true(request_read(&q, CASES[i].d, body, NULL, &DEFAULTS, &e));
+        assert_int_equal(json_array_size(q->ignored), 0);
+        json_decref(body);
+        request_free(q);
+    }
 }
 
 /* Lists that are too long, and bodies that are not objects. */
@@ -1082,7 +1131,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table),         cmocka_unit_test(documented), cmocka_unit_test(unknown_fields),
         cmocka_unit_test(conversations), cmocka_unit_test(refusals), cmocka_unit_test(meanings),
-        cmocka_unit_test(handles_and_headers), cmocka_unit_test(tools_and_back), cmocka_unit_test(limits),
+        cmocka_unit_test(handles_and_headers), cmocka_unit_test(tools_and_back), cmocka_unit_test(templates),
+        cmocka_unit_test(limits),
         cmocka_unit_test(golden), cmocka_unit_test(answers_come_back),
         cmocka_unit_test(characters),    cmocka_unit_test(errors),     cmocka_unit_test(no_memory),
     };

@@ -841,6 +841,48 @@ static void bad_schemas(void **state)
     }
 }
 
+/* Regular expressions match whole texts, with or without anchors. */
+static void expressions(void **state)
+{
+    static const struct { const char *regex, *yes[4], *no[5]; } good[] = {
+        { "ab|c", { "ab", "c" }, { "a", "abc", "xc", "" } },
+        { "^(?:\\+?\\d{2,3}[ -])*\\d+$", { "12", "+49 12", "49-030 1" }, { "+49", "12 ", "a12" } },
+        { "[A-Z\u00e9][^\"\n]*", { "A", "\u00e9 b" }, { "a", "A\"", "AA\n" } },
+        { "", { "" }, { "a" } },
+    };
+    static const char *const bad[][2] = {
+        { "(", "r: pattern: a group has no end (at byte 1 of '(')" }, { "a\\bb", "word boundaries" },
+        { "a$b", "^ and $" }, { "(?<=a)b", "look-around" }, { "((a{1000}){1000}){1000}", "r: " }, { "[]", "r: " },
+    };
+    (void) state;
+    Grammar *g;
+    Error err = { 0 };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        const char *yes[11] = { 0 }, *no[15] = { 0 };
+        memcpy(yes, good[i].yes, sizeof good[i].yes);
+        memcpy(no, good[i].no, sizeof good[i].no);
+        assert_int_equal(grammar_regex(&g, good[i].regex, strlen(good[i].regex), "r", &err), ST_OK);
+        expect(g, good[i].regex, yes, no);
+        grammar_free(g);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Status st = grammar_regex(&g, bad[i][0], strlen(bad[i][0]), "r", &err);
+        if (st == ST_OK || !strstr(err.text, bad[i][1]))
+            fail_msg("'%s' gave %d '%s', expected '%s'", bad[i][0], st, err.text, bad[i][1]);
+        assert_null(g);
+    }
+    for (long at = 1, live = alloc_state.live;; at++) {
+        alloc_state.fail_in = at;
+        Status st = grammar_regex(&g, good[1].regex, strlen(good[1].regex), "r", &err);
+        bool over = alloc_state.fail_in > 0;
+        alloc_state.fail_in = 0;
+        assert_true(st == ST_OK || st == ST_MEMORY);
+        grammar_free(g);
+        if (!ALLOC_SANITIZED) assert_int_equal(alloc_state.live, live);
+        if (over) break;
+    }
+}
+
 static double seconds(void)
 {
     struct timespec t;
@@ -1284,7 +1326,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(texts), cmocka_unit_test(nested_groups), cmocka_unit_test(bad_texts),
         cmocka_unit_test(random_grammars), cmocka_unit_test(masks), cmocka_unit_test(ends_of_texts),
         cmocka_unit_test(forgetting), cmocka_unit_test(steps_of_a_mask), cmocka_unit_test(no_allocation),
-        cmocka_unit_test(schemas), cmocka_unit_test(bad_schemas), cmocka_unit_test(large_schemas),
+        cmocka_unit_test(schemas), cmocka_unit_test(bad_schemas), cmocka_unit_test(expressions),
+        cmocka_unit_test(large_schemas),
         cmocka_unit_test(random_schemas), cmocka_unit_test(json_no_memory), cmocka_unit_test(no_memory),
     };
     if (argc > 2 && strcmp(argv[1], "emit") == 0) return emit(atoi(argv[2]));

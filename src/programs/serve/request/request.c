@@ -1,6 +1,8 @@
 /* Fields common to all dialects: sampling, limits, stops, response format, caching, speculation. */
 #include "programs/serve/request/request_impl.h"
 
+#include "base/json.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,6 +228,76 @@ static bool any_object(Reader *r, const char *field)
     return good;
 }
 
+/* A grammar of which the texts are the choices. */
+static json_t *choice_grammar(Reader *r, const json_t *choices)
+{
+    char *text = NULL;
+    size_t n = 0, i;
+    json_t *one;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return keep(r, NULL);
+    json_array_foreach((json_t *) (uintptr_t) choices, i, one) {
+        fputs(i ? " | \"" : "root ::= \"", f);
+        for (const char *s = json_string_value(one); *s; s++) {
+            if ((unsigned char) *s < ' ') fprintf(f, "\\x%02x", (unsigned) *s);
+            else fprintf(f, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+        }
+        fputc('"', f);
+    }
+    json_t *grammar = fclose(f) == 0 ? json_stringn(text, n) : NULL;
+    free(text);
+    if (grammar) keep_add(r, r->q->owned, grammar);
+    return keep(r, grammar);
+}
+
+static bool constrain_choice(Reader *r, const json_t *choices, const char *field)
+{
+    size_t n = json_array_size(choices);
+    if (n == 0) return refuse(r, field, "%s is empty, expected at least one text", field);
+    for (size_t i = 0; i < n; i++) {
+        Path p = path_of("%s[%zu]", field, i);
+        if (json_string_length(json_array_get(choices, i)) == 0)
+            return refuse(r, p.s, "%s is not a text of at least one byte", p.s);
+    }
+    const json_t *grammar = choice_grammar(r, choices);
+    return !grammar || constrain(r, CONSTRAINT_GRAMMAR, NULL, json_string_value(grammar), field);
+}
+
+/* A schema, or the text of one. */
+static bool constrain_json(Reader *r, json_t *schema, const char *field)
+{
+    Error err = { 0 };
+    json_t *read = NULL;
+    if (!json_is_string(schema)) return constrain(r, CONSTRAINT_SCHEMA, schema, NULL, field);
+    Status st = json_read(&read, json_string_value(schema), json_string_length(schema), field, &err);
+    bool good = st == ST_OK ? constrain(r, CONSTRAINT_SCHEMA, read, NULL, field)
+                            : st != ST_MEMORY && refuse(r, field, "%s", err.text);
+    if (st == ST_MEMORY) r->no_memory = true;
+    json_decref(read);
+    return good;
+}
+
+/* vLLM's forms: {json, regex, choice, grammar, json_object}, and before that fields named guided_json and so on. */
+static bool read_guided(Reader *r, const json_t *o, const char *prefix)
+{
+    static const char *const KEYS[] = { "json", "regex", "choice", "grammar", "json_object" };
+    for (int i = 0; i < 5; i++) {
+        Path key = path_of("%s%s", *prefix == 'g' ? prefix : "", KEYS[i]), field = path_of("%s%s", prefix, KEYS[i]);
+        json_t *v = json_object_get(o, key.s), *name = v && !json_is_null(v) ? json_string(field.s) : NULL;
+        if (!v || json_is_null(v) || json_is_false(v)) {
+            json_decref(name);
+            continue;
+        }
+        keep_add(r, r->q->owned, keep(r, name));
+        const char *at = name ? json_string_value(name) : "";
+        bool good = i == 0 ? constrain_json(r, v, at) : i == 2 ? constrain_choice(r, v, at)
+                    : i == 4 ? any_object(r, at)
+                    : constrain(r, i == 1 ? CONSTRAINT_REGEX : CONSTRAINT_GRAMMAR, NULL, json_string_value(v), at);
+        if (!good) return false;
+    }
+    return true;
+}
+
 /* {type, schema}, which every dialect has somewhere; Chat has a json_schema object around the schema. */
 static bool read_format(Reader *r, const json_t *format, const char *field, const char *schema_field, bool wrapped)
 {
@@ -264,7 +336,8 @@ static bool read_form(Reader *r)
     if (json_is_string(grammar) && json_string_length(grammar) > 0 &&
         !constrain(r, CONSTRAINT_GRAMMAR, NULL, json_string_value(grammar), "grammar"))
         return false;
-    return true;
+    return read_guided(r, b, "guided_") &&
+           read_guided(r, json_object_get(b, "structured_outputs"), "structured_outputs.");
 }
 
 /* ---- numbers that depend on each other ---- */
@@ -390,6 +463,18 @@ static bool read_dialect(Reader *r)
     }
 }
 
+/* Tools that the model's template does not show have an effect only if one of them must be called, or if calls that the
+ * model writes all the same are held to a form. */
+static void name_tools(Reader *r)
+{
+    static const char *const FIELDS[] = { "tools", "functions" };
+    const Request *q = r->q;
+    bool used = q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED;
+    for (size_t i = 0; i < q->n_tool; i++) used |= q->tool[i].strict && q->call_choice != CALL_NONE;
+    for (int i = 0; i < 2 && r->d->no_tools && q->n_tool > 0 && !used; i++)
+        if (json_array_size(json_object_get(r->body, FIELDS[i])) > 0) fields_ignore(r->q, "%s", FIELDS[i]);
+}
+
 static bool read_all(Reader *r)
 {
     Request *q = r->q;
@@ -401,6 +486,7 @@ static bool read_all(Reader *r)
     read_lengths(r);
     if (!read_dialect(r)) return false;
     if (q->dialect != DIALECT_COMPLETIONS && !read_thinking(r)) return false;
+    name_tools(r);
     bool strict = r->d->strict_fields || json_is_true(json_object_get(r->body, "strict_fields"));
     const char *first = json_string_value(json_array_get(q->ignored, 0));
     if (strict && first) return refuse(r, first, "%s has no effect here, and strict_fields is on", first);

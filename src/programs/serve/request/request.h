@@ -64,6 +64,7 @@ typedef struct {
     int         responses_reasoning;              /* SHOW_SUMMARY, SHOW_RAW or SHOW_HIDDEN */
     bool        strict_fields, strict_model, prefill_assistant;
     bool        no_logprobs, no_grammar;          /* not supported by the engine: requests for it get 400 */
+    bool        no_tools, no_thinking;            /* the model's template shows none: named in `ignored` */
     RequestLookup lookup;                         /* response NULL: nothing is stored */
 } RequestDefaults;
 
@@ -83,7 +84,7 @@ typedef enum { TOOL_FUNCTION, TOOL_CUSTOM, TOOL_SHELL } ToolKind;
 typedef struct { ToolKind kind; const char *name, *wire_name, *wire_namespace; bool strict; } RequestTool;
 
 typedef enum { CALL_AUTO, CALL_NONE, CALL_REQUIRED, CALL_NAMED } CallChoice;
-typedef enum { CONSTRAINT_NONE, CONSTRAINT_SCHEMA, CONSTRAINT_GRAMMAR } ConstraintKind;
+typedef enum { CONSTRAINT_NONE, CONSTRAINT_SCHEMA, CONSTRAINT_GRAMMAR, CONSTRAINT_REGEX } ConstraintKind;
 /* How reasoning is shown. Chat: HIDDEN or RAW. Responses: HIDDEN, HANDLE (an empty item with the opaque handle),
  * SUMMARY, RAW. Messages: HANDLE (display "omitted") or RAW. */
 enum { SHOW_HIDDEN, SHOW_HANDLE, SHOW_SUMMARY, SHOW_RAW };
@@ -115,7 +116,7 @@ typedef struct {
     bool logprobs; int32_t top_logprobs;
 
     ConstraintKind constraint;                     /* on the text after the reasoning; never inside a call */
-    json_t *schema; const char *grammar;
+    json_t *schema; const char *grammar;           /* grammar: also the text of a regular expression */
     const char *constraint_field;                  /* for messages: the field that set it */
 
     int thinking;                           /* THINK_... */

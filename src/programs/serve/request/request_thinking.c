@@ -132,9 +132,27 @@ static bool set_variables(Reader *r)
     return true;
 }
 
+/* The model's template knows no reasoning: every field that asks for it is named. */
+static void name_thinking(Reader *r)
+{
+    static const char *const FIELDS[] = { "reasoning_effort", "output_config.effort", "reasoning", "thinking", "think",
+                                          "thinking_budget_tokens", "enable_thinking" };
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const json_t *effort = json_object_get(json_object_get(r->body, "output_config"), "effort"),
+                     *v = i == 1 ? effort : json_object_get(r->body, FIELDS[i]);
+        if (v && !json_is_null(v)) fields_ignore(r->q, "%s", FIELDS[i]);
+    }
+    const json_t *variable = json_object_get(json_object_get(r->body, "chat_template_kwargs"), "enable_thinking");
+    if (json_is_true(variable)) fields_ignore(r->q, "chat_template_kwargs.enable_thinking");
+}
+
 bool read_thinking(Reader *r)
 {
     Asked a = what_is_asked(r);
+    if (r->d->no_thinking && !r->q->continue_final) {     /* the answer that is continued may have opened it */
+        if (a.thinking == THINK_ON) name_thinking(r);
+        a = (Asked) { .thinking = THINK_OFF, .budget = -1 };
+    }
     r->q->thinking = a.thinking;
     r->q->effort = a.effort;
     set_budget(r, &a);

@@ -99,7 +99,7 @@ static Status trie_for(TokenTrie **out, Constraints *f, bool call, Error *err)
 
 /* What a constraint is made from, as text: kind, format, names, tools or schema or grammar. */
 /* HELD_BEHIND: after a forced call */
-typedef enum { MAKE_NONE, MAKE_CALL, MAKE_HELD, MAKE_HELD_BEHIND, MAKE_SCHEMA, MAKE_GRAMMAR } MakeKind;
+typedef enum { MAKE_NONE, MAKE_CALL, MAKE_HELD, MAKE_HELD_BEHIND, MAKE_SCHEMA, MAKE_GRAMMAR, MAKE_REGEX } MakeKind;
 
 static bool holds(MakeKind kind) { return kind == MAKE_HELD || kind == MAKE_HELD_BEHIND; }
 
@@ -112,7 +112,7 @@ static char *key_of(const Constraints *f, const Request *q, MakeKind kind, size_
     json_t *j = json_pack("{s:i s:i s:o s:s? s:O? s:s?}", "kind", (int) kind, "calls", (int) f->style.calls,
                           "strict", strict, "name", q->call_choice == CALL_NAMED ? q->call_name : NULL, "of",
                           calls ? q->tools : kind == MAKE_SCHEMA ? q->schema : NULL, "grammar",
-                          kind == MAKE_GRAMMAR ? q->grammar : NULL);
+                          kind == MAKE_GRAMMAR || kind == MAKE_REGEX ? q->grammar : NULL);
     char *s = j && json_array_size(strict) == (holds(kind) ? q->n_tool : 0) ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     *n = s ? strlen(s) : 0;
@@ -156,6 +156,7 @@ static Status compile(Constraint *x, const Constraints *f, const Request *q, Mak
     if (holds(kind)) return compile_held(x, f, q, kind == MAKE_HELD_BEHIND, err);
     if (kind == MAKE_SCHEMA) return grammar_schema(&x->grammar, q->schema, field, err);
     if (kind == MAKE_GRAMMAR) return grammar_parse(&x->grammar, q->grammar, strlen(q->grammar), field, err);
+    if (kind == MAKE_REGEX) return grammar_regex(&x->grammar, q->grammar, strlen(q->grammar), field, err);
     TRY(forced_call(&x->call, f->style.calls, q->tools, &q->call_name, q->call_choice == CALL_NAMED ? 1 : 0, err));
     x->grammar = x->call.grammar;
     return ST_OK;
@@ -212,8 +213,9 @@ static bool forced(const Request *q)
 
 bool constraint_of(Constraint **out, Constraints *f, const Request *q, HttpError *e)
 {
-    return make(out, f, q, forced(q) ? MAKE_CALL : q->constraint == CONSTRAINT_SCHEMA
-                ? MAKE_SCHEMA : q->constraint != CONSTRAINT_NONE ? MAKE_GRAMMAR : MAKE_NONE, e);
+    static const MakeKind KINDS[] = { [CONSTRAINT_NONE] = MAKE_NONE, [CONSTRAINT_SCHEMA] = MAKE_SCHEMA,
+                                      [CONSTRAINT_GRAMMAR] = MAKE_GRAMMAR, [CONSTRAINT_REGEX] = MAKE_REGEX };
+    return make(out, f, q, forced(q) ? MAKE_CALL : KINDS[q->constraint], e);
 }
 
 bool constraint_of_calls(Constraint **out, Constraints *f, const Request *q, HttpError *e)
