@@ -201,22 +201,32 @@ static void tell_ignored(Program *p, const char *draft, const char *why)
     note(p->o, "ignoring drafter %s: %s", base_name(draft), why);
 }
 
+typedef rt_status Opening(void *ud, const rt_options *o, rt_error *e);
+
+/* What opens the files, and once more without a drafter that was not asked for. Only what opens without it was the
+ * drafter's fault: else *e is what is wrong with the target. */
+static rt_status open_files(Program *p, const int32_t *taps, int32_t n_taps, Opening *opening, void *ud, rt_error *e)
+{
+    rt_options ro = program_options(p, taps, n_taps);
+    rt_status st = opening(ud, &ro, e);
+    end_bar(p);
+    if (st == RT_OK || st == RT_ECANCEL || st == RT_ENOMEM || !p->files.found_draft) return st;
+    const Files found = p->files;
+    const rt_error why = *e;
+    leave_drafter(p);
+    ro = program_options(p, taps, n_taps);
+    st = opening(ud, &ro, e);
+    end_bar(p);
+    if (st == RT_OK) tell_ignored(p, found.draft, why.text);
+    return st;
+}
+
+static rt_status open_engine(void *ud, const rt_options *o, rt_error *e) { return rt_open(ud, o, e); }
+
 static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
 {
     rt_error e = { 0 };
-    rt_options ro = program_options(p, taps, n_taps);
-    rt_status st = rt_open(&p->engine, &ro, &e);
-    end_bar(p);
-    if (st != RT_OK && st != RT_ECANCEL && st != RT_ENOMEM && p->files.found_draft) {
-        rt_error second = { 0 };
-        Files found = p->files;
-        leave_drafter(p);
-        ro = program_options(p, taps, n_taps);
-        st = rt_open(&p->engine, &ro, &second);
-        if (st == RT_OK) tell_ignored(p, found.draft, e.text);
-        else e = second;
-        end_bar(p);
-    }
+    rt_status st = open_files(p, taps, n_taps, open_engine, &p->engine, &e);
     char arch[16] = "";
     if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch))
         strcpy(p->files.draft, "mtp");
@@ -332,17 +342,20 @@ bool program_open(Program *p, const Options *o, int with, const int32_t *taps, i
     return true;
 }
 
+typedef struct { const rt_session_options *so; const rt_step_options *st; rt_needs *needs; } PlanOf;
+
+static rt_status plan_once(void *ud, const rt_options *o, rt_error *e)
+{
+    const PlanOf *x = ud;
+    return rt_plan(o, x->so, x->st, NULL, NULL, x->needs, sizeof *x->needs, e);
+}
+
 rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_options *st, PlanPart part, void *ud,
                        rt_needs *needs, rt_error *e)
 {
-    rt_options ro = program_options(p, NULL, 0);
-    rt_status code = rt_plan(&ro, so, st, NULL, NULL, needs, sizeof *needs, e);
-    if (code != RT_OK && p->files.found_draft) {
-        tell_ignored(p, p->files.draft, e->text);
-        leave_drafter(p);
-        ro = program_options(p, NULL, 0);
-        code = rt_plan(&ro, so, st, NULL, NULL, needs, sizeof *needs, e);
-    }
+    PlanOf plan = { so, st, needs };
+    rt_status code = open_files(p, NULL, 0, plan_once, &plan, e);
+    const rt_options ro = program_options(p, NULL, 0);
     return code == RT_OK && part ? rt_plan(&ro, so, st, part, ud, needs, sizeof *needs, e) : code;
 }
 

@@ -255,6 +255,22 @@ class Beside(Finding):
         self.assertIsNone(draft)
         self.assertRegex(said, r"ignoring drafter x-draft\.gguf: (?!/).*ffn_up")
 
+    def test_a_target_that_does_not_open_is_not_the_drafters_fault(self):
+        h = Header(self.model)
+        some = [i for i, t in enumerate(h.tensors) if t[0] != b"blk.1.ffn_up.weight"]
+        self.assertEqual(len(some), len(h.tensors) - 1)
+        h.write(self.at("broken.gguf"), [raw for _, raw in h.keys], some)
+        self.put("dflash-qwen3-llama.gguf", "x-draft.gguf")
+        for command in (["run", "-p", "hello"], ["plan"]):
+            with self.subTest(command[0]):
+                p = subprocess.run([self.program, *command, "-v", "-m", self.at("broken.gguf")], timeout=120, env=ENV,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                said = p.stderr.decode()
+                self.assertEqual(p.returncode, 1, said)
+                self.assertIn("using drafter x-draft.gguf", said)
+                self.assertNotIn("ignoring drafter", said)
+                self.assertRegex(said, r"broken\.gguf: .*blk\.1\.ffn_up\.weight")
+
     def test_damaged(self):
         with open(tiny("dflash-qwen3-llama.gguf"), "rb") as f:
             whole = f.read()
