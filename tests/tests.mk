@@ -123,6 +123,7 @@ part-arm:
 test-serve: ratoon
 	python3 tests/serve/sdk_replay.py
 	python3 tests/serve/test_http.py
+	python3 tests/serve/test_health.py
 	python3 tests/serve/test_jobs.py
 	python3 tests/serve/test_text.py
 	python3 tests/serve/test_bounds.py

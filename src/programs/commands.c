@@ -55,6 +55,14 @@ const Command commands[] = {
       "503. Requests run together and never change each other's text. After SIGTERM\n"
       "or Ctrl-C running requests may finish (--shutdown-grace); a second signal ends\n"
       "them.\n" },
+    { "health", cmd_health, "[URL]", "Ask a server whether it is ready. Exit code 0: it is; 1: it is not, and why.",
+      "Examples:\n"
+      "  ratoon health\n"
+      "  ratoon health http://127.0.0.1:9000\n"
+      "  until ratoon health; do sleep 1; done\n"
+      "\n"
+      "Without URL it is the server of this machine that `serve` would be with the same\n"
+      "options, variables and configuration file. No key is needed, and none is sent.\n" },
     { "pull", cmd_pull, "REPO[:QUANT]", "Fetch a model of Hugging Face to this machine, and print its path.",
       "Examples:\n"
       "  ratoon pull unsloth/Qwen3-8B-GGUF:Q4_K_M\n"

@@ -10,7 +10,7 @@
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64,
     C_DOCTOR = 128, C_EVAL = 256, C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048, C_SERVE = 4096, C_CHAT = 8192,
-    C_HELP = 16384, C_PULL = 32768, C_MODELS = 65536,
+    C_HELP = 16384, C_PULL = 32768, C_MODELS = 65536, C_HEALTH = 131072,
     C_DRAWS = C_RUN | C_BENCH | C_CHAT,
     C_LOADS = C_SERVE | C_CHAT | C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
     C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER,
@@ -23,7 +23,7 @@ static const struct { const char *name; uint32_t bit; } command_bits[] = {
     { "verify", C_VERIFY }, { "doctor", C_DOCTOR }, { "eval", C_EVAL }, { "bench", C_BENCH },
     { "quantize", C_QUANTIZE },
     { "render", C_RENDER }, { "serve", C_SERVE }, { "chat", C_CHAT }, { "help", C_HELP },
-    { "pull", C_PULL }, { "models", C_MODELS },
+    { "pull", C_PULL }, { "models", C_MODELS }, { "health", C_HEALTH },
 };
 
 #define AT(field) offsetof(Options, field)
@@ -233,12 +233,14 @@ const OptionSpec option_table[] = {
     { .heading = "Server" },
     { "--host", NULL, KIND_TEXT, "ADDRESS", AT(host), 0, 0, C_SERVE,
       "where to listen: an address, a name, or unix:/path (default 127.0.0.1, this machine only)" },
+    { "--host", NULL, KIND_TEXT, "ADDRESS", AT(host), 0, 0, C_HEALTH, "where the server listens (default 127.0.0.1)" },
     { "--port", NULL, KIND_INT, "N", AT(port), 0, 65535, C_SERVE, "TCP port, 0: any free one (default 8080)" },
+    { "--port", NULL, KIND_INT, "N", AT(port), 0, 65535, C_HEALTH, "the server's TCP port (default 8080)" },
     { "--model-name", NULL, KIND_TEXT, "NAME", AT(model_name), 0, 0, C_SERVE,
       "the model's name in /v1/models and in answers (default: the file's)" },
     { "--alias", NULL, KIND_TEXTS, "NAME", AT(alias), 0, 0, C_SERVE,
       "additional name for the model; up to 16 times", .also = "-a" },
-    { "--api-prefix", NULL, KIND_TEXT, "PATH", AT(api_prefix), 0, 0, C_SERVE,
+    { "--api-prefix", NULL, KIND_TEXT, "PATH", AT(api_prefix), 0, 0, C_SERVE | C_HEALTH,
       "a path in front of every route, for proxies that do not remove it" },
 
     { .heading = "Server: who may use it" },
@@ -246,12 +248,17 @@ const OptionSpec option_table[] = {
       "require this key; up to 16 times; RATOON_API_KEY does the same (default: no key is required)" },
     { "--api-key-file", NULL, KIND_TEXT, "FILE", AT(api_key_file), 0, 0, C_SERVE,
       "read keys from a file, one per line; # begins a comment" },
+    { "--generate-key", NULL, KIND_TEXT, "FILE", AT(generate_key), 0, 0, C_SERVE,
+      "where no other key is given, require the one in FILE; if there is no such file, make a key, keep it there and "
+      "print it" },
     { "--allow-host", NULL, KIND_TEXTS, "NAME", AT(allow_host), 0, 0, C_SERVE,
       "accept this name in the Host header besides localhost, where no key is required; up to 16 times" },
     { "--cors", NULL, KIND_TEXT, "ORIGINS", AT(cors), 0, 0, C_SERVE,
       "origins allowed by CORS: *, localhost, or a list with commas (default: none)" },
     { "--tls-cert", NULL, KIND_TEXT, "FILE", AT(tls_cert), 0, 0, C_SERVE, "speak TLS with this certificate (PEM)",
       .also = "--ssl-cert-file" },
+    { "--tls-cert", NULL, KIND_TEXT, "FILE", AT(tls_cert), 0, 0, C_HEALTH,
+      "the server speaks TLS with this certificate (PEM), which is trusted", .also = "--ssl-cert-file" },
     { "--tls-key", NULL, KIND_TEXT, "FILE", AT(tls_key), 0, 0, C_SERVE, "the private key of that certificate (PEM)",
       .also = "--ssl-key-file" },
     { "--public-metrics", NULL, KIND_FLAG, NULL, AT(public_metrics), 0, 0, C_SERVE, "require no key for /metrics" },

@@ -162,6 +162,14 @@ static bool key_good(Options *o, const char *key)
     return refuse(o, "there is no option '%s'%s", key, option_suggest(hint, commands_that_work(), key));
 }
 
+/* What the file says of `serve` is where `health` finds it. */
+static bool own_section(const Options *o, const ConfigLine *l)
+{
+    if (strcmp(o->command, "health") == 0 && strcmp(l->section, "serve") == 0)
+        return option_named(command_bit(o->command), l->key) != NULL;
+    return strcmp(l->section, o->command) == 0;
+}
+
 /* Takes a line of the file: for this command, for another (only validated), or for every command with this option. */
 static bool take_line(void *ud, const ConfigLine *l)
 {
@@ -169,7 +177,7 @@ static bool take_line(void *ud, const ConfigLine *l)
     o->where = l->where;
     bool good = l->section ? section_good(o, l->section) : key_good(o, l->key);
     if (good && l->section && l->key)
-        good = options_set(strcmp(l->section, o->command) == 0 ? o : &other, l->key, l->value);
+        good = options_set(own_section(o, l) ? o : &other, l->key, l->value);
     else if (good && l->key && option_named(command_bit(o->command), l->key))
         good = options_set(o, l->key, l->value);
     o->where = NULL;

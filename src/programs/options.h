@@ -47,7 +47,7 @@ typedef struct {
                *serve, *compare, *compare_rate;
     int32_t     pairs, repeats, window, compare_limit;
     /* serve; 0: the default */
-    const char *host, *cors, *api_key_file, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning,
+    const char *host, *cors, *api_key_file, *generate_key, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning,
                *preserve_thinking, *reasoning_message, *tool_format;
     const char *cache_dir;
     TextList    api_key, allow_host, alias;

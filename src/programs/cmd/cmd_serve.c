@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/save.h"
 #include "programs/advice.h"
 #include "programs/chat/chat.h"
 #include "programs/estimate.h"
@@ -23,6 +24,9 @@
 #include "programs/serve/routes.h"
 #include "programs/serve/run/replay.h"
 #include "programs/serve/run/store.h"
+
+/* Behind an address that nobody can type into a browser. A container does not know where its port is published. */
+#define EVERYWHERE " (every address of this machine; of a container, where its port is published)"
 
 enum { KEYS_MAX = 256, WORKERS = 2, FLUSH_SECONDS = 2, CACHE_DRAIN_MS = 20000 };
 
@@ -123,10 +127,38 @@ static bool add_key(Serve *v, const char *key)
     return true;
 }
 
+static bool read_key_file(Serve *v, const char *path)
+{
+    size_t n;
+    char *save = NULL;
+    if (!text_read(&v->s.o, &v->key_text, &n, path)) return false;
+    for (char *line = strtok_r(v->key_text, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+        line += strspn(line, " \t");
+        if (*line && *line != '#' && !add_key(v, line)) return false;
+    }
+    return v->n_keys > 0 || complain(&v->s.o, "%s: it holds no key", path) == EXIT_FINE;
+}
+
+static bool write_key(void *ud, FILE *f) { return fprintf(f, "%s\n", (const char *) ud) > 0; }
+
+/* The key is said only when it is made: a log lives longer than it is looked at, and the file is there. */
+static bool generate_key(Serve *v, const char *path)
+{
+    unsigned char bytes[24];
+    char key[3 + 2 * sizeof bytes + 1] = "rt-";
+    Error err = { 0 };
+    if (access(path, F_OK) == 0) return read_key_file(v, path);
+    server_random(NULL, bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) snprintf(key + 3 + 2 * i, 3, "%02x", bytes[i]);
+    if (save_file(path, SAVE_PRIVATE, write_key, key, &err) != ST_OK)
+        return complain(&v->s.o, "--generate-key: %s", err.text) == EXIT_FINE;
+    log_line("API key, made now and kept in %s: %s", path, key);
+    return read_key_file(v, path);
+}
+
 static bool read_keys(Serve *v)
 {
     const Options *o = &v->s.o;
-    size_t n;
     char *save = NULL;
     for (int32_t i = 0; i < o->api_key.n; i++)
         if (!add_key(v, o->api_key.at[i])) return false;
@@ -134,13 +166,8 @@ static bool read_keys(Serve *v)
     if (env && *env && !(v->env_keys = strdup(env))) return complain(o, "out of memory") == EXIT_FINE;
     for (char *k = v->env_keys ? strtok_r(v->env_keys, ",", &save) : NULL; k; k = strtok_r(NULL, ",", &save))
         if (!add_key(v, k)) return false;
-    if (!o->api_key_file) return true;
-    if (!text_read(o, &v->key_text, &n, o->api_key_file)) return false;
-    for (char *line = strtok_r(v->key_text, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
-        line += strspn(line, " \t");
-        if (*line && *line != '#' && !add_key(v, line)) return false;
-    }
-    return v->n_keys > 0 || complain(o, "%s: it holds no key", o->api_key_file) == EXIT_FINE;
+    if (o->api_key_file && !read_key_file(v, o->api_key_file)) return false;
+    return v->n_keys > 0 || !o->generate_key || generate_key(v, o->generate_key);
 }
 
 static bool read_tls(Serve *v)
@@ -190,7 +217,7 @@ static bool open_port(Serve *v)
                               .freed = on_freed, .logged = on_logged };
     v->http.routes = routes_table(&v->http.n_routes);
     if (!http_open(&s->http, &v->http, text)) return complain(o, "%s", text) == EXIT_FINE;
-    log_line("listening on %s", http_url(s->http));
+    log_line("listening on %s%s", http_url(s->http), http_everywhere(s->http) ? EVERYWHERE : "");
     if (!http_loopback(s->http) && v->n_keys == 0)
         fprintf(stderr, "warning: no API key set: anyone who can reach this machine can use the server "
                 "(--api-key)\n");

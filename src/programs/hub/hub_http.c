@@ -46,6 +46,19 @@ static int shown(const char *url)
 
 static void start_libcurl(void) { curl_global_init(CURL_GLOBAL_DEFAULT); }
 
+/* libcurl knows one place, that of the system that it was built on; a program that was carried elsewhere looks for the
+ * others. */
+const char *hub_trust(void)
+{
+    static const char *const places[] = { "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                          "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem" };
+    const char *named = getenv("SSL_CERT_FILE");
+    if (named && *named) return named;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+    return NULL;
+}
+
 static bool header_is(const char **value, size_t *n, const char *line, size_t len, const char *name)
 {
     size_t m = strlen(name);
@@ -134,7 +147,7 @@ static bool add_header(HubRequest *r, const char *name, const char *value)
 
 static bool set_up(HubRequest *r, const HubEnv *e, const char *url, const char *if_range)
 {
-    const char *protocols = secure(e->endpoint) ? "https" : "http,https", *trust = getenv("SSL_CERT_FILE");
+    const char *protocols = secure(e->endpoint) ? "https" : "http,https", *trust = hub_trust();
     char tag[256];
     CURL *c = r->easy;
     snprintf(tag, sizeof tag, "\"%s\"", if_range ? if_range : "");
@@ -160,7 +173,7 @@ static bool set_up(HubRequest *r, const HubEnv *e, const char *url, const char *
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    if (trust && *trust) curl_easy_setopt(c, CURLOPT_CAINFO, trust);
+    if (trust) curl_easy_setopt(c, CURLOPT_CAINFO, trust);
     return true;
 }
 

@@ -42,6 +42,8 @@ bool hub_passing(CURLcode code, const HubReply *reply);
 double hub_patience(const HubReply *reply, int32_t failures);
 /* One line about why a request failed, without the URL's query, which may be signed. */
 void hub_trouble(char out[512], const HubRequest *r, CURLcode code, const char *url);
+/* The file of certificates that are trusted: SSL_CERT_FILE, or the system's; NULL: what libcurl has. */
+const char *hub_trust(void);
 bool hub_same_origin(const char *a, const char *b);
 
 /* head: only the headers. stay: a redirect to another origin is the answer, and where it leads becomes *url. The body

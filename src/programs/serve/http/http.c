@@ -574,6 +574,7 @@ static bool listen_tcp(Http *h, char text[512])
     getsockname(h->listener, (struct sockaddr *) &a, &len);
     h->loopback = address_is_loopback(&a);
     bool six = a.any.ss_family == AF_INET6;
+    h->everywhere = six ? IN6_IS_ADDR_UNSPECIFIED(&a.in6.sin6_addr) : a.in.sin_addr.s_addr == htonl(INADDR_ANY);
     inet_ntop(a.any.ss_family, six ? (void *) &a.in6.sin6_addr : (void *) &a.in.sin_addr, name, sizeof name);
     snprintf(h->url, sizeof h->url, "%s://%s%s%s:%d", h->o.tls_cert ? "https" : "http", six ? "[" : "", name,
              six ? "]" : "", ntohs(six ? a.in6.sin6_port : a.in.sin_port));
@@ -626,6 +627,7 @@ bool http_open(Http **out, const HttpOptions *o, char text[512])
 
 const char *http_url(const Http *h) { return h->url; }
 bool http_loopback(const Http *h) { return h->loopback; }
+bool http_everywhere(const Http *h) { return h->everywhere; }
 int32_t http_connections(const Http *h) { return h->n_conns; }
 int32_t http_exchanges(const Http *h) { return h->n_exchanges; }
 

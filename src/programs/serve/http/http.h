@@ -52,6 +52,7 @@ typedef struct {
 bool http_open(Http **out, const HttpOptions *o, char text[512]);
 const char *http_url(const Http *h);    /* "http://127.0.0.1:8080" */
 bool http_loopback(const Http *h);      /* only reachable from this machine */
+bool http_everywhere(const Http *h);    /* listens on all addresses */
 void http_tick(Http *h);                /* call about once a second: closes connections whose request is overdue */
 void http_quiesce(Http *h);             /* stops accepting connections */
 int32_t http_connections(const Http *h);

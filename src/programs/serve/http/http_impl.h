@@ -28,7 +28,7 @@ struct Http {
     char        url[512];
     char        socket[512];                       /* the path, if it still is our file; "": none */
     uint64_t    socket_device, socket_inode;
-    bool        loopback;
+    bool        loopback, everywhere;
     pthread_mutex_t lock;                          /* protects the list */
     Conn       *conns;
     _Atomic int32_t n_conns, n_exchanges;
