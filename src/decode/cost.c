@@ -240,14 +240,29 @@ static const double UNIT = 1e-6;                                     /* in milli
 
 static long long whole(float x) { return (long long) ((double) x / UNIT + 0.5); }
 
+/* What no machine does: rows that make a pass much shorter, or that cost more than passes of their own. */
+static bool believable_pass(const Cost *c, int32_t rows)
+{
+    double passes = (double) c->pass_ms[rows] / (double) c->pass_ms[1];
+    return passes >= 0.5 && passes <= 2.0 * rows;
+}
+
+/* Nor do proposals cost next to nothing, or hundreds of passes. */
+static bool believable_draft(const Cost *c)
+{
+    double draft = (double) c->draft_ms / (double) c->pass_ms[1];
+    return draft > 1e-4 && draft < 1e3;
+}
+
+/* A width at which the machine was busy with something else is left out, so that every line can be read again. */
 size_t cost_write(const Cost *c, char *out, size_t cap)
 {
     size_t n = 0;
-    if (!cost_ready(c) || !c->seen[1] || !c->draft_seen) return 0;
+    if (!cost_ready(c) || !c->seen[1] || !c->draft_seen || !believable_draft(c)) return 0;
     n += (size_t) snprintf(out, cap, "%d %lld %d %lld %d %lld %d", TEXT_VERSION, whole(c->row), c->row_seen,
                            whole(c->draft_ms), c->draft_seen, whole(c->more_ms), c->more_seen);
     for (int32_t i = 1; i <= ROWS_DECODE; i++)
-        if (c->seen[i])
+        if (c->seen[i] && believable_pass(c, i))
             n += (size_t) snprintf(n < cap ? out + n : NULL, n < cap ? cap - n : 0, " %d %lld %d", i,
                                    whole(c->pass_ms[i]), c->seen[i]);
     return n;
@@ -296,19 +311,9 @@ static bool read_text(Cost *c, const char *p)
         c->seen[rows] = n;
         c->told[rows] = true;
     }
-    return c->draft_seen > 0 && c->seen[1] >= REAL_READY;
-}
-
-/* What no machine does: rows that make a pass much shorter, or that cost more than passes of their own; proposals that
- * cost next to nothing, or hundreds of passes. */
-static bool believable(const Cost *c)
-{
-    double plain = (double) c->pass_ms[1], draft = (double) c->draft_ms / plain;
-    for (int32_t n = 2; n <= ROWS_DECODE; n++) {
-        double passes = (double) c->pass_ms[n] / plain;
-        if (c->seen[n] && (passes < 0.5 || passes > 2.0 * n)) return false;
-    }
-    return draft > 1e-4 && draft < 1e3;
+    if (!c->draft_seen || !c->seen[1]) return false;
+    if (c->seen[1] < REAL_READY) c->seen[1] = REAL_READY;   /* enough to begin with: a real pass corrects it at once */
+    return true;
 }
 
 Status cost_read(Cost *c, const char *text, Error *err)
@@ -318,7 +323,9 @@ Status cost_read(Cost *c, const char *text, Error *err)
     cost_stairs(&x, c->stairs, c->n_stairs);
     x.draft_guess = c->draft_guess;
     if (!read_text(&x, text)) return fail(err, ST_FORMAT, "costs: the line is damaged or of another version");
-    if (!believable(&x)) return fail(err, ST_FORMAT, "costs: no machine has such times");
+    bool believable = believable_draft(&x);
+    for (int32_t n = 2; n <= ROWS_DECODE; n++) believable &= !x.seen[n] || believable_pass(&x, n);
+    if (!believable) return fail(err, ST_FORMAT, "costs: no machine has such times");
     x.draft_told = true;
     fill(&x);
     *c = x;
