@@ -7,10 +7,11 @@
 
 #include "base/path.h"
 #include "programs/hub/hub_cache.h"
+#include "programs/program.h"
 
 static bool wrong(int *status, const Options *o, const char *what, const char *arg, const char *hint)
 {
-    fprintf(stderr, "ratoon %s: %s '%s'%s (see ratoon %s --help)\n", o->command, what, arg, hint, o->command);
+    complain(o, "%s '%s'%s (see ratoon %s --help)", what, arg, hint, o->command);
     *status = EXIT_USAGE;
     return false;
 }
@@ -160,7 +161,7 @@ static int32_t read_foreign(CommandLine *l, const Options *o, int left, char **a
     const Foreign *f = foreign_find(argv[0], strlen(argv[0]));
     if (!f) return unknown(status, o, argv[0]) - 1;
     if (f->chat && strcmp(o->command, "chat") != 0) {
-        fprintf(stderr, "ratoon %s: %s: %s\n", o->command, argv[0], f->word);
+        complain(o, "%s: %s", argv[0], f->word);
         *status = EXIT_USAGE;
         return -1;
     }

@@ -25,10 +25,9 @@ static char *trimmed(char *s, char *end)
     return s + strspn(s, blanks);
 }
 
-static bool refuse(const char *command, const char *where, const char *what, const char *text)
+static bool refuse(const Options *o, const char *where, const char *what, const char *text)
 {
-    fprintf(stderr, "ratoon %s: %s: %s '%.60s', expected `key = value` or [command]\n", command, where, what, text);
-    return false;
+    return complain(o, "%s: %s '%.60s', expected `key = value` or [command]", where, what, text) == 0;
 }
 
 /* 'text' and "text": what stands between the quotes; in the latter, \" and \\ stand for " and \, \n and \t for line
@@ -48,23 +47,23 @@ static char *unquoted(char *s)
 }
 
 /* Parses one line, which is modified. *section: the current section. */
-static bool read_line(const char *command, char *s, char *end, const char *where, const char **section,
+static bool read_line(const Options *o, char *s, char *end, const char *where, const char **section,
                       bool (*take)(void *ud, const ConfigLine *line), void *ud)
 {
     s = trimmed(s, end);
     if (!*s || *s == '#') return true;
     size_t n = strlen(s);
     if (*s == '[') {
-        if (s[n - 1] != ']') return refuse(command, where, "the section is not closed:", s);
+        if (s[n - 1] != ']') return refuse(o, where, "the section is not closed:", s);
         *section = trimmed(s + 1, s + n - 1);
         return take(ud, &(ConfigLine) { *section, NULL, NULL, where });
     }
     char *equals = strchr(s, '=');
-    if (!equals) return refuse(command, where, "there is no = in", s);
+    if (!equals) return refuse(o, where, "there is no = in", s);
     char *value = trimmed(equals + 1, s + n), *key = trimmed(s, equals);
-    if (!*key) return refuse(command, where, "there is no key before", "=");
+    if (!*key) return refuse(o, where, "there is no key before", "=");
     value = unquoted(value);
-    if (!value) return refuse(command, where, "the quotes do not close at the end of the value of", key);
+    if (!value) return refuse(o, where, "the quotes do not close at the end of the value of", key);
     return take(ud, &(ConfigLine) { *section, key, value, where });
 }
 
@@ -84,8 +83,8 @@ bool config_read(const char *command, const char *path, bool (*take)(void *ud, c
         char *end = memchr(p, '\n', (size_t) (stop - p));
         if (!end) end = stop;
         snprintf(where, sizeof where, "%s:%d", path, line);
-        if (memchr(p, 0, (size_t) (end - p))) return refuse(command, where, "there is a zero byte in", p);
-        if (!read_line(command, p, end, where, &section, take, ud)) return false;
+        if (memchr(p, 0, (size_t) (end - p))) return refuse(&o, where, "there is a zero byte in", p);
+        if (!read_line(&o, p, end, where, &section, take, ud)) return false;
         p = end + 1;
     }
     return true;

@@ -17,13 +17,12 @@
 static bool refuse(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool refuse(const Options *o, const char *format, ...)
 {
+    char text[1024];
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "ratoon %s: %s%s", o->command, o->where ? o->where : "", o->where ? ": " : "");
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputc('\n', stderr);
-    return false;
+    return complain(o, "%s%s%s", o->where ? o->where : "", o->where ? ": " : "", text) == 0;
 }
 
 /* Reports the option's limits; whole numbers are written without a decimal point. */
@@ -261,6 +260,15 @@ static bool take_layers(Options *o, const CommandLine *l)
     return !o->tree || !o->chain || refuse(o, "there can be only one of --tree and --chain");
 }
 
+/* Whether the words ask for an object, as far as that can be said of words with a mistake. */
+static bool json_asked(const Options *o, int argc, char **argv)
+{
+    if (!option_named(command_bit(o->command), "json")) return false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0) return true;
+    return false;
+}
+
 bool options_read(Options *o, int argc, char **argv, int *status)
 {
     CommandLine l;
@@ -273,6 +281,7 @@ bool options_read(Options *o, int argc, char **argv, int *status)
         *status = EXIT_USAGE;
         good = false;
     }
+    if (!good && json_asked(o, argc, argv)) error_as_json();
     for (int32_t i = 0; good && i < l.n_foreign; i++) note(o, "%s: %s", l.foreign[i].name, l.foreign[i].option->word);
     line_free(&l);
     return good;

@@ -71,9 +71,9 @@ void log_line(const char *format, ...)
     va_end(args);
 }
 
-/* With --json: the first error, until an object is printed. */
+/* The first error; whether it is wanted as an object; whether an object has been printed. */
 static char trouble[2048];
-static bool printed;
+static bool as_json, printed;
 
 int complain(const Options *o, const char *format, ...)
 {
@@ -81,15 +81,18 @@ int complain(const Options *o, const char *format, ...)
     va_start(args, format);
     va_copy(again, args);
     say(o, format, args);
-    if (o->json && !*trouble) vsnprintf(trouble, sizeof trouble, format, again);
+    if (!*trouble) vsnprintf(trouble, sizeof trouble, format, again);
+    as_json |= o->json;
     va_end(again);
     va_end(args);
     return EXIT_FAILED;
 }
 
+void error_as_json(void) { as_json = true; }
+
 void error_print(void)
 {
-    if (!*trouble || printed) return;
+    if (!as_json || !*trouble || printed) return;
     line_clean(trouble);
     json_t *j = json_pack("{s:o}", "error", json_text(trouble, strlen(trouble)));
     if (j) json_dumpf(j, stdout, JSON_COMPACT);

@@ -102,6 +102,7 @@ void prompts_free(Prompts *p);
 
 /* After a command that failed: with --json, prints {"error": "..."} on standard output if nothing was printed there. */
 void error_print(void);
+void error_as_json(void);                          /* --json was given, among options that could not be read */
 /* Prints one object on standard output and releases it. Returns false after reporting that writing failed. */
 bool json_print(const Options *o, json_t *object);
 /* Flushes standard output: returns EXIT_FINE, or what output_failed does. */

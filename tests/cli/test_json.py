@@ -169,6 +169,30 @@ class Json(unittest.TestCase):
             self.assertIn(said, j["error"])
             self.assertIn(j["error"], p.stderr.decode())
 
+    def test_errors_of_options(self):
+        """Behind the mistake or before it, and where an option's value is only checked later."""
+        config = write("config", "ctx = many\n")
+        for args, said in [(["run", "--bogus"], "--bogus"), (["plan", "--ctx", "none"], "--ctx is 'none'"),
+                           (["run", "--prompt"], "--prompt"), (["eval", "--prefill", "no"], "--prefill"),
+                           (["tokenize", "one", "two", "three", "-p", "x"], "unexpected argument"),
+                           (["run", "--config", config, "-p", "x"], "config:1: --ctx is 'many'"),
+                           (["inspect"], "a FILE is needed"), (["pull"], "expected ORG/NAME")]:
+            for line in ([args[0], "--json", *args[1:]], [*args, "--json"]):
+                if args == ["run", "--prompt"] and line[-1] == "--json":
+                    continue                               # there it is the prompt
+                with self.subTest(line):
+                    p = subprocess.run([RATOON, *line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, env={**os.environ, **HOME}, timeout=60)
+                    self.assertEqual(p.returncode, 2, p.stderr)
+                    j = json.loads(p.stdout)
+                    self.assertEqual(list(j), ["error"])
+                    self.assertIn(said, j["error"])
+                    self.assertEqual(p.stderr.decode(), "ratoon %s: %s\n" % (args[0], j["error"]))
+        for line in (["run", "--bogus"], ["run", "--bogus", "--", "--json"], ["serve", "--json"]):
+            p = subprocess.run([RATOON, *line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env={**os.environ, **HOME}, timeout=60)
+            self.assertEqual((p.returncode, p.stdout), (2, b""), line)
+
 
 if __name__ == "__main__":
     sys.exit(report.main(sys.modules[__name__]))
