@@ -13,6 +13,7 @@ for name in [n for n in os.environ if n.startswith("RATOON_")]:  # whoever runs 
     del os.environ[name]
 TMP = tempfile.mkdtemp(prefix="ratoon-test-")
 os.environ["XDG_CACHE_HOME"] = os.path.join(TMP, "cache")     # what programs under test learn stays here
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"     # all servers are on this machine
 
 
 def remove(owner=os.getpid()):

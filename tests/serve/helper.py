@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import report
 from scratch import DEMO, RATOON, ROOT, with_template
 SLOW = float(os.environ.get("SLOW", "1"))          # factor for all time limits: for sanitized builds
+LIMIT = 60 * SLOW                                  # seconds after which what is waited for will not come
 
 
 class Server:
@@ -31,7 +32,8 @@ class Server:
                                   env={**os.environ, **(env or {})}, preexec_fn=limit)
         self.log, self.port, self.url = "", 0, ""
         self.said = threading.Condition()
-        threading.Thread(target=self.read_log, daemon=True).start()
+        self.reader = threading.Thread(target=self.read_log, daemon=True)
+        self.reader.start()
         self.expect(r"listening on ")
         self.url = re.search(r"listening on (\S+)", self.log).group(1)
         self.port = int(re.search(r":(\d+)$", self.url).group(1)) if not self.url.startswith("unix:") else 0
@@ -46,27 +48,33 @@ class Server:
         with self.said:
             self.said.notify_all()
 
-    def expect(self, pattern, seconds=30):
-        end = time.time() + seconds * SLOW
+    def expect(self, pattern):
+        end = time.time() + LIMIT
         with self.said:
             while not re.search(pattern, self.log):
-                if time.time() > end or self.p.poll() is not None:
+                if time.time() > end or not self.reader.is_alive():
                     raise AssertionError("the server did not say %r: %s" % (pattern, self.log))
                 self.said.wait(0.1)
 
-    def stop(self, sig=signal.SIGTERM, seconds=20):
-        """Returns the exit status."""
-        if self.p.poll() is None:
-            self.p.send_signal(sig)
+    def ended(self, seconds=60):
+        """Waits until it has ended by itself; returns the exit status. log is then whole."""
         try:
-            return self.p.wait(seconds * SLOW)
+            status = self.p.wait(seconds * SLOW)
         except subprocess.TimeoutExpired:
             self.p.kill()
             raise AssertionError("the server did not end: " + self.log[-2000:])
+        self.reader.join(LIMIT)
+        return status
+
+    def stop(self, sig=signal.SIGTERM, seconds=60):
+        """Returns the exit status."""
+        if self.p.poll() is None:
+            self.p.send_signal(sig)
+        return self.ended(seconds)
 
     # ---- with an HTTP library ----
 
-    def ask(self, method, path, body=None, headers=None, timeout=30):
+    def ask(self, method, path, body=None, headers=None, timeout=60):
         """(status, headers, body); body: bytes, or a value to be written as JSON."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
         if body is not None and not isinstance(body, (bytes, str)):
@@ -92,7 +100,7 @@ class Server:
 
     # ---- without one ----
 
-    def connect(self, receive=None, timeout=15):
+    def connect(self, receive=None, timeout=60):
         s = socket.socket()
         if receive:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
@@ -100,14 +108,14 @@ class Server:
         s.connect(("127.0.0.1", self.port))
         return s
 
-    def raw(self, data, timeout=15):
-        """Everything that arrives until the server closes or is silent for a second after an answer."""
-        with self.connect(timeout=timeout) as s:
+    def raw(self, data, answers=1):
+        """What comes back: see read_all."""
+        with self.connect() as s:
             try:
                 s.sendall(data)
             except (ConnectionError, socket.timeout):
                 pass
-            return read_all(s)
+            return read_all(s, answers)
 
     # ---- figures ----
 
@@ -121,28 +129,64 @@ class Server:
     def descriptors(self):
         return len(os.listdir("/proc/%d/fd" % self.p.pid))
 
-    def wait_for(self, test, seconds=10):
-        end = time.time() + seconds * SLOW
+    def wait_for(self, test):
+        end = time.time() + LIMIT
         while time.time() < end:
             if test():
                 return True
             time.sleep(0.02)
         return test()
 
+    def waits(self, n):
+        """So many requests come to wait in the queue."""
+        return self.wait_for(lambda: self.json("/health?verbose=1")["waiting"] == n)
+
     def idle(self):
         h = self.json("/health?verbose=1")
         return h["running"] == 0 and h["waiting"] == 0
 
 
-def read_all(s, quiet=0.2):
-    out = b""
+def end_of(data, start=0):
+    """Where the answer that begins at start ends: (place, whether the connection ends with it); None: not yet."""
+    head = data.find(b"\r\n\r\n", start) + 4
+    if head < 4:
+        return None
+    lines = data[start:head].lower()
+    closes = b"\r\nconnection: close" in lines
+    length = re.search(rb"\r\ncontent-length: *(\d+)", lines)
+    if re.match(rb"http/1\.[01] (1\d\d|204|304) ", lines):
+        return head, closes
+    if length:
+        end = head + int(length.group(1))
+        return (end, closes) if end <= len(data) else None
+    if b"\r\ntransfer-encoding: chunked" not in lines:
+        return None                                # it ends where the connection ends
+    while True:
+        line = data.find(b"\r\n", head)
+        if line < 0:
+            return None
+        n = int(data[head:line].split(b";")[0], 16)
+        head = line + 2 + n + 2
+        if head > len(data):
+            return None
+        if n == 0:
+            return head, closes
+
+
+def read_all(s, answers=1):
+    """Everything that arrives until the server closes, or until so many whole answers are there."""
+    out, at, closes = b"", 0, False
     try:
         while True:
+            while answers > 0 and not closes and (end := end_of(out, at)):
+                at, closes = end
+                answers -= 1
+            if answers <= 0 and not closes:
+                return out
             part = s.recv(65536)
             if not part:
                 return out
             out += part
-            s.settimeout(quiet * SLOW)
     except (socket.timeout, ConnectionError):
         return out
 
@@ -179,8 +223,13 @@ def chat(text, **more):
 
 
 CHAT = "/v1/chat/completions"
-# A long answer: the demo model is fast, so only length keeps it busy.
-LONG = dict(max_tokens=1800, ignore_eos=True)
+# An answer of megabytes. Its stream stops once so much of it is unread that the server waits for the reader: a client
+# that does not read keeps the request running for as long as it likes, on a machine of any speed. For servers with
+# ROOM, whose readers may take their time.
+HELD = dict(max_tokens=30000, ignore_eos=True, temperature=1, seed=1, logprobs=True, top_logprobs=20)
+ROOM = ["--ctx", "32768", "--write-timeout", "3600"]
+# An answer that goes on until it is cancelled, for readers that do read: plain decoding of 30000 tokens takes seconds.
+LONG = dict(max_tokens=30000, ignore_eos=True, temperature=1, seed=1, speculative={"mode": "off"})
 
 
 def main(module):

@@ -222,7 +222,7 @@ class Requests(unittest.TestCase):
     def setUp(self):
         self.server = Server("--quiet", "--ctx", "256", wait=False)
         self.addCleanup(lambda: self.server.p.poll() is None and (self.server.p.kill(), self.server.p.wait()))
-        self.assertTrue(self.server.wait_for(lambda: self.server.get("/health")[0] == 200, 30))
+        self.assertTrue(self.server.wait_for(lambda: self.server.get("/health")[0] == 200))
         self.counts = {}
 
     def ask(self, dialect, values):
@@ -236,7 +236,7 @@ class Requests(unittest.TestCase):
 
     def ends(self, what):
         print("%s: %s" % (what, ", ".join("%d with %d" % (n, s) for s, n in sorted(self.counts.items()))))
-        self.assertTrue(self.server.wait_for(self.server.idle, 60))
+        self.assertTrue(self.server.wait_for(self.server.idle))
         self.assertEqual(self.server.json(CHAT, chat("a", max_tokens=2))["choices"][0]["finish_reason"], "length")
         self.assertEqual(self.server.stop(), 0, self.server.log[-2000:])
         self.assertTrue(self.counts.get(200) and self.counts.get(400), self.counts)
@@ -330,7 +330,7 @@ class Folder(unittest.TestCase):
     def serve(self, *options):
         server = Server("--quiet", *options, wait=False)
         self.addCleanup(lambda: server.p.poll() is None and (server.p.kill(), server.p.wait()))
-        self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 30))
+        self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200))
         return server
 
     def texts(self, server):

@@ -74,13 +74,13 @@ class Long(unittest.TestCase):
     def serve(self, *options, **how):
         server = Server(*options, wait=False, **how)
         self.addCleanup(lambda: server.p.poll() is None and (server.p.kill(), server.p.wait()))
-        self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 30))
+        self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200))
         return server
 
     def settle(self, server):
         """Waits until all clients are gone: (descriptors, threads, own memory without the cache's content)."""
-        self.assertTrue(server.wait_for(server.idle, 60))
-        self.assertTrue(server.wait_for(lambda: server.json("/health?verbose=1")["connections"] == 1, 30))
+        self.assertTrue(server.wait_for(server.idle))
+        self.assertTrue(server.wait_for(lambda: server.json("/health?verbose=1")["connections"] == 1))
         m = server.metrics()
         time.sleep(0.3 * SLOW)                     # lets the connection of the last question close
         return server.descriptors(), server.threads(), m["ratoon_host_bytes"] - m['ratoon_snapshot_bytes{tier="ram"}']
@@ -107,7 +107,7 @@ class Long(unittest.TestCase):
         for s in slow:
             s.sendall(request(CHAT, body))
             s.setblocking(False)
-        self.assertTrue(server.wait_for(server.idle, 60))              # all are computed, none is read
+        self.assertTrue(server.wait_for(server.idle))                  # all are computed, none is read
         times, most, end = [], 0, time.time() + 10
         while time.time() < end:
             t = time.time()
@@ -288,7 +288,7 @@ class Long(unittest.TestCase):
 
     def ready(self, options):
         server = Server("--quiet", *options, wait=False)
-        server.wait_for(lambda: server.get("/health")[0] == 200, 60)
+        server.wait_for(lambda: server.get("/health")[0] == 200)
         return server
 
     def prompt_tokens(self, server, talk, more):
@@ -348,7 +348,7 @@ class Long(unittest.TestCase):
             size = None if kill % 2 else int(10 ** r.uniform(0, 6))  # limit of a file: a write beyond it kills
             server = Server("--quiet", *options, wait=False,
                             limits=None if size is None else {resource.RLIMIT_FSIZE: size})
-            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 30))
+            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200))
             cached += any(ask(server, k) for k in r.sample(range(24), 8)) if size is None else 0
             if size is None:
                 threads = [threading.Thread(target=until_killed, args=(server, r.random())) for _ in range(4)]
@@ -479,7 +479,7 @@ class Long(unittest.TestCase):
                     pass                           # refused, or cut off: it is ending
 
         together(12, client)
-        self.assertTrue(server.wait_for(server.idle, 60))
+        self.assertTrue(server.wait_for(server.idle))
         print("%d s of everything: %s" % (SECONDS, dict(sorted(counts.items(), key=str))))
         self.assertGreater(counts.get(200, 0), 0)
         threads = [threading.Thread(target=until_the_end, args=(i,)) for i in range(8)]

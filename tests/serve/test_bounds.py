@@ -12,8 +12,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from helper import CHAT, DEMO, LONG, RATOON, SLOW, chat, events, main, with_template
-from test_jobs import Base, Stream, in_thread
+from helper import CHAT, DEMO, LIMIT, LONG, RATOON, ROOM, chat, events, main, with_template
+from test_jobs import Base, Held, in_thread
 
 
 def many_readings(n=900):
@@ -24,17 +24,14 @@ def many_readings(n=900):
 
 class Masks(Base):
     def test_a_mask_of_too_many_steps(self):
-        server = self.serve()
-        talk = Stream(server, chat("talk", **LONG))
-        talk.read_until(b"content")
-        start = time.time()
+        server = self.serve(*ROOM)
+        talk = Held(server, "talk")
         status, _, body = server.post(CHAT, chat("a", max_tokens=20, grammar=many_readings()))
-        self.assertLess(time.time() - start, 5)
         self.assertEqual(status, 400, body[:300])
         self.assertIn("too many readings", json.loads(body)["error"]["message"])
         stream = events(server.post(CHAT, chat("a", stream=True, max_tokens=20, grammar=many_readings()))[2])
         self.assertTrue(any("too many readings" in json.dumps(e) for e in stream), stream)
-        self.assertIn(b"[DONE]", talk.rest())
+        self.assertIn(b"[DONE]", talk.finish())
         fine = server.json(CHAT, chat("a", max_tokens=40, grammar='root ::= "yes" | "no"'))
         self.assertIn(fine["choices"][0]["message"]["content"], ("yes", "no"))
         self.ends(server)
@@ -136,7 +133,7 @@ class Stored(Base):
         return server.json("/cache")["response_bytes"]
 
     def ask(self, server, items, **more):
-        return server.json("/v1/responses", {"input": items, "max_output_tokens": 1, **more}, timeout=60)["id"]
+        return server.json("/v1/responses", {"input": items, "max_output_tokens": 1, **more})["id"]
 
     def test_what_is_not_read_is_not_kept(self):
         server = self.serve()
@@ -175,8 +172,8 @@ class Stored(Base):
 
 class Echo(Base):
     def listen(self, server, times, ready):
-        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
-        c.request("POST", CHAT, json.dumps(chat("talk", stream=True, max_tokens=6000, ignore_eos=True)))
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+        c.request("POST", CHAT, json.dumps(chat("talk", stream=True, **LONG)), {"X-Request-Id": "talk"})
         r = c.getresponse()
         for _ in r:
             times.append(time.time())
@@ -184,24 +181,29 @@ class Echo(Base):
         c.close()
 
     def test_scoring_takes_turns(self):
-        server = self.serve("--ctx", "8192")
-        times, ready = [], threading.Event()
-        talk, _ = in_thread(self.listen, server, times, ready)
-        self.assertTrue(ready.wait(20 * SLOW))
-        start = time.time()
-        j = server.json("/v1/completions",
-                        {"prompt": "return x + y\n" * 900, "max_tokens": 0, "echo": True, "logprobs": 1}, timeout=120)
-        end = time.time()
-        scored = j["choices"][0]["logprobs"]["token_logprobs"]
-        self.assertEqual(len(scored), j["usage"]["prompt_tokens"])
-        self.assertGreater(len(scored), 2000)
-        self.assertIsNone(scored[0])
-        tenth = (end - start) / 10
-        for k in range(1, 9):                      # the other client got tokens in every tenth of the time
-            self.assertTrue(any(start + k * tenth <= t < start + (k + 1) * tenth for t in times),
-                            (k, start, end, len(times)))
-        server.stop()
-        talk.join()
+        """The other client gets tokens in every tenth of the time. On a busy machine it may be kept from reading for
+        some time, so the prompts grow until a tenth is longer than that."""
+        server = self.serve(*ROOM)
+        for lines in (900, 1800, 3600):
+            times, ready = [], threading.Event()
+            talk, _ = in_thread(self.listen, server, times, ready)
+            self.assertTrue(ready.wait(LIMIT))
+            start = time.time()
+            j = server.json("/v1/completions",
+                            {"prompt": "return x + y\n" * lines, "max_tokens": 0, "echo": True, "logprobs": 1},
+                            timeout=300)
+            tenth = (time.time() - start) / 10
+            server.post("/v1/cancel", {"id": "talk"})
+            talk.join()
+            scored = j["choices"][0]["logprobs"]["token_logprobs"]
+            self.assertEqual(len(scored), j["usage"]["prompt_tokens"])
+            self.assertGreater(len(scored), 2 * lines)
+            self.assertIsNone(scored[0])
+            served = [any(start + k * tenth <= t < start + (k + 1) * tenth for t in times) for k in range(1, 9)]
+            if all(served):
+                break
+        self.assertTrue(all(served), (served, tenth))
+        self.ends(server)
 
 
 class Text(Base):
@@ -213,7 +215,7 @@ class Text(Base):
 
     def test_limit(self):
         server = self.serve()
-        self.assertEqual(server.post("/tokenize", {"content": "a" * (256 << 10)}, timeout=60)[0], 200)
+        self.assertEqual(server.post("/tokenize", {"content": "a" * (256 << 10)})[0], 200)
         for path, body in (("/tokenize", {"content": "a" * (256 << 10) + "a"}),
                            ("/detokenize", {"tokens": [1] * (256 << 10) + [1]})):
             status, _, text = server.post(path, body)
@@ -233,19 +235,25 @@ class Text(Base):
         self.ends(server)
 
     def test_holds_up_no_request(self):
+        """One such request runs, as many as --queue-size wait, more are refused, and answers do not wait for them. The
+        texts grow until they take long enough to be seen waiting."""
         server = self.serve("--ctx", 131072, "--queue-size", "4")
-        spaces = {"content": " " * (2 << 20)}
-        side = [in_thread(server.post, "/tokenize", spaces) for _ in range(9)]
-        time.sleep(0.2)
-        start = time.time()
-        self.assertEqual(server.post(CHAT, chat("a", max_tokens=1))[0], 200)
-        chatted = time.time()
-        for t, _ in side:
-            t.join()
-        got = sorted(out[0][0] for _, out in side)
-        self.assertIn(got.count(200), (4, 5, 6))   # one at a time, and those that may wait; one more if it was quick
-        self.assertEqual(got.count(200) + got.count(429), 9)
-        self.assertLess(chatted - start, (time.time() - start) / 3)
+        for mib in (2, 4, 8, 16):
+            spaces = json.dumps({"content": " " * (mib << 20)})
+            over = []
+            side = [in_thread(lambda: over.append(server.post("/tokenize", spaces, timeout=300)[0])) for _ in range(9)]
+            while len(over) < 4 and not over.count(429):
+                time.sleep(0.01)
+            self.assertEqual(server.post(CHAT, chat("a", max_tokens=1))[0], 200)
+            before = over.count(200)
+            for t, _ in side:
+                t.join()
+            self.assertEqual(over.count(200) + over.count(429), 9)
+            self.assertGreaterEqual(over.count(200), 4)
+            if over.count(429) and over.count(200) - before >= 3:
+                break
+        else:
+            self.fail("no request was refused, or the chat waited for the others: %s" % over)
         self.ends(server)
 
     def test_values_of_a_body(self):
@@ -255,7 +263,7 @@ class Text(Base):
         for value in ("{}", '""'):
             for n, want in ((4000000, 400), (200000, 200)):
                 body = '{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"odd":[%s]}' % ",".join([value] * n)
-                self.assertEqual(server.post(CHAT, body, timeout=60)[0], want)
+                self.assertEqual(server.post(CHAT, body)[0], want)
         server.wait_for(lambda: self.resident(server) < before + (40 << 20))
         self.assertLess(self.resident(server), before + (40 << 20))
         self.ends(server)
@@ -265,11 +273,12 @@ class ShortOfMemory(Base):
     def test_address_space(self):
         """malloc may fail once and then find memory: no failure. A body that really does not fit is refused, not tried
         for ever."""
-        free = self.serve("--parallel", "1")
-        with open("/proc/%d/status" % free.p.pid) as f:
+        server = self.serve("--parallel", "1")
+        for _ in range(4):                         # its threads have all that they need
+            self.assertEqual(server.post(CHAT, chat("a", max_tokens=1, temperature=0.5))[0], 200)
+        with open("/proc/%d/status" % server.p.pid) as f:
             size = int(re.search(r"VmSize:\s+(\d+)", f.read()).group(1)) << 10
-        self.ends(free)
-        server = self.serve("--parallel", "1", limits={resource.RLIMIT_AS: size + (40 << 20)})
+        resource.prlimit(server.p.pid, resource.RLIMIT_AS, (size + (40 << 20), resource.RLIM_INFINITY))
         for text in ("a", "\\ud83c\\udf3f \\u00e9 \\u20ac \\n \\\\ \\\"", "\u00e9\U0001f33f"):
             body = '{"messages":[{"role":"user","content":"%s"}],"max_tokens":1,"temperature":0.5,"m\\u0065tadata":{"k\\t":-1.5e3}}' % text
             status, _, answer = server.post(CHAT, body.encode())

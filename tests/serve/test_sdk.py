@@ -43,21 +43,22 @@ def find_sdk():
         return os.path.exists(p) and subprocess.run([p, "-c", "import openai, anthropic"],
                                                     stderr=subprocess.DEVNULL).returncode == 0
     if not has(python):
-        p = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           text=True)
-        if p.returncode == 0:
-            p = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout",
-                                "20", "--retries", "1", *PACKAGES],
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
-        if p.returncode != 0 or not has(python):
-            return "pip could not install " + " and ".join(PACKAGES)
+        try:
+            for command in ([sys.executable, "-m", "venv", "--clear", VENV],
+                            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "20",
+                             "--retries", "1", *PACKAGES]):
+                subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as e:
+            return "pip could not install " + " and ".join(PACKAGES) + ": " + str(e)
+        if not has(python):
+            return "what pip installed of " + " and ".join(PACKAGES) + " cannot be imported"
     os.execve(python, [python, os.path.abspath(__file__), *sys.argv[1:]], {**os.environ, "SDK_FOUND": "1"})
 
 
 def setUpModule():
     global S
     S = Server("--quiet", "--max-n", "4", wait=False)
-    if not S.wait_for(lambda: S.get("/health")[0] == 200, 30):
+    if not S.wait_for(lambda: S.get("/health")[0] == 200):
         raise AssertionError("not ready: " + S.log)
 
 
