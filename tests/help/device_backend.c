@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -98,11 +99,12 @@ static void *grow(void *p, int32_t n, int32_t *cap, size_t each)
 
 /* ---- memory ---- */
 
-static size_t pages_up(size_t at) { return (at + 4095) / 4096 * 4096; }
+static size_t page_bytes(void) { return (size_t) sysconf(_SC_PAGESIZE); }
+static size_t pages_up(size_t at) { return (at + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
 static void access_pages(Device *d, size_t from, size_t to, int how)
 {
-    from = from / 4096 * 4096;
+    from = from / page_bytes() * page_bytes();
     if (to > from && mprotect(d->card->arena + from, pages_up(to) - from, how) != 0) abort();
 }
 static void access_arena(Device *d, int how) { access_pages(d, 0, d->card->high, how); }
@@ -140,7 +142,7 @@ static void *place_block(Device *d, size_t bytes, const char *part)
     int32_t i = 0;
     for (; i < c->n_blocks && c->block[i].at < at + round + 64; i++)
         at = c->block[i].at + (c->block[i].bytes + 63) / 64 * 64 + 64;
-    if (round > ARENA || at > ARENA - round - 4096) {
+    if (round > ARENA || at > ARENA - round - page_bytes()) {
         fail(&d->error, ST_MEMORY, "%s: no memory for %zu bytes", part, bytes);
         return NULL;
     }

@@ -67,13 +67,16 @@ static bool others_sleep(void)
     return sleep;
 }
 
-/* A sanitizer allocates when a thread starts, which may be late on a busy machine: waits until all have started. */
+/* A sanitizer allocates when a thread starts, which may be late on a busy machine: waits until all have started, for a
+ * minute at most. */
 static void wait_for_threads(void)
 {
-    for (int32_t quiet = 0, i = 0; quiet < 3 && i < 10000; i++) {
+    int32_t quiet = 0;
+    for (int32_t i = 0; quiet < 3 && i < 60000; i++) {
         usleep(1000);
         quiet = others_sleep() ? quiet + 1 : 0;
     }
+    assert_int_equal(quiet, 3);
 }
 
 static void token_loop(const RigOptions *o, const rt_step_options *sto)

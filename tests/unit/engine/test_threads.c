@@ -21,6 +21,7 @@ typedef struct {
     Dice         dice, stop;
     _Atomic(rt_step *) step;                       /* for another thread to cancel; NULL: none */
     atomic_bool  busy;                             /* the canceller is using it */
+    atomic_int   steps, *sent;                     /* steps: so far; sent: by the canceller, to anybody */
     int32_t      most, jobs, cancels;              /* most: number of texts to make */
     char         wrong[640];                       /* the first mistake; "": none */
 } Thread;
@@ -43,6 +44,7 @@ static bool run_to(Thread *t, rt_step *st, rt_session *s, const Truth *truth, in
     while (*made < n) {
         rt_block b;
         rt_status code = rt_step_run(st, &s, &b, 1);
+        atomic_fetch_add(&t->steps, 1);
         if (code == RT_ECANCEL) {
             t->cancels++;
             continue;
@@ -114,7 +116,8 @@ static void *work(void *arg)
     rt_step *st = NULL;
     rt_session *s = NULL;
     rt_error e;
-    for (t->jobs = 0; t->jobs < t->most && !t->wrong[0]; t->jobs++) {
+    /* on a busy machine the canceller may come to its first turn when all texts are made: a few more, then */
+    for (t->jobs = 0; (t->jobs < t->most || atomic_load(t->sent) == 0) && !t->wrong[0]; t->jobs++) {
         if (st && roll(&t->dice, 8) == 0) {
             let_go(t);
             rt_step_free(st);
@@ -142,18 +145,26 @@ static void *work(void *arg)
     return NULL;
 }
 
-typedef struct { Thread *t; atomic_bool stop; int32_t sent; } Canceller;
+typedef struct { Thread *t; atomic_bool stop; atomic_int sent; } Canceller;
 
-/* Uses a step only during the call and sets `busy` meanwhile, since its owner may be about to free it. */
+/* Uses a step only during the call and sets `busy` meanwhile, since its owner may be about to free it. A thread is let
+ * alone until it made some more steps, however slow they are, so that it comes to an end. */
 static void *cancel_some(void *arg)
 {
+    enum { STEPS = 3 };
     Canceller *c = arg;
     Dice d = { tiny_key(3, "cancel"), 0 };
+    int32_t seen[THREADS] = { 0 };
     while (!atomic_load(&c->stop)) {
-        Thread *t = &c->t[roll(&d, THREADS)];
+        int32_t i = roll(&d, THREADS);
+        Thread *t = &c->t[i];
         atomic_store(&t->busy, true);
         rt_step *st = atomic_load(&t->step);
-        if (st) rt_step_cancel(st), c->sent++;
+        if (st && atomic_load(&t->steps) - seen[i] >= STEPS) {
+            rt_step_cancel(st);
+            seen[i] = atomic_load(&t->steps);
+            atomic_fetch_add(&c->sent, 1);
+        }
         atomic_store(&t->busy, false);
         struct timespec pause = { 0, 2000000 };
         nanosleep(&pause, NULL);
@@ -199,7 +210,7 @@ static void in_threads(const RigOptions *o)
     Canceller c = { .t = t };
     assert_int_equal(pthread_create(&cancel_id, NULL, cancel_some, &c), 0);
     for (int32_t i = 0; i < THREADS; i++) {
-        t[i].g = p.g, t[i].truth = truth, t[i].most = o->device ? SOME : JOBS;
+        t[i].g = p.g, t[i].truth = truth, t[i].most = o->device ? SOME : JOBS, t[i].sent = &c.sent;
         t[i].dice = (Dice) { tiny_key((uint64_t) i, "thread"), 0 };
         t[i].stop = (Dice) { tiny_key((uint64_t) i, "stop"), 0 };
         assert_int_equal(pthread_create(&id[i], NULL, work, &t[i]), 0);
@@ -213,8 +224,7 @@ static void in_threads(const RigOptions *o)
         jobs += t[i].jobs;
         cancels += t[i].cancels;
     }
-    assert_int_equal(jobs, THREADS * t[0].most);
-    assert_true(cancels > 0 && c.sent > 0);
+    assert_true(jobs >= THREADS * t[0].most && cancels > 0);
     public_close(&p);
 }
 

@@ -83,7 +83,7 @@ static void a_server_takes_what_fits(void **state)
     Options o = options(0), fixed = options(777);
     plan_of(&m, &p, &o, 4, true);
     assert_true(m.ctx <= m.needs.ctx_train && m.ctx <= SERVE_CTX_MOST);
-    assert_true(memory_fits(&m));
+    assert_true(memory_fits(&m) || m.ctx == SERVE_CTX_LEAST);      /* a machine may have next to nothing left */
     plan_of(&given, &p, &fixed, 4, true);
     assert_int_equal(given.ctx, 777);
 }
