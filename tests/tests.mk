@@ -10,6 +10,7 @@
 #                       was skipped
 #   make test-long      test, and tests that take minutes: a context of 262,144 tokens, the server under long load and
 #                       under sanitizers, spoiled model files, requests and cache folders
+#   make test-clock     the C tests by a clock that jumps and runs unevenly (tests/help/random_clock.h), once per CLOCK_SEEDS
 #   make test-serve-sanitized   the server's tests against a server built with ASan and UBSan, and one with TSan
 #   make run-test_NAME  builds and runs one C test program
 #   make fuzz           every target of tests/fuzz under clang's libFuzzer, each for FUZZ_SECONDS; FUZZ="record request":
@@ -139,8 +140,16 @@ test-serve-sanitized:
 	    RATOON=$$r/ratoon MIX_SECONDS=300 python3 tests/serve/long_serve.py Long.test_everything_at_once || exit 1; done
 	RATOON=build-sanitize/ratoon python3 tests/serve/test_page.py
 
+# Nothing that a test expects may be due to this machine's speed. CLOCK_SEED is read by the tests' clock.
+CLOCK       := CFLAGS="-O2 -g -include tests/help/random_clock.h" BUILD=build-clock
+CLOCK_SEEDS ?= 1 2 3 4
+test-clock:
+	@$(MAKE) --no-print-directory $(CLOCK) tests-built
+	for s in $(CLOCK_SEEDS); do CLOCK_SEED=$$s $(MAKE) --no-print-directory $(CLOCK) run-all || exit 1; done
+
 test-long: test
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
+	@$(MAKE) --no-print-directory test-clock
 	ROUNDS=200 python3 tests/serve/test_jobs.py Exact
 	python3 tests/serve/long_serve.py
 	python3 tests/serve/long_hostile.py
@@ -160,5 +169,5 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-serve test-serve-sanitized test-arm test-long tests-built setup-arm setup-test run-all run-fuzz fuzz oracle \
+.PHONY: check test test-clock test-serve test-serve-sanitized test-arm test-long tests-built setup-arm setup-test run-all run-fuzz fuzz oracle \
         $(PARTS:%=part-%)
