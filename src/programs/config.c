@@ -10,6 +10,9 @@
 
 /* options point into this text */
 static char *config_text;
+static char used[4096];
+
+const char *config_used(void) { return used; }
 
 static bool default_path(char *out, size_t cap)
 {
@@ -77,6 +80,7 @@ bool config_read(const char *command, const char *path, bool (*take)(void *ud, c
     free(config_text);
     config_text = NULL;
     if (!text_read(&o, &config_text, &n, path)) return false;
+    snprintf(used, sizeof used, "%s", path);
     char *p = config_text, *stop = p + n;
     const char *section = NULL;
     for (int line = 1; p < stop; line++) {

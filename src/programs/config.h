@@ -13,5 +13,6 @@ typedef struct { const char *section, *key, *value, *where; } ConfigLine;
 /* path NULL: $XDG_CONFIG_HOME/ratoon/config or ~/.config/ratoon/config; a missing file there counts as empty. Returns
  * false after reporting an error, as does take. */
 bool config_read(const char *command, const char *path, bool (*take)(void *ud, const ConfigLine *line), void *ud);
+const char *config_used(void);                     /* the path of the file that was read; "": none */
 
 #endif

@@ -4,11 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/path.h"
-#include "base/save.h"
 #include "programs/draft_find.h"
 #include "programs/hub/hub.h"
 #include "programs/program.h"
@@ -137,11 +135,11 @@ bool files_find(Files *out, const Options *o, bool drafter)
     ModelFacts facts;
     DraftFound found;
     *out = (Files) { 0 };
-    if (!find_model(out, o)) return false;
+    if (!find_model(out, o) || !outputs_good(o, out)) return false;
     bool readable = model_facts(&facts, out->model, NULL) == ST_OK;    /* else loading it says why */
     if (readable && !is_model(o, out->model, &facts)) return false;
     if (!drafter || !readable || (o->draft && strcmp(o->draft, "none") == 0)) return true;
-    if (o->draft) return named_drafter(out, o);
+    if (o->draft) return named_drafter(out, o) && outputs_good(o, out);
     draft_find(&found, out->model, &facts);
     draft_tell(&found, o, out->model, &facts);
     strcpy(out->draft, found.path);
@@ -149,7 +147,7 @@ bool files_find(Files *out, const Options *o, bool drafter)
     strcpy(out->why, found.why);
     out->found_draft = out->draft[0] != 0;
     out->own = !out->found_draft;
-    return true;
+    return outputs_good(o, out);
 }
 
 /* A path that is only a path, or the place of what had to be fetched. */
@@ -170,22 +168,4 @@ bool files_fetch(Files *out, Options *o)
         o->hf_repo = NULL;
     }
     return fetched(&o->model, out->model, o, HUB_TARGET) && fetched(&o->draft, out->draft, o, HUB_DRAFTER);
-}
-
-/* ---- what is written ---- */
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return a && stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
-}
-
-bool output_good(const Options *o, const char *path)
-{
-    Error err = { 0 };
-    if (save_check(path, &err) != ST_OK) return complain(o, "%s", err.text) == 0;
-    if (same_file(o->model, path) || same_file(o->draft, path) || same_file(o->prompts, path))
-        return complain(o, "%s: is an input, expected another file to write", path) == 0;
-    return true;
 }

@@ -224,7 +224,7 @@ const OptionSpec option_table[] = {
     { "--simulate-acceptance", NULL, KIND_TEXT, "FILE", AT(simulate), 0, 0, C_BENCH,
       "draw the accepted guesses from a profile; results are labelled as simulated" },
     { "--write-profile", NULL, KIND_TEXT, "FILE", AT(write_profile), 0, 0, C_BENCH,
-      "write the measured acceptance to a file for --simulate-acceptance" },
+      "write the measured acceptance to a file for --simulate-acceptance", .writes = true },
     { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY,
       "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all", .values = "greedy|t0.7|t1" },
     { "--check-tensors", NULL, KIND_FLAG, NULL, AT(check_tensors), 0, 0, C_INSPECT,
@@ -323,12 +323,13 @@ const OptionSpec option_table[] = {
       "memory for stored responses; the oldest are dropped first (default 256; 0: none are stored)" },
 
     { .heading = "Output" },
-    { "--out", "-o", KIND_TEXT, "FILE", AT(out), 0, 0, C_LOGITS, "file for the logits: float32 [rows, vocab]" },
+    { "--out", "-o", KIND_TEXT, "FILE", AT(out), 0, 0, C_LOGITS,
+      "file for the logits: float32 [rows, vocab]", .writes = true },
     { "--json", NULL, KIND_FLAG, NULL, AT(json), 0, 0, C_RUN | C_TOKENIZE | C_INSPECT | C_PLAN | C_EVAL | C_BENCH |
       C_VERIFY | C_DOCTOR | C_RENDER | C_PULL | C_MODELS, "print one JSON object instead of text" },
     { "--csv", NULL, KIND_TEXT, "FILE", AT(csv), 0, 0, C_BENCH,
-      "also write comma-separated values, with the command and machine in comments" },
-    { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH, "also draw the result" },
+      "also write comma-separated values, with the command and machine in comments", .writes = true },
+    { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH, "also draw the result", .writes = true },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_RUN, "print statistics of the run on standard error" },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_CHAT, "print statistics of each answer on standard error" },
     { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER |

@@ -21,6 +21,7 @@ typedef struct {
     const char *help;
     const char *also;                              /* further names, mostly llama.cpp's: "-md --x"; NULL: none */
     const char *values;                            /* "on|off": offered by shells, all that a CHOICE may be; or NULL */
+    bool        writes;                            /* the path is written, not read */
     const char *heading;                           /* of the group that begins here; NULL in an option's row */
 } OptionSpec;
 

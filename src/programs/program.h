@@ -34,8 +34,13 @@ bool files_find(Files *out, const Options *o, bool drafter);
 /* Fetches what the options name by -hf or hf:, and puts its paths, which live in out, into o: for a command that wants
  * this done before it starts threads. Returns false after reporting an error. */
 bool files_fetch(Files *out, Options *o);
-/* Before anything is loaded: whether path can be written, and is none of the files that are read. Says why not. */
-bool output_good(const Options *o, const char *path);
+/* Whether the files that the options name can be written, and are none of those that are read. Says why not. f NULL:
+ * before the files are found, which does it again. */
+bool outputs_good(const Options *o, const Files *f);
+bool output_apart(const Options *o, const Files *f, const char *path);              /* the same of a path alone */
+/* Whether path is that file, another part of it if it is split, or lies in that folder. */
+bool input_has(const char *input, const char *path);
+void taps_path(char out[4200], const Options *o);  /* the second file of `logits`, with --taps */
 
 /* The engine, session and step object of a command. taps: see rt_options. */
 typedef struct {

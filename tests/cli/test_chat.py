@@ -502,7 +502,7 @@ class Chat(unittest.TestCase):
         self.ends(t)
 
     def test_save_and_load(self):
-        t = self.chat("-n", "20", "--system", "Say little.")
+        t = self.chat("-n", "20", "--system", "Say little.", "--config", write("save.conf", "n-predict = 20\n"))
         t.say("What is 8 * 9?")
         t.say("Sure?")
         saved = self.messages(t)
@@ -521,6 +521,7 @@ class Chat(unittest.TestCase):
                             "messages[1] is out of order")]:
             self.assertIn(says, t.say("/load " + write("bad.json", text)))
         self.assertEqual(len(self.messages(t)), 7, "what cannot be loaded changes nothing")
+        self.assertIn("is an input, expected another file", t.say("/save! " + path("save.conf")))
         self.ends(t)
         kept = write("kept.json", json.dumps({"messages": saved}))
         with open(kept, "rb") as f:

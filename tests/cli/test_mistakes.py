@@ -103,8 +103,8 @@ CHANGED = [
 
 
 class Mistakes(unittest.TestCase):
-    def ratoon(self, *args, **more):
-        return subprocess.run([RATOON, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    def ratoon(self, *args, program=RATOON, **more):
+        return subprocess.run([program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               env=HOME, timeout=300, **more)
 
     def answered(self, args, words, expect=1, **more):
@@ -236,6 +236,51 @@ class Mistakes(unittest.TestCase):
         self.answered(["quantize", DEMO, path("new.gguf"), "q4_km"], ["'q4_km'", "IQ4_XS", "did you mean Q4_K_M?"],
                       expect=2)
         self.answered(["quantize", path("there.gguf"), path("new.gguf"), "F16"], ["not a GGUF file"])
+
+    def kept(self, file, args, **more):
+        """Refused by name, and the file is what it was."""
+        with open(file, "rb") as f:
+            before = f.read()
+        self.answered(args, [os.path.basename(file), "is an input, expected another file to write"], **more)
+        with open(file, "rb") as f:
+            self.assertTrue(f.read() == before, file)
+
+    def test_outputs_that_are_inputs(self):
+        model, drafter = shutil.copy(DEMO, path("kept.gguf")), shutil.copy(DRAFTER, path("kept-dflash.gguf"))
+        ids, config = write("ids.txt", "1,2,3"), write("kept.conf", "threads = 1\n")
+        logits = ["logits", "-q", "-m", model, "--tokens"]
+        self.kept(model, [*logits, "1", "-o", model])
+        self.kept(ids, [*logits, "@" + ids, "-o", ids])
+        self.kept(ids, [*logits, "1", "--prefix", "@" + ids, "-o", ids])
+        self.kept(config, [*logits, "1", "--config", config, "-o", config])
+        os.link(ids, path("x.f32.taps"))
+        self.kept(path("x.f32.taps"), [*logits, "@" + ids, "--taps", "1", "-o", path("x.f32")])
+        os.symlink(model, path("linked.gguf"))
+        self.answered([*logits, "1", "-o", path("linked.gguf")], ["linked.gguf: is an input"])
+        profile = write("profile.json", '{"edge": [[0.5]]}')
+        prompts = write("prompts.jsonl", '{"prompt": "x"}\n')
+        bench = ["bench", "-q", "-m", model, "-n", "4", "--prompts", prompts]
+        self.kept(profile, [*bench, "--simulate-acceptance", profile, "--csv", profile])
+        self.kept(prompts, [*bench, "--svg", prompts])
+        self.kept(drafter, [*bench, "--csv", drafter])                 # nobody named it: it lies beside the model
+        os.makedirs(path("away/models/demo"))                          # nor this one: it lies beside the program
+        program, found = shutil.copy(RATOON, path("away/ratoon")), shutil.copy(DEMO, path("away/models/demo"))
+        self.kept(found, ["logits", "-q", "--tokens", "1", "-o", found], program=program)
+
+    def test_outputs_that_are_parts(self):
+        os.makedirs(path("parts"))
+        u16, i32 = lambda n: struct.pack("<IH", 2, n), lambda n: struct.pack("<Ii", 5, n)
+        for i in range(2):                                             # the first one holds no tensors, as often
+            keys = [("split.no", u16(i)), ("split.count", u16(2)), ("split.tensors.count", i32(1))]
+            out = b"GGUF" + struct.pack("<IQQ", 3, i, len(keys)) + b"".join(text(k) + v for k, v in keys)
+            if i:
+                out += text("blk.0.x.weight") + struct.pack("<IQIQ", 1, 32, 0, 0)
+            write("parts/m-0000%d-of-00002.gguf" % (i + 1), out + bytes(-len(out) % 32) + bytes(128 * i))
+        first, second = path("parts/m-00001-of-00002.gguf"), path("parts/m-00002-of-00002.gguf")
+        for given in (first, second):
+            for out in (first, second):
+                self.kept(out, ["quantize", "--force", given, out, "F16"])
+                self.kept(out, ["logits", "-q", "-m", given, "--tokens", "1", "-o", out])
 
 
 if __name__ == "__main__":

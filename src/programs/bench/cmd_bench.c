@@ -155,15 +155,6 @@ static void close_out(const Bench *b, Save *s, const char *path, bool *good)
     if (s->file && save_close(s, path, true, &err) != ST_OK) *good = complain(&b->o, "%s", err.text) == 0;
 }
 
-/* Checks the outputs before anything is measured. */
-static bool outputs_good(const Options *o)
-{
-    const char *const path[] = { o->csv, o->svg, o->write_profile };
-    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
-        if (path[i] && !output_good(o, path[i])) return false;
-    return true;
-}
-
 /* Writes a comment on one line, whatever the words of the command contain. */
 static void comment(FILE *f, const char *what, const char *s)
 {
@@ -272,7 +263,7 @@ int cmd_bench(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (!compare_ready(&b.o)) return EXIT_USAGE;
-    if (!outputs_good(&b.o)) return EXIT_FAILED;
+    if (!outputs_good(&b.o, NULL)) return EXIT_FAILED;
     describe_commands(&b, argc, argv);
     describe_machine(&b);
     status = b.o.roofline ? bench_roofline(&b) : b.o.serve ? bench_serve(&b) : b.o.passes

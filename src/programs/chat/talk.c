@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/save.h"
 #include "ratoon_chat.h"
+#include "text/chat_prompt.h"
 
 static bool no_memory(const Talk *t) { return complain(t->p->o, "out of memory for the conversation") == 0; }
 
@@ -262,17 +263,12 @@ static bool write_json(void *ud, FILE *f)
 bool talk_save(const Talk *t, const char *path)
 {
     Error err = { 0 };
+    if (!output_apart(t->p->o, &t->p->files, path)) return false;
     json_t *all = json_pack("{s:o}", "messages", messages_of(t, NULL, false));
     if (!all) return no_memory(t);
     Status st = save_file(path, SAVE_PRIVATE, write_json, all, &err);
     json_decref(all);
     return st == ST_OK || complain(t->p->o, "%s", err.text) == 0;
-}
-
-static bool is_role(const json_t *message, const char *role)
-{
-    const char *s = json_string_value(json_object_get(message, "role"));
-    return s && strcmp(s, role) == 0;
 }
 
 static char *copy_of(const json_t *message, const char *key)
@@ -284,12 +280,12 @@ static char *copy_of(const json_t *message, const char *key)
 /* Index of the first message out of order; -1: none. */
 static int64_t out_of_order(const json_t *list)
 {
-    size_t i, first = is_role(json_array_get(list, 0), "system");
+    size_t i, first = role_is(json_array_get(list, 0), "system");
     json_t *m;
     json_array_foreach(list, i, m) {
         const char *expected = i < first ? "system" : (i - first) % 2 ? "assistant" : "user";
         json_t *reasoning = json_object_get(m, "reasoning_content");
-        if (!is_role(m, expected) || !json_is_string(json_object_get(m, "content")) ||
+        if (!role_is(m, expected) || !json_is_string(json_object_get(m, "content")) ||
             (reasoning && !json_is_string(reasoning)))
             return (int64_t) i;
     }
@@ -298,7 +294,7 @@ static int64_t out_of_order(const json_t *list)
 
 static bool take_messages(Talk *t, char **open, const json_t *list)
 {
-    size_t n = json_array_size(list), i = is_role(json_array_get(list, 0), "system");
+    size_t n = json_array_size(list), i = role_is(json_array_get(list, 0), "system");
     talk_clear(t);
     if (!talk_system(t, i ? json_string_value(json_object_get(json_array_get(list, 0), "content")) : "")) return false;
     for (; i + 1 < n; i += 2) {

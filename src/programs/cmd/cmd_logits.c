@@ -37,16 +37,6 @@ static bool read_request(Request *r, const Options *o)
     return true;
 }
 
-static void name_taps(char out[4200], const Options *o) { snprintf(out, 4200, "%s.taps", o->out); }
-
-/* Checks the outputs before anything is loaded. */
-static bool outputs_good(const Options *o)
-{
-    char taps[4200];
-    name_taps(taps, o);
-    return output_good(o, o->out) && (!o->taps || output_good(o, taps));
-}
-
 static Status open_files(Request *r, const char *logits, const char *taps, Error *err)
 {
     TRY(save_open(&r->out.logits, logits, SAVE_SHARED, err));
@@ -73,7 +63,7 @@ static int write_rows(Program *p, Request *r, const Options *o)
 {
     char taps[4200];
     Error err = { 0 };
-    name_taps(taps, o);
+    taps_path(taps, o);
     r->out.vocab = (size_t) property(p->engine, "model.vocab");
     r->out.width = (size_t) property(p->engine, "model.dim") * (size_t) r->n_taps;
     Status opened = open_files(r, o->out, taps, &err);
@@ -102,7 +92,7 @@ int cmd_logits(int argc, char **argv)
         status = EXIT_FAILED;
         if (!o.ctx && r.n_tokens + r.n_prefix > 1024) o.ctx = r.n_tokens + r.n_prefix + 64;
         int with = (draft ? WITH_DRAFTER : 0) | WITH_SESSION;
-        if (outputs_good(&o) && program_open(&p, &o, with, r.taps, r.n_taps)) status = write_rows(&p, &r, &o);
+        if (outputs_good(&o, NULL) && program_open(&p, &o, with, r.taps, r.n_taps)) status = write_rows(&p, &r, &o);
         program_close(&p);
     }
     free(r.tokens);

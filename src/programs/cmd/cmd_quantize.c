@@ -183,18 +183,11 @@ static void write_head(Job *j)
 
 /* The input stays mapped while the output takes its name; doing that by mistake would lose the original. Another file
  * is replaced only if force is set. */
-static Status check_output(const Gguf *g, const char *in, const char *out, bool force, Error *err)
+static Status check_output(const char *in, const char *out, bool force, Error *err)
 {
-    struct stat a, b;
+    struct stat b;
     if (stat(out, &b) != 0) return errno == ENOENT ? ST_OK : fail(err, ST_IO, "%s: cannot be looked at: %m", out);
-    const char *seen = in;
-    for (int32_t i = -1; i < gguf_n_tensors(g); i++) {
-        const char *file = i < 0 ? in : gguf_tensor_at(g, i)->file;
-        if (i >= 0 && file == seen) continue;
-        seen = file;
-        if (stat(file, &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return fail(err, ST_ARG, "%s: is the input, expected another file to write", out);
-    }
+    if (input_has(in, out)) return fail(err, ST_ARG, "%s: is an input, expected another file to write", out);
     if (S_ISREG(b.st_mode) && !force)
         return fail(err, ST_ARG, "%s: exists already; name another file, or replace it with --force", out);
     return ST_OK;
@@ -205,7 +198,7 @@ static Status quantize(Job *j, const Options *o, Error *err)
     const char *in = o->word[0], *out = o->word[1];
     uint64_t values = 0, bytes = 0;
     TRY(gguf_open(&j->in, in, err));
-    TRY(check_output(j->in, in, out, o->force, err));
+    TRY(check_output(in, out, o->force, err));
     TRY(plan(j, &values, &bytes, err));
     if (j->lossy)
         log_line("warning: %s is quantised already (%s), and what that lost does not come back: for a better %s file, "
