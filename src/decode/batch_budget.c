@@ -122,14 +122,14 @@ static double worth(const Forecast *h, double price)
 }
 
 /* The sessions for which drafting promises more than their free guesses, best first. */
-static int32_t candidates(const BatchBudget *k, const Share *s, const Member *m, int32_t *who, Forecast *forecast)
+static int32_t candidates(const BatchBudget *k, const Share *s, Member *m, int32_t *who)
 {
     double value[ROWS_DECODE], price = pace_of(k) * s->n * (double) (s->pass_ms[2] - s->pass_ms[1]) / s->plain;
     int32_t found = 0;
     for (int32_t i = 0; i < s->n && k->clock > 0; i++) {
         if (!m[i].may) continue;
-        forecast[i] = expected(k, &m[i]);
-        double mine = worth(&forecast[i], price);
+        m[i].next = expected(k, &m[i]);
+        double mine = worth(&m[i].next, price);
         if (!(mine > worth(&m[i].free, price))) continue;
         int32_t at = found++;
         for (; at > 0 && value[at - 1] < mine; at--) value[at] = value[at - 1], who[at] = who[at - 1];
@@ -161,7 +161,7 @@ static int32_t probe(const BatchBudget *k, const Cost *c, const Share *s, Member
 
 int32_t batch_plan(BatchBudget *k, const Cost *c, Member *m, int32_t n)
 {
-    Forecast forecast[ROWS_DECODE], sum = { 0 };
+    Forecast sum = { 0 };
     int32_t who[ROWS_DECODE], drafting = 0;
     double rate[ROWS_DECODE + 1], top = 0;
     Share s;
@@ -169,14 +169,14 @@ int32_t batch_plan(BatchBudget *k, const Cost *c, Member *m, int32_t n)
     if (!cost_ready(c)) return 0;
     share(&s, c, n);
     bool was_on = k->on;
-    int32_t found = s.n_max > 0 ? candidates(k, &s, m, who, forecast) : 0;
+    int32_t found = s.n_max > 0 ? candidates(k, &s, m, who) : 0;
     for (int32_t i = 0; i < n; i++) join(&sum, &m[i].free, 1);
     for (int32_t d = 0; d <= found; d++) {
         double list[ROWS_DECODE];
         Promise p;
         if (d > 0) {
             join(&sum, &m[who[d - 1]].free, -1);
-            join(&sum, &forecast[who[d - 1]], 1);
+            join(&sum, &m[who[d - 1]].next, 1);
         }
         if (!promise(&p, k, &s, list, list_of(list, &sum, s.n_max), d ? (double) cost_draft_ms(c, d) : 0))
             found = d - 1;

@@ -40,8 +40,8 @@ typedef struct {
 } BatchBudget;
 
 /* A session in a step. may: drafting is possible; margin: between the two largest logits at its last token, NAN:
- * unknown; free: forecast of the tree made of free guesses; drafts: the decision. */
-typedef struct { bool may, drafts; double margin; Forecast free, *forecast; } Member;
+ * unknown; free: forecast of the tree made of free guesses; next: of the next proposal; drafts: the decision. */
+typedef struct { bool may, drafts; double margin; Forecast free, next, *forecast; } Member;
 
 /* Adds a tree's nodes, gain [n] as in Growth; the previous content is multiplied by `keep`. */
 void    forecast_add(Forecast *h, double keep, const double *gain, int32_t n);

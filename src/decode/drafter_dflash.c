@@ -4,6 +4,9 @@
 
 #include "decode/spec.h"
 
+/* What the pass proposed; [row][rank], or [row][rank before][rank]. */
+typedef struct { int32_t id[ROWS_DECODE * LAT_K]; float score[ROWS_DECODE * LAT_K * LAT_K]; } Proposal;
+
 /* Proposes for sessions whose blocks fit into one pass. */
 static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
@@ -20,18 +23,19 @@ static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t
     }
     PassOut o;
     TRY(model_pass(d->dm, st, &o, LAT_K, err));
-    int32_t id[ROWS_DECODE * LAT_K];
-    float score[ROWS_DECODE * LAT_K * LAT_K];
+    Proposal *p = sp->work;
     size_t n_rows = (size_t) (n * rows);
-    be->copy_out(be, id, o.id->data, sizeof *id * n_rows * LAT_K);
-    be->copy_out(be, score, o.edge ? o.edge->data : o.score->data,
-                 sizeof *score * n_rows * LAT_K * (o.edge ? LAT_K : 1));
+    be->copy_out(be, p->id, o.id->data, sizeof *p->id * n_rows * LAT_K);
+    be->copy_out(be, p->score, o.edge ? o.edge->data : o.score->data,
+                 sizeof *p->score * n_rows * LAT_K * (o.edge ? LAT_K : 1));
     TRY(step_wait(st, err));
     int32_t depth = rows < LAT_DEPTH ? rows : LAT_DEPTH;
     for (int32_t i = 0; i < n; i++) {
         size_t at = (size_t) (i * rows) * LAT_K;
-        if (o.edge) lattice_from_pairs(&out[i], id + at, score + at * LAT_K, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
-        else lattice_from_scores(&out[i], id + at, score + at, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
+        const int32_t *id = p->id + at;
+        const float *score = p->score + at * (o.edge ? LAT_K : 1);
+        if (o.edge) lattice_from_pairs(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
+        else lattice_from_scores(&out[i], id, score, depth, LAT_K, &s[i]->calib, SOURCE_BLOCK);
     }
     return ST_OK;
 }
@@ -50,6 +54,7 @@ static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, 
 void drafter_dflash(ModelDrafter *d, const Model *dm, int32_t block)
 {
     if (block == 0) block = dm->block;
-    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK, .propose = propose },
+    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK,
+                                       .work = sizeof(Proposal), .propose = propose },
                           .dm = dm, .block = block };
 }

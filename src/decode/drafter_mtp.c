@@ -53,7 +53,7 @@ static Status deepen(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t
 
 static Status propose_some(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
-    Chain chain[ROWS_DECODE / 2];
+    Chain *chain = sp->work;
     bool any = false;
     for (int32_t i = 0; i < n; i++) {
         /* otherwise the held state is missing: the drafter has a hole */
@@ -93,6 +93,7 @@ static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, 
 void drafter_mtp(ModelDrafter *d, const Model *dm, int32_t block)
 {
     if (block == 0) block = dm->block;
-    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_MTP, .propose = propose },
+    *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_MTP,
+                                       .work = sizeof(Chain) * (ROWS_DECODE / 2), .propose = propose },
                           .dm = dm, .block = block };
 }

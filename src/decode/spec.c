@@ -60,10 +60,13 @@ Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t 
     sp->tree = calloc(n, sizeof *sp->tree);
     sp->role = calloc(n, sizeof *sp->role);
     sp->member = calloc(n, sizeof *sp->member);
+    sp->growth = calloc(1, sizeof *sp->growth);
+    sp->work = calloc(1, d && d->work ? d->work : 1);
     sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
     sp->mask = calloc(mask_words(m) * (sp->last->be->pick ? ROWS_DECODE : 1), sizeof *sp->mask);
     sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
-    if (!sp->lattice || !sp->tree || !sp->role || !sp->member || !sp->scratch || !sp->mask || !sp->view) {
+    if (!sp->lattice || !sp->tree || !sp->role || !sp->member || !sp->growth || !sp->work || !sp->scratch ||
+        !sp->mask || !sp->view) {
         spec_close(sp);
         return fail(err, ST_MEMORY, "step: out of memory");
     }
@@ -77,6 +80,8 @@ void spec_close(Spec *sp)
     free(sp->tree);
     free(sp->role);
     free(sp->member);
+    free(sp->growth);
+    free(sp->work);
     free(sp->scratch);
     free(sp->mask);
     free(sp->view);
@@ -264,16 +269,16 @@ static void look_up(Spec *sp, Session *s, StepRole *t, Member *member, int32_t m
     t->proposed |= 1u << SOURCE_NGRAM;
     if (sp->budget != BUDGET_AUTO) return;
     const Lattice *lat = sp->lattice;
-    Growth g;
+    Growth *g = sp->growth;
     lattice_clear(sp->lattice);
     guess_join(sp->lattice, &t->guess, &s->calib);
-    tree_begin(&g, sp->tree, &lat, &root, &room, 1, sp->chain);
+    tree_begin(g, sp->tree, &lat, &root, &room, 1, sp->chain);
     if (member) {
-        tree_grow(&g, most);
-        forecast_add(&member->free, 0, g.gain, g.n);
+        tree_grow(g, most);
+        forecast_add(&member->free, 0, g->gain, g->n);
     } else {
-        grow(sp, &g, s, false, most);
-        budget_choose_free(&s->budget, &sp->cost, g.gain, g.n, &t->free_value);
+        grow(sp, g, s, false, most);
+        budget_choose_free(&s->budget, &sp->cost, g->gain, g->n, &t->free_value);
     }
 }
 
@@ -332,8 +337,9 @@ static void hear(Spec *sp, Session *s, const Growth *g, int32_t tree)
 }
 
 /* Grows the trees and returns how many nodes to verify in total. */
-static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, Growth *g)
+static int32_t choose_nodes(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted)
 {
+    Growth *g = sp->growth;
     int32_t most = ROWS_DECODE - decoding, tree = 0;
     Session *one = NULL;
     double value;
@@ -390,11 +396,10 @@ static Status draft(Spec *sp, Session *const *s, int32_t n, int32_t decoding, in
         root[n_at] = s[i]->line.text[s[i]->line.n_text - 1];
         depth_max[n_at++] = line_room(&s[i]->line) - 1;
     }
-    Growth g;
-    tree_begin(&g, sp->tree, lat, root, depth_max, n_at, sp->chain);
+    Growth *g = sp->growth;
+    tree_begin(g, sp->tree, lat, root, depth_max, n_at, sp->chain);
     if (any)
-        tree_cut(&g,
-                 sp->budget == BUDGET_AUTO ? choose_nodes(sp, s, n, decoding, drafted, &g) : tree_grow(&g, sp->budget));
+        tree_cut(g, sp->budget == BUDGET_AUTO ? choose_nodes(sp, s, n, decoding, drafted) : tree_grow(g, sp->budget));
     for (int32_t j = 0; j < n_at; j++) tree_rows(&sp->tree[j]);
     return ST_OK;
 }

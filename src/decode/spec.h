@@ -18,6 +18,7 @@ struct Drafter {
     bool uses_taps;                                /* all waiting taps become keys/values before propose is called */
     int32_t rows;                                  /* rows of one proposal's pass, for the memory plan; 0: none */
     int32_t source;                                /* SOURCE_... under which its edges are learned */
+    size_t work;                                   /* bytes of sp->work that propose computes in */
     /* Fills one lattice per session; n_depth 0: no proposal. May run passes. */
     Status (*propose)(Drafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err);
 };
@@ -66,6 +67,8 @@ struct Spec {
     Tree     *tree;                             /* [sessions_max] of the pass */
     StepRole *role;                             /* [sessions_max] */
     Member   *member;                           /* [sessions_max] those that decode */
+    Growth   *growth;                           /* of the trees, one step at a time: too large for a small stack, */
+    void     *work;                             /* as is what the drafter works in */
     void     *scratch;                          /* of the sampler */
     uint32_t *mask;                             /* [vocab / 32] for one row, or for all of a pass if the backend
                                                  * picks */

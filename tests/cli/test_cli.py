@@ -825,6 +825,17 @@ class Measure(Cli):
         self.assertRegex(out, r"\nleft out +drafter dflash-qwen3.gguf: .")
         self.assertRegex(out, r"\nverdict: fits; .*; drafter dflash-qwen3.gguf is left out, as it does not fit: .")
 
+    def test_a_small_stack(self):
+        """Large arrays are not on the stack: neither the program nor a thread that calls the library needs much."""
+        env = {"HOME": TMP, "XDG_CACHE_HOME": TMP, "PATH": os.environ["PATH"]}     # which lies on the stack as well
+        small = lambda: resource.setrlimit(resource.RLIMIT_STACK, (80 << 10, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+        for args in (["run", "-p", "x", "-n", "8"], ["run", "-d", "none", "-p", "x", "-n", "8"], ["plan"],
+                     ["chat", "-p", "x", "-n", "8"], ["bench", "--passes", "1", "--repeats", "1"]):
+            with self.subTest(args):
+                p = subprocess.run([RATOON, *args, "--threads", "2"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=env, timeout=120, preexec_fn=small)
+                self.assertIn(p.returncode, (0, 3) if args == ["plan"] else (0,), p.stderr)
+
     def test_doctor_of_what_does_not_fit(self):
         args = ["-q", "-m", path("qwen3.gguf"), "-d", "none", "--ctx", "16777216", "--cache-type-k", "f32",
                 "--cache-type-v", "f32"]

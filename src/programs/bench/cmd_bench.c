@@ -246,7 +246,7 @@ bool profile_write(const Options *o, const rt_profile *p, const char *name, cons
 
 int cmd_bench(int argc, char **argv)
 {
-    Bench b = { 0 };
+    static Bench b;                                /* too large for a small stack */
     int status;
     if (!options_read(&b.o, argc, argv, &status)) return status;
     if (!!b.o.passes + (b.o.prompts && !b.o.serve) + !!b.o.prompt_tokens + !!b.o.serve + b.o.roofline != 1) {

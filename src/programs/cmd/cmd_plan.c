@@ -342,8 +342,9 @@ static int make_plan(Plan *x)
 
 int cmd_plan(int argc, char **argv)
 {
-    Plan x = { .program = resident() };
+    static Plan x;                                 /* too large for a small stack */
     int status;
+    x.program = resident();
     if (!options_read(&x.o, argc, argv, &status)) return status;
     x.server = x.o.parallel > 0;
     x.parts = json_array();
