@@ -79,7 +79,7 @@ check: setup
 	@$(MAKE) --no-print-directory run-all
 run-all: $(TEST_NAME:%=run-%) $(FUZZ:%=run-replay-%)
 
-SANITIZE := SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" CFLAGS="-O1 -g" \
+SANITIZE := SAN="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow" CFLAGS="-O1 -g" \
             SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-sanitize
 RACES    := SAN="-fsanitize=thread" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-tsan
 

@@ -14,6 +14,7 @@ static void store32(uint8_t *p, uint32_t v)
 static void encode_q8_0(uint8_t *b, const float *x)
 {
     float d = fabsf(signed_largest(x, 32)) / 127.0f, inverse = inverse_of(d);
+    if (isinf(inverse)) inverse = 0;               /* of a subnormal step, whose stored half is 0: all codes are 0 */
     store_half(b, d);
     for (int i = 0; i < 32; i++) b[2 + i] = (uint8_t) (int8_t) roundf(x[i] * inverse);
 }

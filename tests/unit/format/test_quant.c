@@ -417,6 +417,21 @@ static void ties_of_q8_0(void **state)
     assert_memory_equal(b + 2, want, sizeof want);
 }
 
+/* A step below 2^-128 has no finite inverse: what a processor makes of infinity as an integer may not show. */
+static void subnormal_steps_of_q8_0(void **state)
+{
+    (void) state;
+    float x[32] = { 1e-45f, -1e-45f, 0x1p-130f, -0x1p-126f, 3.7e-37f };
+    static const uint8_t zeros[34];
+    uint8_t b[34];
+    quant_encode(b, T_Q8_0, x, 32);
+    assert_memory_equal(b, zeros, sizeof b);
+    x[4] = 3.8e-37f;                               /* the step is 2^-128 and a little: its half is 0, its codes stay */
+    quant_encode(b, T_Q8_0, x, 32);
+    assert_int_equal(b[0] | b[1], 0);
+    assert_int_equal(b[2 + 4], 127);
+}
+
 /* TQ3_0 written from its description alone, in double: rotation by a matrix of signs and parities, the nearest level,
  * bits by their places. */
 static void three_bits_as_described(void **state)
@@ -631,6 +646,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(exact_blocks_stay_exact),
         cmocka_unit_test(odd_blocks_stay_finite),
         cmocka_unit_test(three_bits_as_described),
+        cmocka_unit_test(subnormal_steps_of_q8_0),
         cmocka_unit_test(scale_pairs_of_k_types),
         cmocka_unit_test(recipes_choose_as_llama_cpp),
     };
