@@ -1,5 +1,6 @@
 /* Grammars: the texts they accept, by tables and against the simplest possible recogniser; the tokens they allow,
  * against trying every token; responses to schemas and to bad input. */
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -999,7 +1000,8 @@ static json_t *random_schema(int depth)
 static bool is_type(const json_t *v, const char *type)
 {
     if (strcmp(type, "integer") == 0)
-        return json_is_integer(v) || (json_is_real(v) && json_real_value(v) == (double) (int64_t) json_real_value(v));
+        return json_is_integer(v) || (json_is_real(v) && fabs(json_real_value(v)) < 0x1p63 &&
+                                      json_real_value(v) == (double) (int64_t) json_real_value(v));
     return strcmp(type, "number") == 0 ? json_is_number(v) : strcmp(type, "string") == 0
            ? json_is_string(v) : strcmp(type, "array") == 0 ? json_is_array(v) : strcmp(type, "object") == 0
            ? json_is_object(v) : strcmp(type, "boolean") == 0 ? json_is_boolean(v) : json_is_null(v);
