@@ -1,8 +1,9 @@
-/* path.h - what names of files say: the last part of a path, how it ends, whether a folder is there. */
+/* path.h - what names of files say: the parts of a path, how it ends, whether a folder is there. */
 #ifndef RATOON_BASE_PATH_H
 #define RATOON_BASE_PATH_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -11,6 +12,15 @@ static inline const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+/* The folder that a path lies in. */
+static inline void folder_of(char out[4096], const char *path)
+{
+    snprintf(out, 4096, "%s", path);
+    char *slash = strrchr(out, '/');
+    if (!slash) strcpy(out, ".");
+    else slash[slash == out] = 0;
 }
 
 static inline bool ends_with(const char *s, const char *end)

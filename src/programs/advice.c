@@ -16,14 +16,6 @@
 #define AGAIN "fetch it again (ratoon pull resumes a download)"
 #define CONVERT "ratoon reads GGUF: look for a GGUF repository of the model, or use llama.cpp's convert_hf_to_gguf.py"
 
-/* The folder that path lies in. */
-static void folder_of(char out[4096], const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    int n = slash ? (int) (slash - path) : 1;
-    snprintf(out, 4096, "%.*s", n ? n : 1, slash ? path : ".");
-}
-
 /* ---- a file that is missing ---- */
 
 /* The name nearest to what was typed, and that of a file which begins so: "qwen3" for qwen3-Q4_K_M.gguf. */

@@ -33,14 +33,6 @@ static bool join(char out[4096], const char *folder, const char *name)
     return n > 0 && n < 4096;
 }
 
-static void folder_of(char out[4096], const char *path)
-{
-    snprintf(out, 4096, "%s", path);
-    char *slash = strrchr(out, '/');
-    if (!slash) strcpy(out, ".");
-    else slash[slash == out] = 0;
-}
-
 /* The name of the repository in the Hugging Face cache (models--ORG--NAME/snapshots/COMMIT/...), else of the folder. */
 static void repo_of(char out[256], const char *path)
 {

@@ -135,6 +135,12 @@ const OptionSpec option_table[] = {
     { "--rep-window", NULL, KIND_INT, "N", AT(rep_window), 1, REP_WINDOW_MAX, C_DRAWS | C_SERVE,
       "number of recent tokens that the penalties consider (default: the model file's, else 256)",
       .also = "--repeat-last-n" },
+    { "--generation-config", NULL, KIND_TEXT, "FILE", AT(generation_config), 0, 0, C_SERVE | C_CHAT,
+      "take what neither an option nor the model file says from a generation_config.json: this file, or (auto) the one "
+      "beside the model", .values = "auto" },
+    { "--generation-config", NULL, KIND_TEXT, "FILE", AT(generation_config), 0, 0, C_RUN,
+      "with --chat: take what neither an option nor the model file says from a generation_config.json: this file, or "
+      "(auto) the one beside the model", .values = "auto" },
     { "--seed", "-s", KIND_SEED, "S", AT(seed), 0, 0, C_DRAWS | C_VERIFY,
       "the same seed gives the same text, however it is decoded (default 0; chat and run --chat: one is drawn and "
       "shown)" },

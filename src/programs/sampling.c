@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/ranges.h"
 #include "ratoon_chat.h"
@@ -21,10 +22,96 @@ static uint64_t random_seed(void)
     return seed;
 }
 
-void sampling_for_answers(Options *o, const rt_engine *g)
+/* ---- generation_config.json ---- */
+
+/* The file beside the model, or at the root of the snapshot of a hub's cache that the model lies in. */
+static bool find_config(char out[4200], const char *model)
 {
+    char folder[4096];
+    folder_of(folder, model);
+    char *snapshot = strstr(folder, "/snapshots/");
+    char *end = snapshot ? strchr(snapshot + strlen("/snapshots/"), '/') : NULL;
+    snprintf(out, 4200, "%s/generation_config.json", folder);
+    if (access(out, F_OK) == 0 || !end) return access(out, F_OK) == 0;
+    *end = 0;
+    snprintf(out, 4200, "%s/generation_config.json", folder);
+    return access(out, F_OK) == 0;
+}
+
+/* key: in the file; name: of the option; own: what the model file calls it. */
+typedef struct { const char *key, *name, *own; double min, max; bool whole; } Field;
+
+/* The model file says it, or that there are no penalties. */
+static bool model_says(const rt_engine *g, const Field *f)
+{
+    char text[32] = "";
+    if (rt_property(g, f->own, NULL, 0) > 0) return true;
+    return strcmp(f->own, "sampling.penalty_repeat") == 0 &&
+           rt_property(g, "sampling.penalty_last_n", text, sizeof text) > 0 && strcmp(text, "0") == 0;
+}
+
+/* Appends what was taken to said. */
+static void take_field(char said[256], double *value, const Program *p, const json_t *config, const Field *f,
+                       const char *path)
+{
+    const json_t *v = json_object_get(config, f->key);
+    const double x = json_number_value(v);
+    const size_t n = strlen(said);
+    if (!isnan(*value) || !v || json_is_null(v) || model_says(p->engine, f)) return;
+    if (!(f->whole ? json_is_integer(v) : json_is_number(v)) || x < f->min || x > f->max) {
+        note(p->o, "warning: %s: \"%s\" is not a %snumber from %g to %g; it is ignored", path, f->key,
+             f->whole ? "whole " : "", f->min, f->max);
+        return;
+    }
+    *value = x;
+    snprintf(said + n, 256 - n, "%s%s %g", n ? ", " : "", f->name, x);
+}
+
+static void take_config(Options *o, const Program *p, json_t *config, const char *path)
+{
+    static const Field fields[] = {
+        { "temperature", "temp", "sampling.temp", 0, TEMPERATURE_MAX, false },
+        { "top_k", "top-k", "sampling.top_k", 0, 1 << 24, true },
+        { "top_p", "top-p", "sampling.top_p", TOP_P_MIN, 1, false },
+        { "min_p", "min-p", "sampling.min_p", 0, MIN_P_MAX, false },
+        { "repetition_penalty", "rep-penalty", "sampling.penalty_repeat", REPETITION_MIN, REPETITION_MAX, false },
+    };
+    char said[256] = "";
+    double top_k = o->top_k < 0 ? NAN : o->top_k, *const value[] = { &o->temp, &top_k, &o->top_p, &o->min_p,
+                                                                     &o->rep_penalty };
+    if (json_is_false(json_object_get(config, "do_sample")))           /* greedy, whatever the temperature */
+        json_object_set_new(config, "temperature", json_integer(0));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        take_field(said, value[i], p, config, &fields[i], path);
+    if (!isnan(top_k)) o->top_k = (int32_t) top_k;
+    note(o, "%s: %s", path, *said ? said : "nothing that neither an option nor the model file says");
+}
+
+static bool read_config(Options *o, const Program *p)
+{
+    char beside[4200];
+    const char *path = o->generation_config;
+    json_t *config = NULL;
+    if (!path) return true;
+    if (strcmp(path, "auto") == 0) {
+        path = find_config(beside, p->files.model) ? beside : NULL;
+        if (!path) note(o, "there is no generation_config.json beside %s", p->files.model);
+        if (!path) return true;
+    }
+    if (!json_file(o, &config, path)) return false;
+    const bool good = json_is_object(config) || complain(o, "%s: is not a JSON object", path) == 0;
+    if (good) take_config(o, p, config, path);
+    json_decref(config);
+    return good;
+}
+
+/* ---- the values ---- */
+
+bool sampling_for_answers(Options *o, const Program *p)
+{
+    if (!read_config(o, p)) return false;
     rt_sampling r = RT_SAMPLING(.rep_window = o->rep_window);
-    rt_sampling_recommended(g, &r);
+    rt_sampling_recommended(p->engine, &r);
     fill(&o->temp, r.temperature);
     fill(&o->top_p, r.top_p);
     fill(&o->min_p, r.min_p);
@@ -34,6 +121,7 @@ void sampling_for_answers(Options *o, const rt_engine *g)
     if (o->top_k < 0) o->top_k = r.top_k;
     o->rep_window = r.rep_window;
     if (!o->seed.given) o->seed.value = random_seed();
+    return true;
 }
 
 static float given(double value) { return isnan(value) ? 0 : (float) value; }

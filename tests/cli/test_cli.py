@@ -358,6 +358,45 @@ class Run(Cli):
         with_keys(path("qwen3.gguf"), model, {"penalty_repeat": 1.1, "penalty_last_n": 0})
         self.assertEqual(used("--chat", model=model)[0]["repetition_penalty"], 1)
 
+    def test_generation_config(self):
+        """An option counts more, and so does the model file; what was taken from where is said."""
+        shutil.copy(path("qwen3.gguf"), os.path.join(os.makedirs(path("publisher")) or path("publisher"), "m.gguf"))
+        model, config = path("publisher/m.gguf"), path("publisher/generation_config.json")
+        keys = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+        def used(*args, model=model, auto="auto"):
+            p = self.ratoon("run", "--json", "-m", model, "-d", "none", "-p", "hello", "-n", "1", "--chat",
+                            "--generation-config", auto, *args)
+            return [json.loads(p.stdout)["sampling"][k] for k in keys], p.stderr.decode()
+
+        got, said = used()
+        self.assertEqual(got, [0.7, 0.9, 0, 0, 1])
+        self.assertIn("there is no generation_config.json beside %s\n" % model, said)
+        write("publisher/generation_config.json", json.dumps(
+            {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05,
+             "eos_token_id": [1, 2]}))
+        self.assertEqual(used("--top-k", "3")[0], [0.6, 0.95, 3, 0, 1.05])
+        self.assertIn("%s: temp 0.6, top-p 0.95, rep-penalty 1.05\n" % config, used("--top-k", "3")[1])
+        plain = self.run_json("-m", model, "-d", "none", "-p", "hello", "-n", "1", "--chat")["sampling"]
+        self.assertEqual([plain[k] for k in keys], [0.7, 0.9, 0, 0, 1], "only if it is asked for")
+        with_keys(path("qwen3.gguf"), path("publisher/own.gguf"), {"temp": 0.4, "penalty_last_n": 0})
+        self.assertEqual(used(model=path("publisher/own.gguf"))[0], [0.4, 0.95, 20, 0, 1])
+        os.makedirs(path("hub/snapshots/c0/Q8_0"))
+        shutil.copy(model, path("hub/snapshots/c0/Q8_0"))
+        shutil.copy(config, path("hub/snapshots/c0"))
+        self.assertEqual(used(model=path("hub/snapshots/c0/Q8_0/m.gguf"))[0][0], 0.6)
+        odd = write("odd.json", '{"do_sample": false, "top_k": -1, "top_p": "most", "min_p": null, "temperature": 1}')
+        got, said = used(auto=odd)
+        self.assertEqual(got, [0, 0.9, 0, 0, 1])
+        for key, what in (("top_k", "whole number from 0"), ("top_p", "number from 1e-06 to 1")):
+            self.assertRegex(said, 'warning: .*odd.json: "%s" is not a %s.*; it is ignored' % (key, what))
+        for text, words in (("[1]", "is not a JSON object"), ("{", "line 1")):
+            p = self.ratoon("run", "-m", model, "-d", "none", "-p", "x", "--chat", "--generation-config",
+                            write("bad.json", text), expect=1)
+            self.assertIn(words, p.stderr.decode())
+        p = self.ratoon("run", "-m", model, "-p", "x", "--generation-config", "auto", expect=2)
+        self.assertIn(b"--generation-config needs --chat", p.stderr)
+
     def test_grammar(self):
         grammar = write("yes.gbnf", b'root ::= "yes" | "no, " [a-z]{3,7} "."')
         want = self.run_json(*self.M, "-p", "hello", "--temp", "1", "--seed", "5", "--grammar", grammar)

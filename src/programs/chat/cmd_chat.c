@@ -147,12 +147,13 @@ static int from_keyboard(Chat *c)
     return c->console.broken ? EXIT_FAILED : output_done(&c->o);
 }
 
-static void say_sampling(Chat *c)
+static bool say_sampling(Chat *c)
 {
     char text[256];
-    sampling_for_answers(&c->o, c->p.engine);
+    if (!sampling_for_answers(&c->o, &c->p)) return false;
     rt_sampling s = sampling_of(&c->o, 0);
     note(&c->o, "sampling: %s", sampling_text(text, &s, true));
+    return true;
 }
 
 static bool options_agree(const Options *o)
@@ -175,9 +176,10 @@ int cmd_chat(int argc, char **argv)
     c.stats = c.o.stats;
     console_open(&c.console, &c.o);
     if (constraint_read(&form, &c.o) && program_open(&c.p, &c.o, WITH_DRAFTER | WITH_SESSION, NULL, 0)) {
-        say_sampling(&c);
+        const bool ready = say_sampling(&c);
         costs_load(&c.p, c.p.step);
-        if (rt_constrain(c.p.session, form) != RT_OK) complain(&c.o, "%s", rt_session_error(c.p.session));
+        if (!ready) status = EXIT_FAILED;
+        else if (rt_constrain(c.p.session, form) != RT_OK) complain(&c.o, "%s", rt_session_error(c.p.session));
         else if (talk_open(&c.talk, &c.p))
             status = c.o.prompt ? from_option(&c) : isatty(STDIN_FILENO) == 1 ? from_keyboard(&c) : from_pipe(&c);
         costs_save(&c.p, c.p.step);

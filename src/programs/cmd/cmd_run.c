@@ -42,6 +42,7 @@ static bool options_agree(Run *r)
         return complain(o, "--ignore-eos cannot be combined with --grammar or --json-schema, whose texts end") == 0;
     if (o->tokens && o->chat) return complain(o, "--chat needs text, not --tokens") == 0;
     if (o->special && o->chat) return complain(o, "--special does not go with --chat: what a user says is text") == 0;
+    if (o->generation_config && !o->chat) return complain(o, "--generation-config needs --chat") == 0;
     if (!o->chat && (o->system || o->think || o->no_think))
         return complain(o, "%s needs --chat", o->system ? "--system" : o->think ? "--think" : "--no-think") == 0;
     if (o->think && o->no_think) return complain(o, "there can be only one of --think and --no-think") == 0;
@@ -200,7 +201,7 @@ static int run(Run *r)
 {
     Program *p = &r->p;
     if (!make_prompt(r)) return EXIT_FAILED;
-    if (r->o.chat) sampling_for_answers(&r->o, p->engine);
+    if (r->o.chat && !sampling_for_answers(&r->o, p)) return EXIT_FAILED;
     r->sampling = sampling_of(&r->o, r->o.n);
     char line[256];
     if (r->o.chat && !r->o.stats) note(&r->o, "sampling: %s", sampling_text(line, &r->sampling, true));

@@ -353,7 +353,7 @@ static bool load(Serve *v)
     }
     s->model_time = stat(s->p.files.model, &st) == 0 ? (int64_t) st.st_mtime : 0;
     set_names(s);
-    sampling_for_answers(&s->o, g);
+    if (!sampling_for_answers(&s->o, &s->p)) return false;
     if (chat_open(&s->chat, &s->p, &err) != ST_OK) {
         snprintf(s->chat_trouble, sizeof s->chat_trouble, "%s", err.error.text);
         note(&s->o, "%s: only /v1/completions is there", s->chat_trouble);
