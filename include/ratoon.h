@@ -332,7 +332,8 @@ typedef struct {
     char     level[16];        /* the backend's; see rt_property "backend.level" */
 } rt_needs;
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:
- * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). part
+ * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). Not
+ * in it: what only some sessions take, such as a constraint (rt_constrain, about 24 MB each) or a saved state. part
  * and needs may be NULL. so, st NULL: the defaults. size: sizeof(rt_needs) of the caller's header; that many bytes of
  * needs are written. */
 rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/ranges.h"
+#include "programs/hub/hub_cache.h"
 #include "ratoon_chat.h"
 
 static void fill(double *value, float otherwise)
@@ -31,10 +32,10 @@ static bool find_config(char out[4200], const char *model)
     folder_of(folder, model);
     char *snapshot = strstr(folder, "/snapshots/");
     char *end = snapshot ? strchr(snapshot + strlen("/snapshots/"), '/') : NULL;
-    snprintf(out, 4200, "%s/generation_config.json", folder);
+    snprintf(out, 4200, "%s/" GENERATION_CONFIG, folder);
     if (access(out, F_OK) == 0 || !end) return access(out, F_OK) == 0;
     *end = 0;
-    snprintf(out, 4200, "%s/generation_config.json", folder);
+    snprintf(out, 4200, "%s/" GENERATION_CONFIG, folder);
     return access(out, F_OK) == 0;
 }
 

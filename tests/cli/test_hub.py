@@ -254,6 +254,25 @@ class Pull(Hub):
         out = json.loads(self.ratoon("pull", "--json", REPO).stdout)
         self.same(out["path"], "Demo-Q8_0.gguf")
 
+    def test_generation_config(self):
+        """It comes with the model, and goes with the last one."""
+        name = "generation_config.json"
+        self.add(name, b'{"temperature": 0.6, "top_k": 20}')
+        self.add("Demo-Q8_0.gguf", DEMO)
+        self.add("Q4/Demo-Q4_0.gguf", DEMO)
+        paths = [self.pull(REPO + ":Q8_0"), self.pull(REPO + ":Q4_0")]
+        config = os.path.join(os.path.dirname(paths[0]), name)
+        self.same(config, name)
+        for path in paths:
+            p = self.ratoon("run", "-m", path, "-d", "none", "-p", "x", "-n", "1", "--chat", "--generation-config", "auto")
+            self.assertIn("%s: temp 0.6, top-k 20\n" % config, p.stderr)
+        self.ratoon("models", "rm", REPO + ":Q8_0", "--yes")
+        self.assertTrue(os.path.exists(config))
+        self.ratoon("models", "rm", REPO + ":Q4_0", "--yes")
+        self.assertFalse(os.path.exists(self.cache()))
+        self.add(name, b" " * (2 * MIB))
+        self.assertFalse(os.path.exists(os.path.join(os.path.dirname(self.pull()), name)), "too large to be one")
+
     def test_runs_by_name(self):
         self.add("Demo-Q8_0.gguf", DEMO)
         args = ["-p", "def f(", "-n", "6", "-d", "none", "-q"]

@@ -11,6 +11,8 @@
 #include "programs/program.h"
 
 /* A choice on its way into the cache. */
+enum { CONFIG_MOST = 1 << 20 };                    /* bytes; the real ones have a few hundred */
+
 typedef struct {
     HubEnv    env;
     HubRepo   repo;
@@ -111,9 +113,21 @@ static bool is_drafter(const Pull *p)
                             p->repo.name.repo) == 0;
 }
 
+/* What its publisher draws a model's tokens with comes along, where the repository has it: for --generation-config. */
+static void add_config(Pull *p)
+{
+    for (size_t i = 0; i < p->repo.n && !p->choice.folder; i++) {
+        const HubFile *f = &p->repo.at[i];
+        if (strcmp(f->path, GENERATION_CONFIG) != 0 || f->bytes > CONFIG_MOST) continue;
+        p->choice.at[p->choice.n++] = f;           /* hub_choose leaves room for every file, and takes no such one */
+        p->choice.bytes += f->bytes;
+    }
+}
+
 static bool pull_files(Pull *p)
 {
     Error err;
+    add_config(p);
     if (!make_folder(p) || !resolve_all(p)) return false;
     uint64_t need = missing(p);
     announce(p, need);

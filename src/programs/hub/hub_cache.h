@@ -49,6 +49,7 @@ void hub_ref_read(char commit[72], const char *folder, const char *revision);
 /* folder/snapshots/COMMIT/PATH becomes a relative link to folder/blobs/ETAG. */
 Status hub_link(const char *folder, const char *commit, const char *path, const char *etag, Error *err);
 Status hub_ref_write(const char *folder, const char *revision, const char *commit, Error *err);
+#define GENERATION_CONFIG "generation_config.json"  /* beside a model; see sampling.h */
 Status hub_folders(const char *path, Error *err);   /* as save_folders */
 
 #endif

@@ -113,12 +113,23 @@ static bool choose(HubRemoval *r, char **only, const Options *o, const char *tex
     return good;
 }
 
+static bool is_config(const HubLink *x) { return strcmp(base_name(x->link), GENERATION_CONFIG) == 0; }
+
+/* The last model takes along what came with it. */
+static void choose_configs(HubRemoval *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (!r->at[i].chosen && !is_config(&r->at[i])) return;
+    for (size_t i = 0; i < r->n; i++) r->at[i].chosen = true;
+}
+
 bool hub_removal(HubRemoval *out, const Options *o, const char *text)
 {
     char *only;
     *out = (HubRemoval) { 0 };
     if (!choose(out, &only, o, text)) return false;
     bool good = collect(out, only) || complain(o, "out of memory") == 0;
+    choose_configs(out);
     for (size_t i = 0; good && i < out->n; i++) out->bytes += blob_goes(out, i) ? out->at[i].bytes : 0;
     free(only);
     return good;
