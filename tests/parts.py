@@ -65,6 +65,8 @@ def run(folder, names, at_once):
             while waiting and len(running) < at_once:
                 running.append(Part(folder, waiting.pop(0)))
             time.sleep(0.1)
+            if ended:
+                raise KeyboardInterrupt
             done += [p for p in running if p.ended()]
             running = [p for p in running if p not in done]
     finally:
@@ -72,8 +74,12 @@ def run(folder, names, at_once):
     return sorted(done, key=lambda p: names.index(p.name))
 
 
-def interrupted(*_):
-    raise KeyboardInterrupt
+ended = []                                             # signals that ask for the end
+
+
+def interrupted(which, _):
+    """Noted only: an exception could come between the start of a part and the note that it runs."""
+    ended.append(which)
 
 
 def main():

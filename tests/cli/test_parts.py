@@ -40,23 +40,27 @@ def start(*names):
 
 def run(*names):
     p = start(*names)
-    out = p.communicate(timeout=60)[0].decode()
+    out = p.communicate(timeout=120)[0].decode()
     return p.returncode, out
 
 
-def appears(name):
-    for _ in range(200):
-        if os.path.exists(path(name)) and os.path.getsize(path(name)) >= (1 if name == "pid" else 0):
-            return True
+def until(test):
+    """Whether this comes true within a minute."""
+    end = time.time() + 60
+    while not test() and time.time() < end:
         time.sleep(0.05)
-    return False
+    return test()
+
+
+def appears(name):
+    return until(lambda: os.path.exists(path(name)) and os.path.getsize(path(name)) >= (name == "pid"))
 
 
 def lives(pid):
     try:
         with open("/proc/%d/stat" % pid) as f:
             return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -96,16 +100,16 @@ class Parts(unittest.TestCase):
             with open(path("pid")) as f:
                 pid = int(f.read())
             p.send_signal(which)
-            p.communicate(timeout=30)
+            p.communicate(timeout=120)
             self.assertEqual(p.returncode, 130)
-            self.assertFalse(lives(pid), "what a part has started is gone")
+            self.assertTrue(until(lambda: not lives(pid)), "what a part has started is gone")
             os.remove(path("pid"))
 
     def test_deaf_part_ends(self):
         p = start("deaf")
         self.assertTrue(appears("deaf"))
         p.send_signal(signal.SIGINT)
-        p.communicate(timeout=30)
+        p.communicate(timeout=120)
         self.assertEqual(p.returncode, 130)
 
 

@@ -47,7 +47,7 @@ class Base(unittest.TestCase):
 class Fits(Base):
     def test_verdict(self):
         first, *rest = self.plan(*PAIR, "--ctx", "2048").splitlines()
-        self.assertRegex(first, r"^needs \d+ MB with 2K context, [\d.]+ [MG]B free: fits; about [\d.]+ tokens/s plain, "
+        self.assertRegex(first, r"^needs \d+ MB with 2K context, [\d.]+ [MGT]B free: fits; about [\d.]+ tokens/s plain, "
                                 r"[\d.]+ to [\d.]+ with drafter dflash-ratoon-demo-bf16\.gguf \(estimate\)$")
         text = "\n".join(rest)
         for word in ("keys/values", "total", "free memory", "2K tokens (as given); the model was trained for 4K"):
@@ -88,15 +88,18 @@ class Fits(Base):
 
 
 class DoesNotFit(Base):
+    """--threads: the stacks of a thread for each of many cores would take the room."""
     ROOM = 400 * MIB
+    ALONE = ["-m", DEMO, "-d", "none", "--threads", "2"]
 
     def test_verdict(self):
-        out = self.plan("-m", DEMO, "-d", "none", "--ctx", "1000000", room=self.ROOM, expect=3)
+        out = self.plan(*self.ALONE, "--ctx", "1000000", room=self.ROOM, expect=3)
         self.assertRegex(out.splitlines()[0], r"^needs [\d.]+ GB with 1000000 context, \d+ MB free: does not fit$")
         self.assertRegex(out, r"\nwould fit: --ctx \d+, \d+ MB\n")
 
     def test_what_is_offered_fits(self):
-        args = ["-m", DEMO, "-d", DRAFT, "--ctx", "150000"]
+        pair = ["-m", DEMO, "-d", DRAFT, "--threads", "2"]
+        args = [*pair, "--ctx", "150000"]
         j = self.plan_json(*args, room=self.ROOM, expect=3)
         self.assertEqual((j["verdict"], j["speed"]), ("does not fit", None))
         self.assertGreater(j["total_bytes"], j["free_bytes"])
@@ -106,20 +109,20 @@ class DoesNotFit(Base):
             offers.setdefault(o["option"], []).append(o["value"])
         self.assertIn("--ctx", offers)
         self.assertIn("q4_0", offers["--cache-type-k and --cache-type-v"])
-        self.plan(*args[:4], "--ctx", offers["--ctx"][0], room=self.ROOM)
+        self.plan(*pair, "--ctx", offers["--ctx"][0], room=self.ROOM)
         for kind in offers["--cache-type-k and --cache-type-v"]:
             self.plan(*args, "-ctk", kind, "-ctv", kind, room=self.ROOM)
-        self.plan(*args[:4], "--ctx", str(int(offers["--ctx"][0]) * 11 // 10), room=self.ROOM, expect=3)
+        self.plan(*pair, "--ctx", str(int(offers["--ctx"][0]) * 11 // 10), room=self.ROOM, expect=3)
 
     def test_run_says_the_same(self):
         """What the plan refuses, run refuses; what it offers, runs."""
-        args = ["-m", DEMO, "-d", "none"]
+        args = self.ALONE
         j = self.plan_json(*args, "--ctx", "1000000", room=self.ROOM, expect=3)
         self.ratoon("run", "-q", *args, "--ctx", "1000000", "-p", "x", "-n", "1", room=self.ROOM, expect=1)
         self.ratoon("run", "-q", *args, "--ctx", j["would_fit"][0]["value"], "-p", "x", "-n", "1", room=self.ROOM)
 
     def test_no_context_fits(self):
-        out = self.plan("-m", DEMO, "-d", "none", "--ctx", "100000", room=120 * MIB, expect=3)
+        out = self.plan(*self.ALONE, "--ctx", "100000", room=120 * MIB, expect=3)
         self.assertIn("it takes a smaller model", out)
 
     def test_errors_are_not_verdicts(self):

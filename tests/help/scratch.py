@@ -1,10 +1,13 @@
 """What tests of whole programs share: the places of the program and the demo pair, a temporary folder that is removed
-at the end, files in it."""
+at the end, files in it, what a running program is doing."""
 import atexit
 import os
+import re
 import shutil
+import signal
 import struct
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RATOON = os.path.abspath(os.environ.get("RATOON", os.path.join(ROOT, "ratoon")))
@@ -67,3 +70,24 @@ def with_template(model, name, template):
     text = template.encode()
     text += b"{#" + b" " * ((n - len(text) - 4) % 32) + b"#}"
     return write(name, data[:at] + struct.pack("<Q", len(text)) + text + data[at + 8 + n:])
+
+
+def asleep(pid):
+    """All threads of a process wait for something; one that has work, or was just woken, does not."""
+    states = set()
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/stat" % (pid, task)) as f:
+            states.add(f.read().rsplit(")", 1)[1].split()[0])
+    return states == {"S"}
+
+
+def interrupt(p, seconds=60):
+    """Sends SIGINT and waits until it has arrived: a second one would be the same signal before that."""
+    p.send_signal(signal.SIGINT)
+    end = time.time() + seconds
+    while p.poll() is None and time.time() < end:
+        with open("/proc/%d/status" % p.pid) as f:
+            pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", f.read(), re.M)
+        if not any(int(x, 16) & 1 << signal.SIGINT - 1 for x in pending):
+            return
+        time.sleep(0.01)

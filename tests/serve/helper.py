@@ -15,7 +15,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "help"))
 import report
-from scratch import DEMO, RATOON, ROOT, with_template
+from scratch import DEMO, RATOON, ROOT, asleep, with_template
 SLOW = float(os.environ.get("SLOW", "1"))          # factor for all time limits: for sanitized builds
 LIMIT = 60 * SLOW                                  # seconds after which what is waited for will not come
 

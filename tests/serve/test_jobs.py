@@ -191,25 +191,17 @@ class Queue(Base):
         self.assertEqual(server.post(CHAT, chat("fourth", max_tokens=1))[0], 200)
         self.ends(server)
 
-    def at_rest(self, server):
-        """All threads sleep, so that the workers have read what came; one that was just woken does not sleep."""
-        states = []
-        for task in os.listdir("/proc/%d/task" % server.p.pid):
-            with open("/proc/%d/task/%s/stat" % (server.p.pid, task)) as f:
-                states.append(f.read().rsplit(")", 1)[1].split()[0])
-        return set(states) == {"S"}
-
     def test_first_come_first_served(self):
         server = self.serve("--parallel", "1", *ROOM)
         first = Held(server, "first")
-        self.assertTrue(server.wait_for(lambda: self.at_rest(server)))             # it has stopped for its reader
+        self.assertTrue(server.wait_for(lambda: asleep(server.p.pid)))     # it waits for its reader
         threads = []
         for i in range(6):
             threads.append(in_thread(lambda i=i: server.post(CHAT, chat("x", max_tokens=60, ignore_eos=True),
                                                              headers={"X-Request-Id": "number-%d" % i})))
             self.assertTrue(server.waits(i + 1))
-            for _ in range(3):
-                self.assertTrue(server.wait_for(lambda: self.at_rest(server)))
+            for _ in range(3):                     # a worker has read it
+                self.assertTrue(server.wait_for(lambda: asleep(server.p.pid)))
         first.finish()
         for t, out in threads:
             t.join()
