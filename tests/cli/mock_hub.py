@@ -52,6 +52,9 @@ class Fault:
     flip: bool = False                                     # spoil the first byte of the body
     ranges: bool = True                                    # False: answer ranges with the whole file
     rate: int = 0                                          # bytes a second
+    hold: int = -1                                         # after so many bytes of the body, wait for `until`
+    until: threading.Event = None
+    then: callable = None                                  # called after the answer
     to: str = ""                                           # redirect there
 
     def fits(self, request):
@@ -187,6 +190,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.route()
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
             self.close_connection = True
+        if self.fault.then:
+            self.fault.then()
 
     # ---- answers ----
 
@@ -208,6 +213,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = body[:self.fault.cut]
             self.close_connection = True
         piece = max(1, self.fault.rate // 20) if self.fault.rate else 1 << 16
+        held = self.fault.hold if 0 <= self.fault.hold < len(body) else len(body)
+        self.send_bytes(body[:held], piece)
+        if held < len(body):
+            self.fault.until.wait(120)
+            self.send_bytes(body[held:], piece)
+
+    def send_bytes(self, body, piece):
         for i in range(0, len(body), piece):
             self.wfile.write(body[i:i + piece])
             self.request_.sent += len(body[i:i + piece])

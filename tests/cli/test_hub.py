@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -28,6 +29,7 @@ from scratch import DEMO, RATOON, ROOT, TMP
 
 DRAFT = os.path.join(os.path.dirname(DEMO), "dflash-ratoon-demo-bf16.gguf")
 REPO, BIG = "acme/Demo-GGUF", 3_500_001                    # bytes of a made-up file: four pieces
+LIMIT = 120                                                # seconds after which what is waited for will not come
 MIB = 1 << 20
 
 
@@ -35,6 +37,18 @@ def content(name, n=BIG):
     """Bytes that differ from file to file; the start is a header without keys and tensors."""
     seed = hashlib.sha256(name.encode()).digest()
     return b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + (seed * (n // 32 + 1))[:n - 24]
+
+
+def screen(master):
+    """What appears on a terminal until the program has ended."""
+    said = b""
+    try:
+        while more := os.read(master, 65536):
+            said += more
+    except OSError:                                        # this is how a terminal reports that it was closed
+        pass
+    os.close(master)
+    return said
 
 
 class Hub(unittest.TestCase):
@@ -65,7 +79,7 @@ class Hub(unittest.TestCase):
     def ratoon(self, *args, expect=0, **how):
         env = {**self.env, **how.pop("env", {})}
         p = subprocess.run([self.program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, env=env, timeout=120, text=True, errors="replace", **how)
+                           stderr=subprocess.PIPE, env=env, timeout=LIMIT, text=True, errors="replace", **how)
         self.assertEqual(p.returncode, expect, "ratoon %s\n%s%s" % (" ".join(args), p.stdout, p.stderr))
         return p
 
@@ -191,13 +205,8 @@ class Pull(Hub):
             p = subprocess.Popen([RATOON, "pull", REPO, *["-q"] * quiet], env=self.env, stdout=subprocess.PIPE,
                                  stderr=slave)
             os.close(slave)
-            said = b""
-            try:
-                while True:
-                    said += os.read(master, 65536)
-            except OSError:                                # this is how a terminal reports that it was closed
-                os.close(master)
-            path = p.communicate(timeout=60)[0].decode().strip()
+            said = screen(master)
+            path = p.communicate(timeout=LIMIT)[0].decode().strip()
             self.same(path, "Demo-Q8_0.gguf")
             if quiet:
                 self.assertEqual(said, b"")
@@ -240,11 +249,11 @@ class Pull(Hub):
             master, slave = pty.openpty()
             p = subprocess.Popen([RATOON, "pull", model], env=self.env, stdin=slave, stdout=subprocess.PIPE,
                                  stderr=slave)
-            os.write(master, answer)
-            self.assertEqual(len(p.communicate(timeout=60)[0].split()), n)
-            self.assertEqual(b"more?" in os.read(master, 65536), bool(answer))
             os.close(slave)
-            os.close(master)
+            os.write(master, answer)
+            said = screen(master)
+            self.assertEqual(len(p.communicate(timeout=LIMIT)[0].split()), n)
+            self.assertEqual(b"more?" in said, bool(answer))
         self.ratoon("models", "rm", drafter["repo"], "--yes")
         out = json.loads(self.ratoon("pull", "--yes", "--json", model).stdout)
         self.same(out["draft"], "DFlash-%s.gguf" % drafter["quant"], drafter["repo"])
@@ -455,14 +464,8 @@ class WithDrafter(Hub):
                                  stdout=subprocess.PIPE)
             os.close(slave)
             os.write(master, answer)
-            said = b""
-            try:
-                while more := os.read(master, 65536):
-                    said += more
-            except OSError:
-                pass
-            os.close(master)
-            paths = p.communicate(timeout=60)[0].decode().split()
+            said = screen(master)
+            paths = p.communicate(timeout=LIMIT)[0].decode().split()
             self.assertTrue(len(paths) == 1 + fetched and all(map(os.path.exists, paths)), paths)
             self.assertEqual(p.returncode, 0, said)
             self.assertIn(b"with its drafter other/odd-draft:Q8_0, 900.0 MB more", said)
@@ -488,10 +491,24 @@ class Broken(Hub):
         return subprocess.Popen([RATOON, "pull", *(more or [REPO])], env={**self.env, **env}, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
 
-    def wait_for_bytes(self, n):
-        """Until so much of the file is on the disk."""
+    def held(self, n=250_000):
+        """From now on each of the four pieces stops after n bytes; returns what lets them go on."""
+        go_on = threading.Event()
+        self.addCleanup(go_on.set)
+        self.hub.faults[:] = [Fault(hold=n, until=go_on)]
+        return go_on
+
+    def asked(self, p):
+        """Waits until p fetches."""
+        while not self.hub.asked("cdn"):
+            self.assertIsNone(p.poll())
+            time.sleep(0.02)
+
+    def wait_for_bytes(self, n, p):
+        """Until so much of the file that p fetches is on the disk."""
         folder, have = self.cache(REPO, "blobs"), 0
         while have < n:
+            self.assertIsNone(p.poll())
             time.sleep(0.02)
             names = os.listdir(folder) if os.path.isdir(folder) else []
             have = sum(os.stat(os.path.join(folder, f)).st_blocks for f in names) * 512
@@ -519,12 +536,9 @@ class Broken(Hub):
 
     def test_expired_links(self):
         """A link that expires while the file is fetched is resolved again."""
-        self.hub.faults[:] = [Fault(rate=1_000_000, cut=400_000)]
+        self.hub.faults[:] = [Fault(times=1, cut=400_000, then=self.hub.expire), Fault(cut=400_000)]
         p = self.start()
-        while not self.hub.asked("cdn"):
-            time.sleep(0.01)
-        self.hub.expire()
-        self.same(p.communicate(timeout=60)[0].decode().strip(), "Demo-Q8_0.gguf")
+        self.same(p.communicate(timeout=LIMIT)[0].decode().strip(), "Demo-Q8_0.gguf")
         self.assertIn(403, [r.status for r in self.hub.asked("cdn")])
 
     def test_links_always_refused(self):
@@ -545,11 +559,11 @@ class Broken(Hub):
         self.fails()
 
     def test_interrupted_and_resumed(self):
-        self.hub.faults[:] = [Fault(rate=1_000_000)]
+        self.held()
         p = self.start()
-        self.wait_for_bytes(800_000)
+        self.wait_for_bytes(800_000, p)
         p.send_signal(signal.SIGINT)
-        said = p.communicate(timeout=30)[1].decode()
+        said = p.communicate(timeout=LIMIT)[1].decode()
         self.assertEqual(p.returncode, 130, said)
         kept = re.search(r"interrupted; ([\d.]+) (kB|MB) of 3.5 MB are kept: the same command goes on from there", said)
         kept = float(kept[1]) * {"kB": 1e3, "MB": 1e6}[kept[2]]
@@ -564,32 +578,32 @@ class Broken(Hub):
     def test_interrupted_while_a_command_fetches(self):
         """-hf of `run` and of `serve`, which has not opened its port yet."""
         for command in (["run", "-p", "x"], ["serve", "--port", "0"]):
-            self.hub.faults[:] = [Fault(rate=200_000)]
+            self.held()
             shutil.rmtree(self.cache(), ignore_errors=True)
             p = subprocess.Popen([RATOON, *command, "-hf", REPO], env=self.env, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE)
-            self.wait_for_bytes(1)
+            self.wait_for_bytes(1, p)
             p.send_signal(signal.SIGINT)
-            said = p.communicate(timeout=30)[1].decode()
+            said = p.communicate(timeout=LIMIT)[1].decode()
             self.assertIn(p.returncode, (1, 130), said)
             self.assertIn("interrupted", said.strip().split("\n")[-1])
 
     def test_killed_and_resumed(self):
         """Without a journal that is up to date, bytes are fetched again and not believed."""
-        self.hub.faults[:] = [Fault(rate=1_500_000)]
+        self.held()
         p = self.start()
-        self.wait_for_bytes(800_000)
+        self.wait_for_bytes(800_000, p)
         p.kill()
         p.communicate()
         self.fails()
 
     def interrupt(self):
         """Leaves a part of the file; returns the paths of its bytes and of its journal."""
-        self.hub.faults[:] = [Fault(rate=1_000_000)]
+        self.held()
         p = self.start()
-        self.wait_for_bytes(800_000)
+        self.wait_for_bytes(800_000, p)
         p.send_signal(signal.SIGINT)
-        self.assertEqual(p.wait(30), 130, p.communicate()[1])
+        self.assertEqual(p.wait(LIMIT), 130, p.communicate()[1])
         self.hub.faults[:] = []
         return [os.path.join(self.cache(REPO, "blobs"), f) for f in self.blobs()]
 
@@ -620,13 +634,12 @@ class Broken(Hub):
         self.assertFalse(os.path.exists(self.cache()))
 
     def test_two_at_once(self):
-        self.hub.faults[:] = [Fault(rate=1_000_000)]
+        go_on = self.held()
         p = self.start()
-        while not self.hub.asked("cdn"):
-            time.sleep(0.02)
+        self.asked(p)
         self.says("pull", REPO, names=["another process"])
-        self.hub.faults[:] = []
-        said = p.communicate(timeout=60)[1].decode()
+        go_on.set()
+        said = p.communicate(timeout=LIMIT)[1].decode()
         self.assertEqual(p.returncode, 0, said)
 
     def test_changed_meanwhile(self):
@@ -652,14 +665,14 @@ class Broken(Hub):
         env = {"HF_HOME": folder}
         self.says("pull", REPO, env=env, names=["needs 3.5 MB more", "free in " + folder])
         self.assertEqual(self.hub.asked("cdn"), [])
-        self.hub.faults[:] = [Fault(rate=600_000)]
+        go_on = self.held()
         self.add("Small-Q8_0.gguf", content("small", 1_500_000), "acme/Small")
         p = self.start("acme/Small", **env)
-        while not self.hub.asked("cdn"):
-            time.sleep(0.02)
+        self.asked(p)
         with open(os.path.join(folder, "ballast"), "wb") as f:
             f.write(b"x" * 1_000_000)
-        said = p.communicate(timeout=60)[1].decode().strip().split("\n")[-1]
+        go_on.set()
+        said = p.communicate(timeout=LIMIT)[1].decode().strip().split("\n")[-1]
         self.assertEqual(p.returncode, 1, said)
         self.assertIn("the disk is full", said)
         self.assertIn("are kept: the same command goes on from there", said)
@@ -949,7 +962,7 @@ class Local(Hub):
             master, slave = pty.openpty()
             p = subprocess.Popen([RATOON, "models", "rm", REPO], env=self.env, stdin=slave, stderr=subprocess.PIPE)
             os.write(master, answer)
-            said = p.communicate(timeout=30)[1].decode()
+            said = p.communicate(timeout=LIMIT)[1].decode()
             self.assertIn("[y/N]", said)
             self.assertEqual(p.returncode, 1 if left else 0, said)
             self.assertEqual(os.path.lexists(path), left)
