@@ -54,7 +54,7 @@ def fetch_libraries():
     mine = run("dpkg", "--print-architecture").stdout.strip()
     settings = ["APT::Architectures::=" + mine, "APT::Architectures::=arm64", "Dir::State::Lists=%s/lists" % LIBS,
                 "Dir::Cache=%s" % LIBS,
-                "APT::Sandbox::User="]
+                "APT::Sandbox::User=", "Acquire::Retries=1", "Acquire::http::Timeout=30", "Acquire::https::Timeout=30"]
     options = [word for s in settings for word in ("-o", s)]
     p = run("apt-get", "-qq", *options, "update")
     if p.returncode:
