@@ -131,7 +131,7 @@ setup:
 	    [ -n "$$missing" ] || exit 0; \
 	    echo "installing:" $$missing; \
 	    if [ $$(id -u) = 0 ]; then sudo=; else sudo=sudo; fi; \
-	    $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	    $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $$missing >/dev/null; \
 	elif ! { command -v $(CC) && pkg-config --exists $(PKGS) cmocka libmicrohttpd libedit libcurl; } >/dev/null 2>&1; then \
 	    echo "This is not Debian: install what it takes to build, and run make again."; \
 	    echo "  Fedora  sudo dnf install $(FEDORA)"; \

@@ -17,7 +17,7 @@ import time
 
 class Part:
     def __init__(self, folder, name):
-        self.name, self.log, self.start = name, folder / (name + ".log"), time.time()
+        self.name, self.log, self.start = name, folder / (name + ".log"), time.monotonic()
         print("%s: started, output in %s" % (name, self.log), flush=True)
         # A process group of its own, so that ending it ends all its children; make's job server is inherited.
         with open(self.log, "wb") as f:
@@ -28,7 +28,7 @@ class Part:
         """Returns True once it has ended; shows its output if it failed."""
         if self.run.poll() is None:
             return False
-        self.seconds = time.time() - self.start
+        self.seconds = time.monotonic() - self.start
         self.good = self.run.returncode == 0
         if not self.good:
             print("---- %s failed, its output:" % self.name, flush=True)
@@ -50,8 +50,8 @@ def end_all(running):
     """Interrupts them, and kills them after ten seconds."""
     for part in running:
         part.signal(signal.SIGINT)
-    until = time.time() + 10
-    while time.time() < until and any(p.run.poll() is None for p in running):
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(p.run.poll() is None for p in running):
         time.sleep(0.1)
     for part in running:
         part.signal(signal.SIGKILL)

@@ -71,14 +71,14 @@ class Terminal:
 
     def until(self, *texts, timeout=LIMIT):
         """Returns the output before the first of the texts, and drops that text."""
-        end = time.time() + timeout
+        end = time.monotonic() + timeout
         while True:
             at = [(self.seen.find(t), t) for t in texts if t in self.seen]
             if at:
                 n, t = min(at)
                 out, self.seen = self.seen[:n], self.seen[n + len(t):]
                 return out
-            if not select.select([self.master], [], [], max(0, end - time.time()))[0]:
+            if not select.select([self.master], [], [], max(0, end - time.monotonic()))[0]:
                 raise AssertionError("%r did not come within %d s; what came: %r" % (texts, timeout, self.seen))
             try:
                 more = os.read(self.master, 65536)
@@ -103,9 +103,9 @@ class Terminal:
         return self.p.wait(LIMIT), rest
 
     def drain(self, timeout=LIMIT):
-        out, end = self.seen, time.time() + timeout
+        out, end = self.seen, time.monotonic() + timeout
         while True:
-            if not select.select([self.master], [], [], max(0, end - time.time()))[0]:
+            if not select.select([self.master], [], [], max(0, end - time.monotonic()))[0]:
                 raise AssertionError("the program did not end within %d s; what came: %r" % (timeout, out))
             try:
                 more = os.read(self.master, 65536)
@@ -303,8 +303,8 @@ class Chat(unittest.TestCase):
 
     def full(self, pipe, pid):
         """Waits until the pipe holds more than its filling and the program waits for its reader."""
-        end = time.time() + LIMIT
-        while time.time() < end:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
             now = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"0000"))[0]
             if now > 4080 and asleep(pid) and asleep(pid) and asleep(pid):
                 return True

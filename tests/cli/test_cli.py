@@ -561,8 +561,8 @@ class Run(Cli):
     def test_interrupt_twice(self):
         p = self.start("-q")
         p.stdout.read(1)
-        end = time.time() + LIMIT
-        while not (asleep(p.pid) and asleep(p.pid) and asleep(p.pid)) and time.time() < end:
+        end = time.monotonic() + LIMIT
+        while not (asleep(p.pid) and asleep(p.pid) and asleep(p.pid)) and time.monotonic() < end:
             time.sleep(0.05)                       # until the pipe is full and the program waits in write
         interrupt(p)
         self.assertIsNone(p.poll(), "one ends the text only")
@@ -815,12 +815,13 @@ class Measure(Cli):
             master, slave = pty.openpty()
             p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=slave)
             os.close(slave)
-            out = b""
+            out, sent = b"", False
             try:
                 while more := os.read(master, 65536):
                     out += more
-                    if b"verify [" in out and p.poll() is None:
+                    if b"verify [" in out and not sent:
                         p.send_signal(signal.SIGINT)
+                        sent = True
             except OSError:                                # this is how a terminal reports that it was closed
                 pass
             os.close(master)
@@ -1032,7 +1033,7 @@ class Measure(Cli):
         self.assertEqual([r["rows"] for r in rows], ["1", "8"])
         for r in rows:
             self.assertAlmostEqual(float(r["share_of_limit"]), float(r["limit_ms"]) / float(r["ms"]),
-                                   delta=0.02 * float(r["share_of_limit"]))
+                                   delta=0.02 * float(r["share_of_limit"]) + 0.0001)      # of four digits
         texts = self.svg("p.svg")
         self.assertIn("milliseconds", texts)
         self.assertTrue(any(t.startswith("limit: ") for t in texts))
@@ -1141,8 +1142,8 @@ if kind == "text": print("speed: 1.5 t/s\\nfinal speed: 3.5 t/s", file=sys.stder
         self.says(*bench, "--compare", "true", "--compare-limit", "0", expect=2, names=["--compare-limit"])
 
     def ends(self, pid):
-        end = time.time() + LIMIT
-        while time.time() < end:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
             try:
                 with open("/proc/%d/stat" % pid) as f:
                     if f.read().rsplit(")", 1)[1].split()[0] == "Z":

@@ -526,9 +526,9 @@ class Broken(Hub):
     def test_busy_server(self):
         self.fails(Fault("hub", times=2, status=503), Fault("cdn", times=3, status=500))
         self.hub.faults[:] = [Fault("hub", times=1, status=429, headers={"Retry-After": "1"})]
-        began = time.time()
+        began = time.monotonic()
         self.pull()
-        self.assertGreater(time.time() - began, 0.9)
+        self.assertGreater(time.monotonic() - began, 0.9)
 
     def test_asks_to_wait_too_long(self):
         self.hub.faults[:] = [Fault("hub", status=429, headers={"Retry-After": "7200"})]

@@ -46,8 +46,8 @@ def run(*names):
 
 def until(test):
     """Whether this comes true within a minute."""
-    end = time.time() + 60
-    while not test() and time.time() < end:
+    end = time.monotonic() + 60
+    while not test() and time.monotonic() < end:
         time.sleep(0.05)
     return test()
 

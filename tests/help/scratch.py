@@ -84,8 +84,8 @@ def asleep(pid):
 def interrupt(p, seconds=60):
     """Sends SIGINT and waits until it has arrived: a second one would be the same signal before that."""
     p.send_signal(signal.SIGINT)
-    end = time.time() + seconds
-    while p.poll() is None and time.time() < end:
+    end = time.monotonic() + seconds
+    while p.poll() is None and time.monotonic() < end:
         with open("/proc/%d/status" % p.pid) as f:
             pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", f.read(), re.M)
         if not any(int(x, 16) & 1 << signal.SIGINT - 1 for x in pending):

@@ -49,10 +49,10 @@ class Server:
             self.said.notify_all()
 
     def expect(self, pattern):
-        end = time.time() + LIMIT
+        end = time.monotonic() + LIMIT
         with self.said:
             while not re.search(pattern, self.log):
-                if time.time() > end or not self.reader.is_alive():
+                if time.monotonic() > end or not self.reader.is_alive():
                     raise AssertionError("the server did not say %r: %s" % (pattern, self.log))
                 self.said.wait(0.1)
 
@@ -130,8 +130,8 @@ class Server:
         return len(os.listdir("/proc/%d/fd" % self.p.pid))
 
     def wait_for(self, test):
-        end = time.time() + LIMIT
-        while time.time() < end:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
             if test():
                 return True
             time.sleep(0.02)

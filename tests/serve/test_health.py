@@ -69,7 +69,8 @@ class Health(unittest.TestCase):
             self.ready("http://127.0.0.1:" + port)
             self.ready("http://localhost:%s/v1/" % port)
             self.ready(env={"RATOON_PORT": port, "RATOON_HOST": "0.0.0.0", "RATOON_API_KEY": "secret"})
-            self.ready(env={"RATOON_PORT": port, "http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"})
+            self.ready(env={"RATOON_PORT": port, "http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1",
+                            "no_proxy": "", "NO_PROXY": ""})
             for text in ("port = %s\n", "[serve]\nmodel = m.gguf\nport = %s\n", "[health]\nport = %s\n",
                          "[serve]\nport = 1\nport = %s\nqueue-size = 3\n"):
                 self.ready("--config", write("config", text % port))

@@ -36,10 +36,10 @@ class Stream:
         self.text = b""
 
     def read_until(self, pattern):
-        end = time.time() + LIMIT
+        end = time.monotonic() + LIMIT
         self.s.settimeout(0.1)
         while not re.search(pattern, self.text):
-            if time.time() > end:
+            if time.monotonic() > end:
                 raise AssertionError("no %r in %r" % (pattern, self.text[-500:]))
             try:
                 part = self.s.recv(65536)
@@ -294,8 +294,8 @@ class Cancel(Base):
         server = self.serve("--write-timeout", "2", "--ctx", "32768")
         alone = server.json(CHAT, chat("neighbour", max_tokens=50, ignore_eos=True))["choices"]
         stuck = Held(server, "stuck")              # and then nothing more is read
-        end = time.time() + LIMIT
-        while time.time() < end and self.cancelled(server, "decode") == 0:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end and self.cancelled(server, "decode") == 0:
             self.assertEqual(server.json(CHAT, chat("neighbour", max_tokens=50, ignore_eos=True))["choices"], alone)
         self.assertEqual(self.cancelled(server, "decode"), 1)
         self.assertTrue(server.wait_for(server.idle))
@@ -398,11 +398,12 @@ class Drain(Base):
 
     def test_second_signal(self):
         server = self.serve("--shutdown-grace", "3600", *ROOM)
-        Held(server, "run")
+        run = Held(server, "run")
         server.p.send_signal(signal.SIGINT)
         server.expect("ending")
         server.p.send_signal(signal.SIGINT)
         self.assertEqual(server.ended(), 130)
+        run.close()
 
     def test_file_size_limit(self):
         """A record beyond the limit of a file's size is treated as one without room on the disk."""

@@ -176,9 +176,9 @@ class Browser:
         return r["result"].get("value")
 
     def wait(self, expression):
-        end = time.time() + LIMIT
+        end = time.monotonic() + LIMIT
         while not self.js(expression):
-            if time.time() > end:
+            if time.monotonic() > end:
                 raise AssertionError("never true: %s; the page says: %s" % (expression,
                                                                             self.js("document.body.innerText")))
             time.sleep(0.02)
