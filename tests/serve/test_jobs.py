@@ -291,10 +291,11 @@ class Cancel(Base):
         self.ends(server)
 
     def test_H04_slow_reader(self):
-        server = self.serve("--write-timeout", "2", "--ctx", "32768")
+        server = self.serve("--write-timeout", "2", "--ctx", "32768", "--parallel", "5")
         alone = server.json(CHAT, chat("neighbour", max_tokens=50, ignore_eos=True))["choices"]
-        stuck = Held(server, "stuck")              # and then nothing more is read
-        end = time.monotonic() + LIMIT
+        # Megabytes, soon also on a slow machine, and no more of them is read.
+        stuck = Held(server, "stuck", n=4, model="long" * 120, timings_per_token=True)
+        end = time.monotonic() + 5 * LIMIT
         while time.monotonic() < end and self.cancelled(server, "decode") == 0:
             self.assertEqual(server.json(CHAT, chat("neighbour", max_tokens=50, ignore_eos=True))["choices"], alone)
         self.assertEqual(self.cancelled(server, "decode"), 1)
@@ -381,7 +382,8 @@ class Drain(Base):
 
     def test_grace_is_over(self):
         server = self.serve("--shutdown-grace", "0", *ROOM)
-        chatting, message = Stream(server, chat("run", n=3, **LONG)), Stream(server, chat("run", **LONG), "/v1/messages")
+        chatting = Stream(server, chat("run", n=3, **LONG))
+        message = Stream(server, chat("run", **LONG), "/v1/messages")
         chatting.read_until(rb'"content":"[^"]')
         message.read_until(b"content_block_delta")
         readers = [Background(s.rest) for s in (chatting, message)]        # or the last words would not reach them
@@ -473,7 +475,7 @@ class Exact(Base):
                     time.sleep(r.random() * 0.2)
                     s.close()
                     continue
-                status, _, text = server.post(CHAT, bodies[i])
+                status, _, text = server.post(CHAT, bodies[i], timeout=300)
                 finished[0] += 1
                 got = self.without_ids(json.loads(text).get("choices")) if status == 200 else text
                 if got != self.without_ids(expected[i]):
