@@ -226,7 +226,10 @@ static void replaces_files_only(void **state)
     assert_int_equal(mkfifo(path_of(at, "pipe"), 0600), 0);
     assert_int_equal(quantize("in.gguf", "pipe", "Q8_0"), 1);                      /* there is no reader */
     int in = open(at, O_RDONLY | O_NONBLOCK);
-    assert_true(fcntl(in, F_SETPIPE_SZ, sizeof got) >= (int) sizeof got);          /* the pipe has room for all of it */
+    if (fcntl(in, F_SETPIPE_SZ, sizeof got) < (int) sizeof got) {                  /* the pipe has room for all of it */
+        close(in);
+        skip();                                    /* a system that allows less */
+    }
     assert_int_equal(quantize("in.gguf", "pipe", "Q8_0"), 0);
     assert_true(lstat(at, &st) == 0 && S_ISFIFO(st.st_mode));
     ssize_t n = 0, more;
@@ -263,6 +266,7 @@ static int teardown(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    clearenv();                                    /* options and the configuration of whoever runs this */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(writes_every_recipe, setup, teardown),
         cmocka_unit_test_setup_teardown(threads_do_not_matter, setup, teardown),

@@ -748,7 +748,7 @@ static void files_of_others(void **state)
     snprintf(path, sizeof path, "%s/.writing-1-2", dir);
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    bool others = chown(name, 65534, 65534) == 0;  /* needs root, and a system that knows this user */
+    bool others = geteuid() == 0 && chown(name, 65534, 65534) == 0;    /* which not every system's root may */
     for (int32_t alive = 1; alive >= 0; alive--) {
         c = open_cache(&w, 1 << 20, dir, 1 << 20, -1);
         assert_int_equal(files_in(dir, ".writing", NULL), alive);
