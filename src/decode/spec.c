@@ -34,13 +34,16 @@ static void expect_costs(Spec *sp, const Model *m, const Model *dm)
     cost_guess_draft(&sp->cost, fmin(fmax(passes * (pass_weights(dm) + lent) / all, 0.02), 4));
 }
 
+static const double MEASURE_SECONDS = 0.3;         /* what measuring may take; see measure */
+
 Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t sessions_max, int32_t chunk,
                  int32_t threads, size_t scratch_bytes, Error *err)
 {
     if (sessions_max < 1 || sessions_max > ROWS_DECODE || chunk < 1)
         return fail(err, ST_ARG, "step: %d sessions and chunks of %d, expected 1 to %d sessions", sessions_max, chunk,
                     ROWS_DECODE);
-    *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max };
+    *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max,
+                   .measuring.left = MEASURE_SECONDS };
     cost_reset(&sp->cost);
     batch_reset(&sp->batch);
     expect_costs(sp, m, dm);
@@ -682,7 +685,6 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
  * three tenths of a second, which all rounds together may take; of others nothing is measured. If it is cancelled the
  * next step continues from there. */
 enum { MEASURE_ROUNDS = 5 };
-static const double MEASURE_SECONDS = 0.3;
 
 /* One measurement of a round: first a proposal, then the widths. */
 static Status measure_next(Spec *sp, Session *s, Measuring *m, Error *err)
@@ -715,7 +717,6 @@ static bool is_fast(const Cost *c)
 static Status measure(Spec *sp, Session *s, Error *err)
 {
     Measuring *m = &sp->measuring;
-    if (m->round == 0 && m->next == 0) m->left = MEASURE_SECONDS;
     sp->measured = m->round == 0 && m->next == 0 && !is_fast(&sp->cost);
     if (sp->measured) return ST_OK;
     TRY(state_writable(&s->line.target, &sp->step.on, err));

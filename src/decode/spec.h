@@ -40,7 +40,7 @@ typedef struct {
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };
-/* seconds, 0: not measured; see measure in spec.c */
+/* seconds, 0: not measured; left: of the time that measuring may take; see measure in spec.c */
 typedef struct { double best[COST_WIDTHS], draft, left; int32_t round, next; } Measuring;
 struct Spec {
     Step      step, *last;                      /* last: of the model's last stage, where taps, logits and the
