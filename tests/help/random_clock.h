@@ -52,7 +52,7 @@ static inline double seconds_now(void)
     c->shown += kind == CLOCK_ALONE ? 0.02 * random_clock_draw(c) : passed * pow(5, 2 * random_clock_draw(c) - 1);
     if (random_clock_draw(c) < 0.125) c->shown += 0.02 * random_clock_draw(c);
     if (kind == CLOCK_STALLS && random_clock_draw(c) < 0.02) c->shown += random_clock_draw(c);
-    double shown = (kind == CLOCK_TICKS ? 0.01 * floor(c->shown / 0.01) : c->shown) + 1e-9 * ++c->readings;
+    double shown = (kind == CLOCK_TICKS ? 0.01 * floor(c->shown / 0.01) : c->shown) + 2e-7 * ++c->readings;
     pthread_mutex_unlock(&c->lock);
     return shown;
 }
