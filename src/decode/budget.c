@@ -81,6 +81,10 @@ void budget_next(Budget *b)
 
 static double draft_cost(const Cost *c) { return (double) cost_draft_ms(c, 1); }
 
+/* Up to where interest fills the account: what a text begins with, or what a proposal takes, so that none is too dear
+ * to be tried again some day. */
+static double credit(const Cost *c) { return fmax(CREDIT, 1.001 * draft_cost(c) / (double) c->pass_ms[1]); }
+
 /* Twice the gap, up to where the interest earned during it pays for another probe. */
 static int32_t longer(const Cost *c, int32_t gap)
 {
@@ -196,7 +200,8 @@ void budget_observe(Budget *b, const Cost *c, bool drafted, int32_t nodes, int32
     b->last = drafted ? committed : 0;
     b->margin = margin;
     double time = plain > 0 ? ((drafted ? draft_cost(c) : 0) + (double) c->pass_ms[nodes + 1]) / plain : 1;
-    if (b->account < CREDIT) b->account = fmin(CREDIT, b->account + INTEREST * time);
+    double most = plain > 0 ? credit(c) : CREDIT;
+    if (b->account < most) b->account = fmin(most, b->account + INTEREST * time);
     if (!drafted) b->since += time;
     double decay = mathd_exp(-(double) committed / WINDOW), won = committed - time;
     b->tokens = b->tokens * decay + committed;

@@ -16,8 +16,8 @@
  * the account can pay for their rows.
  *
  * The account bounds the loss (promise 2): the time, in plain passes, that speculation may lose. It starts at 3.5,
- * gains 1 % of the time and whatever speculation wins, and pays whatever it loses; nothing that could overdraw it is
- * started. */
+ * gains 1 % of the time (up to 3.5, or what a proposal takes if that is more) and whatever speculation wins, and pays
+ * whatever it loses; nothing that could overdraw it is started. */
 #ifndef RATOON_DECODE_BUDGET_H
 #define RATOON_DECODE_BUDGET_H
 

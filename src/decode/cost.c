@@ -15,10 +15,17 @@ enum { REAL_SCALE = 3, REAL_READY = 2, CHUNK_LEAST = 8 };
 static const float  MORE_GUESS = 0.8f;      /* of a proposal, per additional session: its rows cost nearly as much */
 static const float  DRAFT_GUESS = 0.5f, ROW_GUESS = 0.2f;            /* in plain passes */
 static const double ROW_LEAST = 1.0 / 256, ROW_MOST = 1;
-static const double STALL = 1.5, COMMON = 0.2;
-
-const int32_t cost_widths[COST_WIDTHS] = { 1, 8, 16, 4, 32, 24, 64, 2, 12, 9, 17, 33, 48, 6, 7, 5, 3, 10, 11, 14, 13,
-                                           15, 20, 28, 40 };
+/* A single time counts as at most so many times the present value, or part of it: of a guess, and of a width that was
+ * seen. A pass that is faster than predicted by more than LOADED shows that other load slowed those before it. */
+static const double STALL = 1.5, STEADY = 1.25, LOADED = 1.15;
+/* The share of a deviation that the whole table follows on a quiet machine, and how much more on one whose noise is far
+ * above LOUD; the share that the estimate of the noise follows; the observations that the prior of a width weighs
+ * more for each unit of noise. */
+static const double COMMON = 0.1, COMMON_MORE = 0.4, LOUD = 0.01, NOISE = 0.2, DOUBT = 400;
+/* The first proposals count as at most so many times the guess, so that a stall does not end drafting for good. */
+static const double DRAFT_MOST = 4;
+/* Widths believed, as multiples of the widest pass that was seen: with a chunk, and without. */
+enum { BEYOND_CHUNK = 16, BEYOND = 2 };
 
 void cost_reset(Cost *c)
 {
@@ -44,11 +51,12 @@ int32_t cost_stair(const Cost *c, int32_t rows)
 
 static bool possible(double ms) { return ms > 0 && ms < 1e9; }       /* rejects a clock that stood still or went back */
 
-static double off(float value, double ms) { return fmin(fmax(ms / (double) value, 1 / STALL), STALL); }
+static double off(float value, double ms, double most) { return fmin(fmax(ms / (double) value, 1 / most), most); }
 
-static void learn(float *value, int32_t *seen, double ms)
+/* doubt: observations that the prior counts for. */
+static void learn(float *value, int32_t *seen, double doubt, double most, double ms)
 {
-    *value *= (float) (1 + (off(*value, ms) - 1) / (*seen + SEEN_GUESS));
+    *value *= (float) (1 + (off(*value, ms, most) - 1) / (*seen + doubt));
     if (*seen < SEEN_MOST) ++*seen;
 }
 
@@ -126,6 +134,24 @@ static void scale(Cost *c, double by)
     c->more_ms *= (float) by;
 }
 
+/* The time of a row, from the chunk beside the narrowest pass. */
+static void fit_row(Cost *c)
+{
+    int32_t narrow = 1;
+    while (!c->seen[narrow]) narrow++;
+    if (c->chunk_rows < 2 * narrow) return;
+    c->row = (float) row_for(narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
+    c->row_seen = 1;
+}
+
+/* An earlier run left the times, or load slowed the passes seen so far. The chunk was timed by itself and stays. */
+static void rescale(Cost *c, double by)
+{
+    scale(c, by);
+    fit_row(c);
+    fill(c);
+}
+
 /* Far from what an earlier run left: that machine is another one than ours. */
 static bool refuted(bool *told, float value, double ms)
 {
@@ -136,29 +162,19 @@ static bool refuted(bool *told, float value, double ms)
 
 static void learn_pass(Cost *c, int32_t rows, double ms)
 {
-    double by = ms / (double) c->pass_ms[rows];
-    bool first = c->real == 0, sets = c->real < REAL_SCALE && (first || (c->seen[rows] && by < 1));
-    if (sets) {
-        scale(c, by);
-    } else {
-        if (refuted(&c->told[rows], c->pass_ms[rows], ms)) c->pass_ms[rows] = (float) ms, c->seen[rows] = 1;
-        scale(c, mathd_exp(COMMON * mathd_log(off(c->pass_ms[rows], ms))));
-    }
-    if (!c->seen[rows] && rows < widest(c)) c->seen[rows] = SEEN_BETWEEN;
-    learn(&c->pass_ms[rows], &c->seen[rows], ms);
-}
-
-/* From a chunk, beside the narrowest pass. */
-static void learn_row(Cost *c, int32_t rows, double ms)
-{
-    int32_t narrow = 1;
-    while (!c->seen[narrow]) narrow++;
-    if (rows < 2 * narrow) return;
-    double row = row_for(narrow, rows, ms / (double) c->pass_ms[narrow]);
-    if (c->row_seen) learn(&c->row, &c->row_seen, row);
-    else c->row = (float) row, c->row_seen = 1;
-    c->chunk_rows = 0;
-    fill(c);
+    float *value = &c->pass_ms[rows];
+    int32_t *seen = &c->seen[rows];
+    double by = ms / (double) *value;
+    if (c->real < REAL_SCALE && (c->real == 0 || (*seen && by < 1))) rescale(c, by);
+    else if (refuted(&c->told[rows], *value, ms)) *value = (float) ms, *seen = 1;
+    else if (by < 1 / LOADED) rescale(c, fmax(by * LOADED, 1 / STALL));
+    const double most = *seen ? STEADY : STALL, r = mathd_log(off(*value, ms, most));
+    if (*seen > SEEN_GUESS) c->noise += NOISE * (r * r - c->noise);
+    const double all = mathd_exp((COMMON + COMMON_MORE * c->noise / (c->noise + LOUD)) * r);
+    scale(c, all);
+    c->chunk *= (float) all;
+    if (!*seen && rows < widest(c)) *seen = SEEN_BETWEEN;
+    learn(value, seen, SEEN_GUESS + DOUBT * c->noise, most, ms);
 }
 
 void cost_pass(Cost *c, int32_t rows, double seconds)
@@ -174,30 +190,40 @@ void cost_pass(Cost *c, int32_t rows, double seconds)
     }
     c->told[rows] = false;
     if (c->real < REAL_SCALE) c->real++;
+    fit_row(c);
     fill(c);
-    learn_row(c, c->chunk_rows, (double) c->chunk);
 }
 
-/* Until a pass was seen the widest chunk is remembered, of equal ones the fastest. */
+/* The widest chunk stands for all; times of others are converted to its rows. */
 void cost_chunk(Cost *c, int32_t rows, double seconds)
 {
+    const double row = (double) c->row;
     double ms = seconds * 1e3;
     if (rows < CHUNK_LEAST || !possible(ms)) return;
-    if (c->pass_ms[1] > 0) {
-        learn_row(c, rows, ms);
-    } else if (rows > c->chunk_rows || (rows == c->chunk_rows && ms < (double) c->chunk)) {
-        c->chunk = (float) ms;
+    if (rows > c->chunk_rows) {
+        if (c->chunk_rows) c->chunk *= (float) (shape(row, rows) / shape(row, c->chunk_rows));
         c->chunk_rows = rows;
     }
+    ms *= shape(row, c->chunk_rows) / shape(row, rows);
+    if (!c->chunk_seen || (c->chunk_seen < REAL_SCALE && ms < (double) c->chunk)) {
+        c->chunk = (float) ms;
+        c->chunk_seen++;
+    } else {
+        learn(&c->chunk, &c->chunk_seen, SEEN_GUESS, STALL, ms);
+    }
+    if (c->real) rescale(c, 1);
 }
+
+static double draft_most(const Cost *c) { return DRAFT_MOST * (double) c->draft_guess * (double) c->pass_ms[1]; }
 
 static void learn_draft(Cost *c, double ms)
 {
+    if (c->draft_seen < REAL_SCALE - 1 && c->pass_ms[1] > 0) ms = fmin(ms, draft_most(c));
     if (!c->draft_seen || refuted(&c->draft_told, c->draft_ms, ms) ||
         (c->draft_seen < REAL_SCALE && ms < (double) c->draft_ms)) {
         c->draft_ms = (float) ms;
         c->draft_seen++;
-    } else learn(&c->draft_ms, &c->draft_seen, ms);
+    } else learn(&c->draft_ms, &c->draft_seen, SEEN_GUESS, STALL, ms);
 }
 
 void cost_draft(Cost *c, int32_t sessions, double seconds)
@@ -206,7 +232,7 @@ void cost_draft(Cost *c, int32_t sessions, double seconds)
     if (!possible(ms)) return;
     if (sessions > 1 && c->draft_seen) {
         if (!c->more_seen) c->more_ms = MORE_GUESS * c->draft_ms;
-        learn(&c->more_ms, &c->more_seen, (ms - (double) c->draft_ms) / (sessions - 1));
+        learn(&c->more_ms, &c->more_seen, SEEN_GUESS, STALL, (ms - (double) c->draft_ms) / (sessions - 1));
     } else {
         learn_draft(c, ms / sessions);
     }
@@ -227,7 +253,7 @@ float cost_draft_ms(const Cost *c, int32_t sessions)
 
 int32_t cost_known(const Cost *c, int32_t rows)
 {
-    int32_t most = c->row_seen ? ROWS_DECODE : 2 * widest(c);
+    int32_t most = (c->row_seen ? BEYOND_CHUNK : BEYOND) * widest(c);
     return rows < most ? rows : most;
 }
 
@@ -327,6 +353,7 @@ Status cost_read(Cost *c, const char *text, Error *err)
     for (int32_t n = 2; n <= ROWS_DECODE; n++) believable &= !x.seen[n] || believable_pass(&x, n);
     if (!believable) return fail(err, ST_FORMAT, "costs: no machine has such times");
     x.draft_told = true;
+    x.draft_ms = fminf(x.draft_ms, (float) draft_most(&x));
     fill(&x);
     *c = x;
     return ST_OK;

@@ -1,8 +1,8 @@
 /* cost.h - how long a pass of n rows and a proposal of the drafting model take on this machine.
  * Real passes give it its scale, the prompt's chunks the time of a row where rows are the limit and not the weights,
- * and the roofline of a pass its shape between the two; real passes then refine all of it. Only of fast models widths
- * are measured, in the time of a few passes. A program may keep what was learned and hand it to a later run as text.
- * Decisions that follow from the table change speed only. */
+ * and the roofline of a pass its shape between the two; real passes then refine all of it. No pass is run for the sake
+ * of its time. A program may keep what was learned and hand it to a later run as text. Decisions that follow from the
+ * table change speed only. */
 #ifndef RATOON_DECODE_COST_H
 #define RATOON_DECODE_COST_H
 
@@ -20,19 +20,16 @@ typedef struct {
     float   pass_ms[ROWS_DECODE + 1], draft_ms;
     int32_t seen[ROWS_DECODE + 1], draft_seen;
     float   more_ms; int32_t more_seen;            /* extra time of a proposal per additional session */
-    float   row; int32_t row_seen;                 /* time that the operations of a row take, in plain passes */
-    float   chunk; int32_t chunk_rows;             /* ms and rows of a prompt's chunk, until a plain pass was seen */
+    float   row; int32_t row_seen;                 /* time that the operations of a row take, in plain passes: from the
+                                                    * chunk, or from an earlier run */
+    float   chunk; int32_t chunk_rows, chunk_seen; /* ms and rows of a prompt's chunk */
+    double  noise;                                 /* mean square of the logarithms of how far passes are off */
     float   draft_guess;                           /* a proposal in plain passes, before one was seen */
     int32_t real;                                  /* passes seen in this run, as far as they set the scale */
     bool    told[ROWS_DECODE + 1], draft_told;     /* from an earlier run, and not yet seen in this one */
     const int32_t *stairs; int32_t n_stairs;       /* row counts that passes are rounded up to, ascending; 0: no
                                                     * rounding */
 } Cost;
-
-/* Widths worth measuring of a fast model, the most informative first: its narrow passes differ by less than the error
- * of a single observation made while decoding. */
-enum { COST_WIDTHS = 25 };
-extern const int32_t cost_widths[COST_WIDTHS];
 
 void  cost_reset(Cost *c);
 /* What a proposal is taken to cost before one was seen, in plain passes. */
@@ -42,14 +39,17 @@ void  cost_guess_draft(Cost *c, double plain_passes);
 void  cost_stairs(Cost *c, const int32_t *widths, int32_t n);
 /* The stair that a pass of this many rows is rounded up to; rows itself if there are no stairs. */
 int32_t cost_stair(const Cost *c, int32_t rows);
-/* Times that are known well: they replace the present values. */
+/* Times that are known well replace the present values: for tests, which set up a machine. */
 void  cost_set_pass(Cost *c, int32_t rows, double seconds);
 void  cost_set_draft(Cost *c, double seconds);
 /* A time observed in a step. Whatever slows one pass slows them all, including widths not in use now, and comparing
- * times from a slow minute with times from a fast one would be meaningless. So an observation scales the whole table by
- * part of its deviation, and its own entry by a share that shrinks with the observations so far. A time above 1.5 times
- * the present value counts as 1.5 times, so that a stall is not mistaken for the machine's speed. The first passes of a
- * run set the scale: they touch memory for the first time, so the fastest of them counts. */
+ * times from a slow minute with times from a fast one would be meaningless. So an observation scales the whole table
+ * by part of its deviation, and its own entry by a share that shrinks with the observations so far and with the noise:
+ * on a quiet machine the first time of a width says more than the shape does, on a loud one ten say less. A single
+ * time counts as at most 1.25 times the present value (1.5 times a guess), so that a stall is not mistaken for the
+ * machine's speed. Other load only adds: a pass much faster than predicted scales all times but the chunk's, which was
+ * measured by itself. The first passes of a run set the scale: they touch memory for the first time, so the fastest of
+ * them counts. */
 void  cost_pass(Cost *c, int32_t rows, double seconds);
 void  cost_draft(Cost *c, int32_t sessions, double seconds);
 /* A pass that read this many rows of a prompt; seconds: of as many rows with logits. */
@@ -58,7 +58,8 @@ void  cost_chunk(Cost *c, int32_t rows, double seconds);
 bool  cost_ready(const Cost *c);
 /* Milliseconds of one proposal for this many sessions; 0: nothing is known yet. */
 float cost_draft_ms(const Cost *c, int32_t sessions);
-/* rows, limited to widths that the table can predict: unless a chunk was seen, up to twice the widest pass that was. */
+/* rows, limited to widths that the table can predict: up to 16 times the widest pass that was seen, or twice if no
+ * chunk was. */
 int32_t cost_known(const Cost *c, int32_t rows);
 
 /* What was learned, as a line of text like snprintf, shorter than COST_TEXT; 0: nothing worth keeping. */

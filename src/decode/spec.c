@@ -34,16 +34,13 @@ static void expect_costs(Spec *sp, const Model *m, const Model *dm)
     cost_guess_draft(&sp->cost, fmin(fmax(passes * (pass_weights(dm) + lent) / all, 0.02), 4));
 }
 
-static const double MEASURE_SECONDS = 0.3;         /* what measuring may take; see measure */
-
 Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t sessions_max, int32_t chunk,
                  int32_t threads, size_t scratch_bytes, Error *err)
 {
     if (sessions_max < 1 || sessions_max > ROWS_DECODE || chunk < 1)
         return fail(err, ST_ARG, "step: %d sessions and chunks of %d, expected 1 to %d sessions", sessions_max, chunk,
                     ROWS_DECODE);
-    *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max,
-                   .measuring.left = MEASURE_SECONDS };
+    *sp = (Spec) { .m = m, .drafter = d, .chunk = chunk, .sessions_max = sessions_max };
     cost_reset(&sp->cost);
     batch_reset(&sp->batch);
     expect_costs(sp, m, dm);
@@ -680,55 +677,6 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     return step_wait(sp->last, err);
 }
 
-/* Measures widths and proposals of a fast model before its second decoding pass, each the fastest of up to five rounds,
- * since other load on the machine only adds time. A model is fast if a round of all of them is predicted to fit into
- * three tenths of a second, which all rounds together may take; of others nothing is measured. If it is cancelled the
- * next step continues from there. */
-enum { MEASURE_ROUNDS = 5 };
-
-/* One measurement of a round: first a proposal, then the widths. */
-static Status measure_next(Spec *sp, Session *s, Measuring *m, Error *err)
-{
-    double start = seconds_now();
-    int32_t at = m->next - 1;
-    int32_t rows = at < 0 ? 0 : cost_widths[at];
-    double *best = rows ? &m->best[at] : &m->draft,
-           takes = *best > 0 ? *best : 1e-3 * (double) (rows ? sp->cost.pass_ms[rows] : cost_draft_ms(&sp->cost, 1));
-    bool fits = takes <= m->left && s->line.target.P + rows <= s->line.ctx && cost_stair(&sp->cost, rows) == rows;
-    if (fits && rows) TRY(spec_idle_pass(sp, s, rows, 0, err));
-    else if (fits) TRY(sp->drafter->propose(sp->drafter, sp, &s, 1, sp->lattice, err));
-    double took = seconds_now() - start;
-    if (fits && (*best == 0 || took < *best)) *best = took;
-    m->left -= took;
-    if (++m->next > COST_WIDTHS) {
-        m->next = 0;
-        m->round++;
-    }
-    return ST_OK;
-}
-
-static bool is_fast(const Cost *c)
-{
-    double ms = (double) cost_draft_ms(c, 1);
-    for (size_t i = 0; i < COST_WIDTHS; i++) ms += (double) c->pass_ms[cost_widths[i]];
-    return 1e-3 * ms <= MEASURE_SECONDS;
-}
-
-static Status measure(Spec *sp, Session *s, Error *err)
-{
-    Measuring *m = &sp->measuring;
-    sp->measured = m->round == 0 && m->next == 0 && !is_fast(&sp->cost);
-    if (sp->measured) return ST_OK;
-    TRY(state_writable(&s->line.target, &sp->step.on, err));
-    TRY(flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err));
-    Status st = ST_OK;
-    while (st == ST_OK && m->round < MEASURE_ROUNDS) st = measure_next(sp, s, m, err);
-    for (size_t i = 0; i < COST_WIDTHS; i++) cost_set_pass(&sp->cost, cost_widths[i], m->best[i]);
-    cost_set_draft(&sp->cost, m->draft);
-    sp->measured = st == ST_OK;
-    return st;
-}
-
 typedef struct { double began, drafted, passed; } StepTimes;
 
 /* Everything up to the end of the pass: a failure here leaves all sessions as they were. */
@@ -756,9 +704,6 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     bool chunk = false;
     for (int32_t i = 0; i < n; i++) chunk |= sp->role[i].chunk > 0;
     if (!chunk && decoding == 0) return ST_OK;
-    bool measures = sp->drafter && sp->budget == BUDGET_AUTO && sp->cost.pass_ms[1] > 0;
-    for (int32_t i = 0; i < n && measures && !sp->measured; i++)
-        if (sp->role[i].decodes) TRY(measure(sp, s[i], err));
     StepTimes t = { .began = seconds_now() };
     PassOut out;
     int32_t drafted = plan_drafts(sp, s, n, decoding);

@@ -40,8 +40,6 @@ typedef struct {
 
 /* What a step object owns besides its pass. */
 enum { BUDGET_AUTO = 0, BUDGET_PLAIN = -1 };
-/* seconds, 0: not measured; left: of the time that measuring may take; see measure in spec.c */
-typedef struct { double best[COST_WIDTHS], draft, left; int32_t round, next; } Measuring;
 struct Spec {
     Step      step, *last;                      /* last: of the model's last stage, where taps, logits and the
                                                  * drafter are */
@@ -53,9 +51,6 @@ struct Spec {
     Cost      cost;                             /* what passes and proposals take */
     double    body;                             /* share of the head-less part in the operations of a pass */
     BatchBudget batch;                          /* decides when several sessions decode */
-    bool      measured;                         /* widths of a fast model were measured, or others told what they
-                                                 * cost */
-    Measuring measuring;
     const Profile *simulate;                    /* not NULL: accepted edges are drawn from it instead of decided by the
                                                  * target */
     uint64_t  simulate_seed, simulate_step;

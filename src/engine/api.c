@@ -463,9 +463,7 @@ size_t rt_step_costs(const rt_step *st, char *out, size_t cap) { return cost_wri
 rt_status rt_step_costs_set(rt_step *st, const char *line)
 {
     st->error = (Error) { 0 };
-    Status code = cost_read(&st->spec.cost, line, &st->error);
-    if (code == ST_OK) st->spec.measured = true;
-    return (rt_status) code;
+    return (rt_status) cost_read(&st->spec.cost, line, &st->error);
 }
 
 rt_status rt_simulate(rt_step *st, const rt_profile *profile, uint64_t seed)

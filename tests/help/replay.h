@@ -98,26 +98,12 @@ static double play_random(uint64_t *rng)
     return (double) (*rng >> 33) / 2147483648.0;
 }
 
-/* What the table knows when a text begins, as in spec.c: how long the prompt's chunk took, and of a fast model what
- * could be measured in three tenths of a second. uneven: times differ by up to this share. */
+/* What the table knows when a text begins, as in spec.c: how long the prompt's chunk took. uneven: times differ by up
+ * to this share. */
 static inline void machine_known(Cost *c, const Machine *m, double uneven, uint64_t *rng)
 {
-    enum { ROUNDS = 5 };
-    double left = 300, best[COST_WIDTHS] = { 0 }, all = m->draft;
     cost_reset(c);
     cost_chunk(c, ROWS_DECODE, 1e-3 * machine_pass(m, ROWS_DECODE) * (1 + uneven * (2 * play_random(rng) - 1)));
-    for (int32_t i = 0; i < COST_WIDTHS; i++) all += machine_pass(m, cost_widths[i]);
-    for (int32_t round = 0; round < ROUNDS && all < 300 && m->draft < left; round++) {
-        left -= m->draft;
-        cost_set_draft(c, 1e-3 * m->draft);
-        for (int32_t i = 0; i < COST_WIDTHS; i++) {
-            double ms = machine_pass(m, cost_widths[i]), seen = ms * (1 + uneven * (2 * play_random(rng) - 1));
-            if (ms > left) continue;
-            left -= ms;
-            if (best[i] == 0 || seen < best[i]) best[i] = seen;
-        }
-    }
-    for (int32_t i = 0; i < COST_WIDTHS; i++) cost_set_pass(c, cost_widths[i], 1e-3 * best[i]);
 }
 
 static inline void said_lattice(Lattice *l, const Said *s, const Calibration *calib)

@@ -30,7 +30,7 @@ static void shape_of_a_pass(void **state)
             assert_int_equal(cost_known(&c, 64), 2);
             for (int32_t i = 0; i < 3; i++) cost_pass(&c, narrow, 1e-3 * machine_pass(m, narrow));
             if (way == 1) cost_chunk(&c, 64, 1e-3 * machine_pass(m, 64));
-            assert_int_equal(cost_known(&c, 64), 64);
+            assert_int_equal(cost_known(&c, 64), 16 * narrow);
             assert_true(cost_ready(&c));
             for (int32_t rows = 1; rows <= ROWS_DECODE; rows++) {
                 double off = (double) c.pass_ms[rows] / machine_pass(m, rows);
@@ -161,6 +161,38 @@ static void loud_machines(void **state)
     assert_true(written > 0 && refused > 0);
 }
 
+/* Plain passes under load, beside a chunk that was read without: passes at full speed correct both the scale and the
+ * time of a row. */
+static void load_at_the_start(void **state)
+{
+    (void) state;
+    for (int32_t k = 0; k < MACHINES; k++) {
+        const Machine *m = &machines[k];
+        Cost c;
+        cost_reset(&c);
+        cost_chunk(&c, 64, 1e-3 * machine_pass(m, 64));
+        for (int32_t i = 0; i < 2; i++) cost_pass(&c, 1, 3e-3 * machine_pass(m, 1));
+        double before = (double) (c.pass_ms[64] / c.pass_ms[1]), right = machine_pass(m, 64) / machine_pass(m, 1);
+        assert_true(before < 0.4 * right);
+        for (int32_t i = 0; i < 4; i++) cost_pass(&c, 8, 1e-3 * machine_pass(m, 8));
+        double after = (double) (c.pass_ms[64] / c.pass_ms[1]);
+        if (after < 1.2 * before || after > 1.3 * right)
+            fail_msg("%s: 64 rows take %.2f plain passes, not %.2f", m->name, after, right);
+    }
+}
+
+/* What a stall made of a proposal in one run does not stop the next one from proposing. */
+static void told_a_stall(void **state)
+{
+    (void) state;
+    Error err;
+    Cost c;
+    cost_reset(&c);
+    cost_guess_draft(&c, 0.3);
+    assert_int_equal(cost_read(&c, "1 200000 1 9000000 9 0 0 1 1000000 9", &err), ST_OK);
+    assert_true(fabsf(cost_draft_ms(&c, 1) - 1.2f) < 1e-3f);
+}
+
 /* A width or a proposal that is far from what the line says is believed at once. */
 static void refuted_lines(void **state)
 {
@@ -238,7 +270,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shape_of_a_pass), cmocka_unit_test(without_a_chunk), cmocka_unit_test(first_passes),
-        cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(refuted_lines),
+        cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(load_at_the_start),
+        cmocka_unit_test(told_a_stall), cmocka_unit_test(refuted_lines),
         cmocka_unit_test(bad_lines),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);

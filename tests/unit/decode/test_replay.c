@@ -36,8 +36,7 @@ typedef struct {
     Calibration calib;
     Ngram    ngram;
     uint64_t rng;
-    double   loud, noise, ms;                      /* the machine's present slowness; the sum of all; time spent */
-    int32_t  n_noise;
+    double   loud, ms;                             /* the machine's present slowness; time spent, had it been quiet */
     Lattice  lattice;
     Tree     tree;
 } Play;
@@ -52,8 +51,6 @@ static double play_uneven(Play *p)
             p->loud = play_random(&p->rng) < 0.5 ? 1 : 1 + 2 * play_random(&p->rng);
         x *= p->loud * (play_random(&p->rng) < 0.05 ? 1 + 9 * play_random(&p->rng) : 1);
     }
-    p->noise += x;
-    p->n_noise++;
     return x;
 }
 
@@ -77,7 +74,7 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
     int32_t n_text = t->n_prompt + *made, room = t->limit - *made - 1, root = text[n_text - 1], way = p->set.way,
             nodes = way;
     const Lattice *lattice = &p->lattice;
-    double free_value = 0, spent = 0;
+    double free_value = 0;
     Growth g;
     Guess guess = { 0 };
     uint32_t proposed = 0;
@@ -92,8 +89,7 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
     bool drafted = way != WAY_PLAIN && !p->set.silent && room > 0 &&
                    (way > 0 || budget_should_draft(&p->budget, &p->cost, free_value));
     if (drafted) {
-        spent = m->draft * play_uneven(p);
-        cost_draft(&p->cost, 1, 1e-3 * spent);
+        cost_draft(&p->cost, 1, 1e-3 * m->draft * play_uneven(p));
         said_lattice(&p->lattice, &t->said[*made], &p->calib);
         if (p->lattice.n_depth > 0) proposed |= 1u << SOURCE_BLOCK;
         guess_join(&p->lattice, &guess, &p->calib);
@@ -110,18 +106,18 @@ static void play_step(Play *p, const Machine *m, const Trace *t, int32_t *made)
          *made + path.n < t->n && (child = tree_child(&p->tree, path.row[path.n - 1], text[n_text + path.n - 1])) >= 0;)
         path.row[path.n++] = child;
     if (proposed) accept_learn(&p->calib, &p->tree, &path, proposed);
-    double pass = machine_pass(m, p->tree.n) * play_uneven(p);
+    double pass = machine_pass(m, p->tree.n);
     if (way == WAY_AUTO) {
-        cost_pass(&p->cost, p->tree.n, 1e-3 * pass);
+        cost_pass(&p->cost, p->tree.n, 1e-3 * pass * play_uneven(p));
         budget_observe(&p->budget, &p->cost, drafted, p->tree.n - 1, path.n, t->margin[*made + path.n - 1]);
     }
-    p->ms += spent + pass;
+    p->ms += (drafted ? m->draft : 0) + pass;
     *made += path.n;
 }
 
 /* Alternates the classes, with their texts one after the other, in one session, as the bench decodes them: adds each
- * class's time to ms. worst: the worst time of a longer text as a multiple of plain decoding's. Times are those of the
- * machine at its average speed. */
+ * class's time to ms. worst: the worst time of a longer text as a multiple of plain decoding's. Noise decides
+ * what the controller sees, not what a decision costs: times spent are those of a quiet machine. */
 static void play_all(const Machine *m, const Traces *t, int32_t n_classes, int32_t rounds, Setting set, uint64_t seed,
                      double *ms, double *worst)
 {
@@ -144,7 +140,7 @@ static void play_all(const Machine *m, const Traces *t, int32_t n_classes, int32
         }
     }
     play_close(&p);
-    for (int32_t c = 0; c < n_classes; c++) ms[c] += spent[c] * p.n_noise / p.noise;
+    for (int32_t c = 0; c < n_classes; c++) ms[c] += spent[c];
     if (worst) *worst = most;
 }
 
@@ -259,14 +255,13 @@ static void near_it_in_turn(void **state)
     for (int32_t c = 0; c < CLASSES; c++) traces_free(&t[c]);
 }
 
-/* Other load that slows passes at random, and stalls, change times, not decisions. The limits are shares: the time of a
- * quiet machine's best setting, at this machine's average speed, over the time taken. Slow models learn their costs
- * under this load. */
+/* Other load that slows passes at random, and stalls, hide what passes cost, and costs are learned under them. Even so
+ * the decisions, reckoned in the times of a quiet machine, are within 3 or 4 % of the best fixed setting. */
 static void near_it_on_a_loud_machine(void **state)
 {
     (void) state;
     enum { SEEDS = 16 };
-    static const double least[CLASSES] = { 0.92, 0.93, 1, 0.98 };
+    static const double least[CLASSES] = { 0.97, 0.96, 1, 0.98 };
     for (int32_t c = 0; c < CLASSES; c++) {
         Traces t;
         read_class(&t, c);
