@@ -149,8 +149,7 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
     if (strcmp(key, "model.tokenizer") == 0)
         return t ? (size_t) snprintf(out, cap, "%016llx", (unsigned long long) tokenizer_hash(t)) : 0;
     if (strcmp(key, "draft.tokenizer") == 0)
-        return g->draft_tokenizer
-               ? (size_t) snprintf(out, cap, "%016llx", (unsigned long long) tokenizer_hash(g->draft_tokenizer)) : 0;
+        return g->draft_has_tokenizer ? (size_t) snprintf(out, cap, "%016llx", (unsigned long long) g->draft_hash) : 0;
     if (strcmp(key, "chat_template") == 0) {
         size_t n = 0;
         const char *s = t ? tokenizer_chat_template(t, &n) : NULL;

@@ -39,6 +39,31 @@ static Status kv_type(Type *out, const char *name, const char *field, Error *err
                 field, name);
 }
 
+typedef struct { rt_engine *g; Status code; Error error; } TokenizerJob;
+
+static void *open_tokenizer(void *arg)
+{
+    TokenizerJob *j = arg;
+    j->code = tokenizer_open(&j->g->tokenizer, j->g->model_file, &j->error);
+    return NULL;
+}
+
+/* The tokenizer is built while the disk reads weights and they are packed; its troubles are reported first. */
+static Status open_both(rt_engine *g, const ModelOptions *mo, Error *err)
+{
+    TokenizerJob job = { .g = g };
+    pthread_t thread;
+    const bool beside = pthread_create(&thread, NULL, open_tokenizer, &job) == 0;
+    if (!beside) open_tokenizer(&job);
+    Weights w = { .gguf = g->model_file };
+    Stages stages = stages_one(g->be);
+    Status st = model_open(&g->model, &stages, &w, NULL, mo, err);
+    if (beside) pthread_join(thread, NULL);
+    if (job.code == ST_OK || job.code == ST_END) return st;
+    *err = job.error;
+    return job.code;
+}
+
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 {
     ModelOptions mo = { .window = o->fa_window, .overcommit = o->overcommit, .progress = o->hooks.progress,
@@ -49,11 +74,7 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
     TRY(kv_type(&mo.v_type, o->kv_v, "kv_v", err));
     TRY(gguf_open(&g->model_file, o->model, err));
     TRY(model_check(g->model_file, err));          /* before the tokenizer, whose troubles would say less */
-    Status st = tokenizer_open(&g->tokenizer, g->model_file, err);
-    if (st != ST_OK && st != ST_END) return st;
-    Weights w = { .gguf = g->model_file };
-    Stages stages = stages_one(g->be);
-    TRY(model_open(&g->model, &stages, &w, NULL, &mo, err));
+    TRY(open_both(g, &mo, err));
     if (g->tokenizer && tokenizer_size(g->tokenizer) > g->model->vocab)
         return fail(err, ST_FORMAT, "%s: the tokenizer has %d tokens, but token_embd.weight has %d rows", o->model,
                     tokenizer_size(g->tokenizer), g->model->vocab);
@@ -73,6 +94,47 @@ static bool is_gguf(const char *path)
     return is;
 }
 
+static int32_t key_index(const Gguf *g, const char *name)
+{
+    for (int32_t i = 0; i < gguf_n_keys(g); i++)
+        if (strcmp(gguf_key(g, i), name) == 0) return i;
+    return -1;
+}
+
+/* Whether two files hold the same bytes in all keys that a tokenizer's hash is over. */
+static bool same_tokenizer(const Gguf *a, const Gguf *b)
+{
+    static const char *const keys[] = { "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens",
+                                        "tokenizer.ggml.token_type", "tokenizer.ggml.merges",
+                                        "tokenizer.ggml.unknown_token_id" };
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const int32_t i = key_index(a, keys[k]), j = key_index(b, keys[k]);
+        if (i < 0 && j < 0) continue;
+        size_t n = 0, m = 0;
+        const uint8_t *x = i < 0 ? NULL : gguf_key_raw(a, i, &n), *y = j < 0 ? NULL : gguf_key_raw(b, j, &m);
+        if (!x || !y || n != m || gguf_key_type(a, i) != gguf_key_type(b, j) || memcmp(x, y, n) != 0) return false;
+    }
+    return true;
+}
+
+/* Only the hash of a drafter's tokenizer is needed. Drafters mostly carry a copy of their target's, which then need not
+ * be built once more. */
+static Status hash_draft(rt_engine *g, Error *err)
+{
+    Tokenizer *t = NULL;
+    g->draft_has_tokenizer = g->tokenizer && same_tokenizer(g->model_file, g->draft_gguf);
+    if (g->draft_has_tokenizer) {
+        g->draft_hash = tokenizer_hash(g->tokenizer);
+        return ST_OK;
+    }
+    Status st = tokenizer_open(&t, g->draft_gguf, err);
+    if (st != ST_OK) return st == ST_END ? ST_OK : st;
+    g->draft_has_tokenizer = true;
+    g->draft_hash = tokenizer_hash(t);
+    tokenizer_close(t);
+    return ST_OK;
+}
+
 static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
 {
     ModelOptions mo = { .k_type = T_COUNT, .v_type = T_COUNT, .overcommit = o->overcommit,
@@ -87,13 +149,12 @@ static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
     } else if (is_gguf(o->draft)) {
         TRY(gguf_open(&g->draft_gguf, o->draft, err));
         w.gguf = g->draft_gguf;
-        Status st = tokenizer_open(&g->draft_tokenizer, g->draft_gguf, err);
-        if (st != ST_OK && st != ST_END) return st;
+        TRY(hash_draft(g, err));
     } else {
         TRY(safetensors_open(&g->draft_folder, o->draft, err));
         w.st = g->draft_folder;
     }
-    if (g->tokenizer && g->draft_tokenizer && tokenizer_hash(g->tokenizer) != tokenizer_hash(g->draft_tokenizer))
+    if (g->tokenizer && g->draft_has_tokenizer && tokenizer_hash(g->tokenizer) != g->draft_hash)
         return fail(err, ST_FORMAT, "%s: its tokenizer differs from the model's (%s)", o->draft, o->model);
     TRY(model_open(&g->draft, &g->model->stages, &w, g->model, &mo, err));
     return model_set_taps(g->model, g->draft->tap, g->draft->n_taps, err);
@@ -172,7 +233,6 @@ void rt_close(rt_engine *g)
     model_close(g->model);
     token_trie_close(g->trie);
     tokenizer_close(g->tokenizer);
-    tokenizer_close(g->draft_tokenizer);
     gguf_close(g->model_file);
     gguf_close(g->draft_gguf);
     safetensors_close(g->draft_folder);

@@ -27,7 +27,9 @@ struct rt_engine {
     Gguf        *model_file, *draft_gguf;
     Safetensors *draft_folder;
     Model       *model, *draft;
-    Tokenizer   *tokenizer, *draft_tokenizer; /* NULL: the file has none */
+    Tokenizer   *tokenizer;                        /* NULL: the file has none */
+    uint64_t     draft_hash;                       /* of the tokenizer in the drafter's file */
+    bool         draft_has_tokenizer;
     TokenTrie   *trie;                        /* the vocabulary's, for constraints; NULL: not needed so far */
     char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty while be
                                                * only counts */

@@ -110,7 +110,9 @@ typedef struct {
     int32_t     rows, cols, n, stage;              /* n: matrices */
     size_t      bytes;                             /* to allocate; 0: the backend reads the file */
 } Found;
-/* up: forks that pack and upload, created at a stage's first tensor. */
+/* up: forks that pack and upload, created at a stage's first tensor. room: what is left of a stage's memory for
+ * matrices, which is taken in one piece: hundreds of smaller ones would have few huge pages, and a page fault for every
+ * 4 KB. */
 typedef struct {
     Model *m;
     const Weights *w;
@@ -122,10 +124,11 @@ typedef struct {
     size_t read;                                              /* bytes of the files that were used */
     Bind again;                                    /* binds the embedding once more, in a model with several stages */
     Backend *up[STAGES_MAX];
+    uint8_t *room[STAGES_MAX];
     Error *err;
 } Loader;
 /* bytes of a tensor read from the file at once; bytes of the next ones that the disk reads meanwhile */
-enum { PIECE_BYTES = 16 << 20, AHEAD_BYTES = 64 << 20 };
+enum { PIECE_BYTES = 16 << 20, AHEAD_BYTES = 64 << 20, ALIGNED = 64 };     /* ALIGNED: every matrix, as alloc does */
 
 static int32_t size_of(const Model *m, int32_t il, int32_t which)
 {
@@ -413,7 +416,8 @@ static Status place(Loader *l, Found *f)
     if (each == 0)
         return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which the backend '%s' has no product for",
                     f->view.file, f->view.name, type_info(type)->name, be->name);
-    if (!check_mul(&f->bytes, each, (size_t) f->n))
+    size_t padded;
+    if (!check_mul(&f->bytes, each, (size_t) f->n) || !check_add(&padded, f->bytes, ALIGNED - 1))
         return fail(l->err, ST_FORMAT, "%s: tensor %s is too large", f->view.file, f->view.name);
     m->weight_bytes += f->bytes;
     m->n_weights += (uint64_t) values_of(f);
@@ -422,17 +426,26 @@ static Status place(Loader *l, Found *f)
     Source s = { .stride = row_bytes * (size_t) f->rows, .part = part_of(l) };
     if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
     *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
-    if (be->attach(be, f->at, &s)) f->bytes = 0;
+    f->bytes = be->attach(be, f->at, &s) ? 0 : padded / ALIGNED * ALIGNED;
     return ST_OK;
 }
 
 static Status upload_matrix(Loader *l, Found *f)
 {
     if (f->bytes == 0) return ST_OK;
-    f->at->data = model_alloc(l->m, f->stage, f->bytes, part_of(l), l->err);
-    if (!f->at->data) return ST_MEMORY;
+    f->at->data = l->room[f->stage];
+    l->room[f->stage] += f->bytes;
     for (int32_t i = 0; i < f->n; i++) TRY(upload_rows(l, f, i));
     return ST_OK;
+}
+
+/* Bytes that a stage needs for vectors or for matrices. */
+static uint64_t stage_bytes(const Loader *l, int32_t stage, bool vectors)
+{
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->found[i].stage == stage && is_vector(&l->found[i]) == vectors) sum += l->found[i].bytes;
+    return sum;
 }
 
 /* The system would grant more memory than there is, and kill the process once it is used. */
@@ -440,9 +453,7 @@ static Status check_memory(const Loader *l)
 {
     const Model *m = l->m;
     for (int32_t k = 0; k < m->stages.n && !l->o->overcommit; k++) {
-        uint64_t need = 0, there = 0, total;
-        for (int32_t i = 0; i < l->n; i++)
-            if (l->found[i].stage == k) need += l->found[i].bytes;
+        uint64_t need = stage_bytes(l, k, true) + stage_bytes(l, k, false), there = 0, total;
         m->stages.at[k].be->memory(m->stages.at[k].be, &there, &total);
         if (there > 0 && need > there)
             return fail(l->err, ST_MEMORY, "%s: its weights take %.2f GB, but %.2f GB of memory are free", m->file,
@@ -451,10 +462,21 @@ static Status check_memory(const Loader *l)
     return ST_OK;
 }
 
+static Status take_room(Loader *l)
+{
+    for (int32_t k = 0; k < l->m->stages.n; k++) {
+        const uint64_t need = stage_bytes(l, k, false);
+        if (need > 0 && !(l->room[k] = model_alloc(l->m, k, need, part_of(l), l->err))) return ST_MEMORY;
+    }
+    return ST_OK;
+}
+
 static Status upload_all(Loader *l)
 {
     for (int32_t i = 0; i < l->n; i++) TRY(place(l, &l->found[i]));
     TRY(check_memory(l));
+    read_ahead(l);                                 /* the disk reads while the system clears memory */
+    TRY(take_room(l));
     for (int32_t i = 0; i < l->n; i++) l->total += values_of(&l->found[i]);
     for (int32_t i = 0; i < l->n; i++) {
         Found *f = &l->found[i];

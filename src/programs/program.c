@@ -1,6 +1,7 @@
 #include "programs/program.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -314,6 +315,15 @@ bool program_find(Program *p, const Options *o, int with)
     *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return files_find(&p->files, o, (with & WITH_DRAFTER) != 0);
+}
+
+void program_read_early(const Program *p)
+{
+    const off_t most = (off_t) 256 << 20;
+    int fd = open(p->files.model, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return;                            /* opening the model will say why */
+    posix_fadvise(fd, 0, most, POSIX_FADV_WILLNEED);
+    close(fd);
 }
 
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)

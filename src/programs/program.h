@@ -67,6 +67,8 @@ enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
 /* The two halves of program_open: finding the files, and loading them. */
 bool program_find(Program *p, const Options *o, int with);
+/* Has the first part of the model that was found read from the disk meanwhile: there is something to plan first. */
+void program_read_early(const Program *p);
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps);
 /* rt_plan of the files that were found. A drafter that was not asked for is dropped from here on if it does not fit. */
 typedef void (*PlanPart)(void *ud, const char *owner, const char *name, size_t bytes);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_memory.h"
@@ -58,11 +59,23 @@ static void touch(uint8_t *p, size_t bytes)
     while (started > 0) pthread_join(id[--started], NULL);
 }
 
+/* Maps memory that begins where a huge page may; NULL: there is none. */
+static uint8_t *map_aligned(size_t bytes)
+{
+    const size_t page = (size_t) sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
+    uint8_t *all = mmap(NULL, pages + LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    size_t before = (LARGE - (uintptr_t) all % LARGE) % LARGE;
+    if (before > 0) munmap(all, before);
+    munmap(all + before + pages, LARGE - before);
+    return all + before;
+}
+
 static void *take(size_t bytes)
 {
     if (bytes >= LARGE) {
-        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) return NULL;
+        uint8_t *p = bytes <= SIZE_MAX - 2 * LARGE ? map_aligned(bytes) : NULL;
+        if (!p) return NULL;
         madvise(p, bytes, MADV_HUGEPAGE);          /* advice only; kernels without huge pages refuse it */
         touch(p, bytes);
         return p;

@@ -7,7 +7,7 @@
 
 const Layout matmul_layout[T_COUNT] = {
     [T_F32] = {PACK_F32, 1, 1, 0, 0},      [T_F16] = {PACK_16, 1, 0, 0, 0},     [T_BF16] = {PACK_16, 1, 0, 0, 0},
-    [T_I32] = {PACK_NONE, 0, 0, 0, 0},
+    [T_I32] = {PACK_NONE, 0, 0, 0, 0},          [T_TQ3_0] = {PACK_NONE, 0, 0, 0, 0},         /* keys and values only */
     [T_Q8_0] = {PACK_8, 32, 8, 1, 128},    [T_Q4_0] = {PACK_4, 32, 4, 1, 8},    [T_Q4_1] = {PACK_4, 32, 4, 2, 0},
     [T_Q5_0] = {PACK_5, 32, 5, 1, 16},     [T_Q5_1] = {PACK_5, 32, 5, 2, 0},    [T_IQ4_NL] = {PACK_4, 32, 4, 1, 128},
     [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K6, 256, 53, 0, 32},[T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
@@ -60,15 +60,6 @@ int32_t matmul_part_rows(ActForm form, int32_t cols, size_t cache)
 
 static uint16_t load16(const uint8_t *p) { return (uint16_t) (p[0] | p[1] << 8); }
 
-static void store16(uint8_t *p, uint16_t v)
-{
-    p[0] = (uint8_t) v;
-    p[1] = (uint8_t) (v >> 8);
-}
-
-/* Codes are moved four at a time, as the bytes of a word; masks keep shifted bits within their byte. */
-enum { LOW4 = 0x0f0f0f0f, LOW2 = 0x03030303 };
-
 static uint32_t load32(const uint8_t *p)
 {
     uint32_t v;
@@ -78,268 +69,302 @@ static uint32_t load32(const uint8_t *p)
 
 static void store32(uint8_t *p, uint32_t v) { memcpy(p, &v, sizeof v); }
 
-/* -- from the file's blocks ---------------------------------------------------------------------------------------- */
-
-/* Like WeightBlock, but with the codes as stored: plus offset, or indices. Where the file pairs the low and high
- * nibbles of columns in the same way as the lines, they stay in the file's block, and code has only the bits above
- * them. */
-typedef struct {
-    const uint8_t *nibbles;
-    uint8_t  code[256];
-    uint8_t  scale[16], min[16];                   /* for K6 and K4X the scales are int8 */
-    uint16_t d, dmin;
-} FileBlock;
-
-static void nibbles32(uint8_t *code, const uint8_t *q)
-{
-    for (int i = 0; i < 16; i += 4) {
-        store32(code + i, load32(q + i) & LOW4);
-        store32(code + 16 + i, load32(q + i) >> 4 & LOW4);
-    }
-}
-
-static void fifth_bits32(uint8_t *code, const uint8_t *high)
-{
-    for (int i = 0; i < 32; i++) code[i] = (uint8_t) (((high[i / 8] >> i % 8) & 1) << 4);
-}
-
-/* Two low bits of element 128p + 32r + 16c + l of Q2_K and Q3_K. */
-static void crumbs256(uint8_t *code, const uint8_t *q)
-{
-    for (int i = 0; i < 256; i += 4)
-        store32(code + i, load32(q + 32 * (i >> 7) + (i & 31)) >> 2 * ((i >> 5) & 3) & LOW2);
-}
-
-/* The 6-bit scales and minima of Q4_K and Q5_K: quant_k4_scale four at a time. */
-static void k4_scales(FileBlock *f, const uint8_t *b)
-{
-    const uint32_t low6 = 0x3f3f3f3f, top2 = 0x30303030, s = load32(b), m = load32(b + 4), both = load32(b + 8);
-    store32(f->scale, s & low6);
-    store32(f->min, m & low6);
-    store32(f->scale + 4, (both & LOW4) | (s >> 2 & top2));
-    store32(f->min + 4, (both >> 4 & LOW4) | (m >> 2 & top2));
-}
-
-static void file_q3_k(FileBlock *f, const uint8_t *b)
-{
-    const uint8_t *high = b, *sc = b + 96;
-    crumbs256(f->code, b + 32);
-    /* code - 4 if the high bit is clear, code if it is set: stored plus 32 */
-    for (int i = 0; i < 256; i++) f->code[i] = (uint8_t) (f->code[i] + ((high[i & 31] >> (i >> 5)) & 1 ? 32 : 28));
-    for (int s = 0; s < 16; s++) {
-        int low = s < 8 ? sc[s] & 15 : sc[s - 8] >> 4, up = (sc[8 + (s & 3)] >> 2 * (s >> 2)) & 3;
-        f->scale[s] = (uint8_t) ((low | up << 4) - 32);
-    }
-    f->d = load16(b + 108);
-}
-
-static void file_q6_k(FileBlock *f, const uint8_t *b)
-{
-    for (int i = 0; i < 256; i += 4) {
-        int p = i >> 7, r = (i >> 5) & 3, l = i & 31;
-        uint32_t low = load32(b + 64 * p + 32 * (r & 1) + l) >> 4 * (r >> 1) & LOW4,
-                 up = load32(b + 128 + 32 * p + l) >> 2 * r & LOW2;
-        store32(f->code + i, low | up << 4);
-    }
-    memcpy(f->scale, b + 192, 16);
-    f->d = load16(b + 208);
-}
-
-static void file_read(FileBlock *f, Type t, const uint8_t *b)
-{
-    switch (t) {
-    case T_Q8_0:
-        f->d = load16(b);
-        for (int i = 0; i < 32; i += 4) store32(f->code + i, load32(b + 2 + i) ^ 0x80808080u);
-        break;
-    case T_Q4_0:
-    case T_IQ4_NL:
-        f->d = load16(b);
-        f->nibbles = b + 2;
-        break;
-    case T_Q4_1:
-        f->d = load16(b);
-        f->dmin = load16(b + 2);
-        f->nibbles = b + 4;
-        break;
-    case T_Q5_0:
-        f->d = load16(b);
-        f->nibbles = b + 6;
-        fifth_bits32(f->code, b + 2);
-        break;
-    case T_Q5_1:
-        f->d = load16(b);
-        f->dmin = load16(b + 2);
-        f->nibbles = b + 8;
-        fifth_bits32(f->code, b + 4);
-        break;
-    case T_Q2_K:
-        crumbs256(f->code, b + 16);
-        for (int s = 0; s < 16; s++) {
-            f->scale[s] = b[s] & 15;
-            f->min[s] = b[s] >> 4;
-        }
-        f->d = load16(b + 80);
-        f->dmin = load16(b + 82);
-        break;
-    case T_Q3_K:
-        file_q3_k(f, b);
-        break;
-    case T_Q4_K:
-    case T_Q5_K:
-        f->d = load16(b);
-        f->dmin = load16(b + 2);
-        k4_scales(f, b + 4);
-        f->nibbles = b + (t == T_Q4_K ? 16 : 48);
-        if (t == T_Q5_K) {
-            for (int i = 0; i < 256; i += 4)
-                store32(f->code + i, (load32(b + 16 + (i & 31)) >> (i >> 5) & 0x01010101) << 4);
-        }
-        break;
-    case T_Q6_K:
-        file_q6_k(f, b);
-        break;
-    default:                                       /* T_IQ4_XS */
-        f->d = load16(b);
-        for (int s = 0; s < 8; s++) {
-            int low = (b[4 + s / 2] >> 4 * (s & 1)) & 15, up = (load16(b + 2) >> 2 * s) & 3;
-            f->scale[s] = (uint8_t) ((low | up << 4) - 32);
-            nibbles32(f->code + 32 * s, b + 8 + 16 * s);
-        }
-        break;
-    }
-}
-
 /* -- into lanes ---------------------------------------------------------------------------------------------------- */
 
-/* The lines start as zeros; each lane adds its bits. */
-static void put_nibbles(uint8_t *lines, const uint8_t *code, int vectors, int lane)
+/* A vector holds one word of each of four lanes, a quarter of a group: what is done to a word is done to four of them.
+ * A word has four codes or scales in its bytes; masks keep shifted bits within their byte. */
+typedef uint32_t Four __attribute__((vector_size(16)));
+enum { QUARTER = 4, LOW1 = 0x01010101, LOW2 = 0x03030303, LOW4 = 0x0f0f0f0f };
+
+/* A block of four lanes: their blocks in the file, and the block's lines, of which they fill quarter q. */
+typedef struct { const uint8_t *row[QUARTER]; uint8_t *lines; int q; } Quarter;
+
+static Four words_at(const Quarter *p, size_t at)
 {
-    /* `vectors` code vectors of a sub-block in the low half, as many of the next one in the high half */
-    for (int i = 0; i < vectors; i++) {
-        store32(lines + i * LINE + lane * 4,
-                (load32(code + 4 * i) & LOW4) | (load32(code + 4 * (vectors + i)) & LOW4) << 4);
+    return (Four) { load32(p->row[0] + at), load32(p->row[1] + at), load32(p->row[2] + at), load32(p->row[3] + at) };
+}
+
+static Four halves_at(const Quarter *p, size_t at)
+{
+    return (Four) { load16(p->row[0] + at), load16(p->row[1] + at), load16(p->row[2] + at), load16(p->row[3] + at) };
+}
+
+/* out: n words (a multiple of 4) of each lane, from byte `at` of its block. */
+static void words(Four *out, const Quarter *p, size_t at, int n)
+{
+    for (int w = 0; w < n; w += 4, at += sizeof(Four)) {
+        Four r[4];
+        for (int i = 0; i < 4; i++) memcpy(&r[i], p->row[i] + at, sizeof r[i]);
+        Four a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5),
+             c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+        out[w] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+        out[w + 1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+        out[w + 2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+        out[w + 3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
 }
 
-/* nibbles that are already paired, one vector per line */
-static void put_pairs(uint8_t *lines, const uint8_t *nibbles, int vectors, int lane)
+static void put_words(const Quarter *p, int line, Four v)
 {
-    for (int i = 0; i < vectors; i++) store32(lines + i * LINE + lane * 4, load32(nibbles + 4 * i));
+    memcpy(p->lines + line * LINE + p->q * (int) sizeof v, &v, sizeof v);
 }
 
-/* bits of four vectors, `width` bits of each from bit 4 up, at bit `step` * i + at of one line */
-static void put_high(uint8_t *line, const uint8_t *code, int width, int step, int at, int lane)
+/* Lines of scales are added to, since bits of several kinds meet in them. */
+static void clear(const Quarter *p, int line, int n)
 {
-    uint32_t bits = load32(line + lane * 4), mask = width == 1 ? 0x01010101 : LOW2;
-    for (int i = 0; i < 4; i++) bits |= (load32(code + 4 * i) >> 4 & mask) << (step * i + at);
-    store32(line + lane * 4, bits);
+    if (p->q == 0) memset(p->lines + line * LINE, 0, (size_t) n * LINE);
 }
 
-static void put_k4_scales(uint8_t *lines, const FileBlock *f, int lane)
+/* [byte of the word][lane] */
+static void add_bytes(const Quarter *p, int line, Four v)
 {
-    for (int s = 0; s < 8; s++) lines[s * WEIGHT_GROUP + lane] |= f->scale[s];
-    for (int s = 0; s < 4; s++) lines[2 * LINE + s / 2 * 32 + lane * 2 + s % 2] |= f->min[s];
-    for (int s = 4; s < 8; s++) {
-        int at = (s / 2 - 2) * 32 + lane * 2 + s % 2;
-        lines[at] |= (uint8_t) ((f->min[s] & 3) << 6);
-        lines[LINE + at] |= (uint8_t) (((f->min[s] >> 2) & 3) << 6);
-        lines[2 * LINE + at] |= (uint8_t) ((f->min[s] >> 4) << 6);
+    uint8_t *to = p->lines + line * LINE + p->q * QUARTER;
+    for (int s = 0; s < 4; s++, to += WEIGHT_GROUP) {
+        const Four x = v >> 8 * s & 0xff;
+        store32(to, load32(to) | x[0] | x[1] << 8 | x[2] << 16 | x[3] << 24);
     }
 }
 
-static void put_halves(uint8_t *line, const FileBlock *f, int lane)
+/* The lower halves, [lane] */
+static void add_lower(uint8_t *to, Four v)
 {
-    store16(line + 2 * lane, f->d);
-    store16(line + 2 * WEIGHT_GROUP + 2 * lane, f->dmin);
+    const Four x = v & 0xffff;
+    store32(to, load32(to) | x[0] | x[1] << 16);
+    store32(to + 4, load32(to + 4) | x[2] | x[3] << 16);
 }
 
-static void put_block(uint8_t *group, const Layout *l, const FileBlock *f, int32_t blocks, int32_t block, int lane)
+/* [half of the word][lane] */
+static void add_halves(const Quarter *p, int line, Four v)
 {
-    uint8_t *b = group + (size_t) block * (size_t) l->lines * LINE;
-    if (l->block == 32) {
-        uint8_t *plane = group + (size_t) blocks * (size_t) l->lines * LINE;
-        store16(plane + (size_t) block * WEIGHT_GROUP * 2 + 2 * lane, f->d);
-        if (l->planes == 2)
-            store16(plane + plane_bytes(blocks) + (size_t) block * WEIGHT_GROUP * 2 + 2 * lane, f->dmin);
+    uint8_t *to = p->lines + line * LINE + p->q * 2 * QUARTER;
+    add_lower(to, v);
+    add_lower(to + 2 * WEIGHT_GROUP, v >> 16);
+}
+
+/* -- types of 32 --------------------------------------------------------------------------------------------------- */
+
+static void pack_8(const Quarter *p)
+{
+    Four w[8];
+    words(w, p, 2, 8);
+    for (int v = 0; v < 8; v++) put_words(p, v, w[v] ^ 0x80808080u);
+}
+
+/* The file pairs nibbles as the lines do. */
+static void pack_pairs(const Quarter *p, size_t at, int n)
+{
+    Four w[32];
+    words(w, p, at, n);
+    for (int v = 0; v < n; v++) put_words(p, v, w[v]);
+}
+
+/* Four bits, each to the lowest bit of a byte. */
+static Four bits_to_bytes(Four v) { return (v | v << 7 | v << 14 | v << 21) & LOW1; }
+
+static void pack_fifth(const Quarter *p, size_t at)
+{
+    Four bits = words_at(p, at), line = { 0 };
+    for (int i = 0; i < 4; i++) {
+        line |= bits_to_bytes(bits >> 4 * i & 15) << 2 * i;
+        line |= bits_to_bytes(bits >> (16 + 4 * i) & 15) << (2 * i + 1);
     }
-    switch (l->pack) {
-    case PACK_8:
-        for (int v = 0; v < 8; v++) memcpy(b + v * LINE + lane * 4, f->code + 4 * v, 4);
+    put_words(p, 4, line);
+}
+
+/* -- types of 256 -------------------------------------------------------------------------------------------------- */
+
+/* The low bits of two sub-blocks in one line. */
+static Four pair(Four a, Four b) { return (a & LOW4) | (b & LOW4) << 4; }
+
+/* Two bits of four vectors in one line. */
+static Four crumbs(const Four v[4], int shift)
+{
+    Four line = { 0 };
+    for (int i = 0; i < 4; i++) line |= (v[i] >> shift & LOW2) << 2 * i;
+    return line;
+}
+
+/* The 6-bit scales and minima of Q4_K and Q5_K (quant_k4_scale), from line `at`. */
+static void pack_k4_scales(const Quarter *p, int at)
+{
+    const uint32_t low6 = 0x3f3f3f3f, top2 = 0x30303030;
+    Four w[4];
+    words(w, p, 0, 4);                             /* d and dmin, scales, minima, the rest of both */
+    const Four min = (w[3] >> 4 & LOW4) | (w[2] >> 2 & top2);              /* minima 4 to 7 */
+    clear(p, at, 4);
+    add_bytes(p, at, w[1] & low6);
+    add_bytes(p, at + 1, (w[3] & LOW4) | (w[1] >> 2 & top2));
+    add_halves(p, at, (min & LOW2) << 6);
+    add_halves(p, at + 1, (min >> 2 & LOW2) << 6);
+    add_halves(p, at + 2, (w[2] & low6) | (min >> 4 & LOW2) << 6);
+    add_halves(p, at + 3, w[0]);
+}
+
+static void pack_k5_high(const Quarter *p)
+{
+    Four bits[8];
+    words(bits, p, 16, 8);
+    for (int h = 0; h < 8; h++) put_words(p, 32 + h, crumbs(bits + 4 * (h % 2), h / 2 * 2));
+}
+
+static void pack_k4x(const Quarter *p)
+{
+    Four w[32], head = words_at(p, 0), low = words_at(p, 4), scale[2] = { { 0 } };
+    words(w, p, 8, 32);
+    for (int v = 0; v < 32; v++) {
+        const Four *a = w + v / 8 * 8 + v % 4;
+        put_words(p, v, v % 8 < 4 ? pair(a[0], a[4]) : pair(a[0] >> 4, a[4] >> 4));
+    }
+    for (int s = 0; s < 8; s++) {
+        Four x = (low >> 4 * s & 15) | (head >> (16 + 2 * s) & 3) << 4;
+        scale[s / 4] |= ((x - 32) & 0xff) << 8 * (s % 4);
+    }
+    clear(p, 32, 3);
+    add_bytes(p, 32, scale[0]);
+    add_bytes(p, 33, scale[1]);
+    add_halves(p, 34, head & 0xffff);
+}
+
+/* code: 6 bits of each element. */
+static void pack_k6(const Quarter *p, const Four code[64], const Four scale[4], Four d)
+{
+    for (int v = 0; v < 32; v++) {
+        const Four *a = code + v / 4 * 8 + v % 4;
+        put_words(p, v, pair(a[0], a[4]));
+    }
+    for (int s = 0; s < 16; s++) put_words(p, 32 + s, crumbs(code + 4 * s, 4));
+    clear(p, 48, 5);
+    for (int s = 0; s < 4; s++) add_halves(p, 48 + s, scale[s]);
+    add_halves(p, 52, d);
+}
+
+static void pack_q6_k(const Quarter *p)
+{
+    Four low[32], high[16], code[64], scale[4];
+    words(low, p, 0, 32);
+    words(high, p, 128, 16);
+    words(scale, p, 192, 4);
+    for (int j = 0; j < 64; j++) {                 /* elements 4j to 4j + 3; r: which 32 of a half */
+        int half = j / 32, r = j / 8 % 4, l = j % 8;
+        code[j] = (low[16 * half + 8 * (r & 1) + l] >> 4 * (r >> 1) & LOW4) | (high[8 * half + l] >> 2 * r & LOW2) << 4;
+    }
+    pack_k6(p, code, scale, halves_at(p, 208));
+}
+
+/* Its code - 4 where the high bit is clear, and its code where it is set, plus 32 both. */
+static void pack_q3_k(const Quarter *p)
+{
+    Four high[8], low[16], code[64], scale[4];
+    words(high, p, 0, 8);
+    words(low, p, 32, 16);
+    for (int j = 0; j < 64; j++) {
+        int half = j / 32, r = j / 8 % 4, l = j % 8;
+        code[j] = (low[8 * half + l] >> 2 * r & LOW2) + 28 * (uint32_t) LOW1 + ((high[l] >> j / 8 & LOW1) << 2);
+    }
+    const Four s[2] = { words_at(p, 96), words_at(p, 100) }, top = words_at(p, 104);
+    for (int k = 0; k < 4; k++) {
+        Four x = (s[k % 2] >> 4 * (k / 2) & LOW4) | (top >> 2 * k & LOW2) << 4;
+        scale[k] = ((x | 0x80808080u) - 0x20202020u) ^ 0x80808080u;            /* each byte - 32 */
+    }
+    pack_k6(p, code, scale, halves_at(p, 108));
+}
+
+static void pack_k2(const Quarter *p)
+{
+    Four scale[4], low[16];
+    words(scale, p, 0, 4);
+    words(low, p, 16, 16);
+    for (int s = 0; s < 16; s++) put_words(p, s, crumbs(low + s / 8 * 8 + 4 * (s % 2), s / 2 % 4 * 2));
+    clear(p, 16, 5);
+    for (int s = 0; s < 4; s++) add_bytes(p, 16 + s, scale[s]);
+    add_halves(p, 20, words_at(p, 80));
+}
+
+static void pack_quarter(const Quarter *p, Type t)
+{
+    switch (t) {
+    case T_Q8_0: pack_8(p); break;
+    case T_Q4_0:
+    case T_IQ4_NL: pack_pairs(p, 2, 4); break;
+    case T_Q4_1: pack_pairs(p, 4, 4); break;
+    case T_Q5_0:
+        pack_pairs(p, 6, 4);
+        pack_fifth(p, 2);
         break;
-    case PACK_5:
-        put_high(b + 4 * LINE, f->code, 1, 2, 0, lane);
-        put_high(b + 4 * LINE, f->code + 16, 1, 2, 1, lane);
-        put_pairs(b, f->nibbles, 4, lane);
+    case T_Q5_1:
+        pack_pairs(p, 8, 4);
+        pack_fifth(p, 4);
         break;
-    case PACK_4:
-        put_pairs(b, f->nibbles, 4, lane);
+    case T_Q2_K: pack_k2(p); break;
+    case T_Q3_K: pack_q3_k(p); break;
+    case T_Q4_K:
+        pack_pairs(p, 16, 32);
+        pack_k4_scales(p, 32);
         break;
-    case PACK_K4:
-    case PACK_K5:
-    case PACK_K4X:
-        if (l->pack == PACK_K4X) {
-            for (int p = 0; p < 4; p++) put_nibbles(b + p * 8 * LINE, f->code + 64 * p, 8, lane);
-            for (int s = 0; s < 8; s++) b[32 * LINE + s * WEIGHT_GROUP + lane] = f->scale[s];
-            put_halves(b + 34 * LINE, f, lane);
-            break;
+    case T_Q5_K:
+        pack_pairs(p, 48, 32);
+        pack_k5_high(p);
+        pack_k4_scales(p, 40);
+        break;
+    case T_Q6_K: pack_q6_k(p); break;
+    default: pack_k4x(p); break;                   /* T_IQ4_XS */
+    }
+}
+
+/* The scales of the types of 32, and what stands beside them, in planes behind the lines of all blocks. */
+static void pack_planes(const Quarter *p, uint8_t *plane, const Layout *l, int32_t blocks, int32_t block)
+{
+    plane += ((size_t) block * WEIGHT_GROUP + (size_t) (p->q * QUARTER)) * 2;
+    for (size_t i = 0; i < (size_t) l->planes; i++, plane += plane_bytes(blocks)) add_lower(plane, halves_at(p, 2 * i));
+}
+
+/* Lanes without a row are zeros. */
+static void pack_blocks(uint8_t *group, Type t, const uint8_t *row, size_t row_bytes, int lanes, int32_t blocks)
+{
+    static const uint8_t nothing[256];             /* more than any block */
+    const Layout *l = &matmul_layout[t];
+    const size_t bytes = (size_t) type_info(t)->bytes, lines = (size_t) l->lines * LINE;
+    uint8_t *plane = group + (size_t) blocks * lines;
+    memset(plane, 0, (size_t) l->planes * plane_bytes(blocks));
+    Quarter p[WEIGHT_GROUP / QUARTER];
+    size_t step[WEIGHT_GROUP];
+    for (int lane = 0; lane < WEIGHT_GROUP; lane++) {
+        p[lane / QUARTER].q = lane / QUARTER;
+        p[lane / QUARTER].lines = group;
+        p[lane / QUARTER].row[lane % QUARTER] = lane < lanes ? row + (size_t) lane * row_bytes : nothing;
+        step[lane] = lane < lanes ? bytes : 0;
+    }
+    for (int32_t b = 0; b < blocks; b++) {         /* the lines of a block stay in cache while its lanes are filled */
+        for (int q = 0; q < WEIGHT_GROUP / QUARTER; q++) {
+            pack_quarter(&p[q], t);
+            pack_planes(&p[q], plane, l, blocks, b);
+            for (int i = 0; i < QUARTER; i++) p[q].row[i] += step[q * QUARTER + i];
+            p[q].lines += lines;
         }
-        put_pairs(b, f->nibbles, 32, lane);
-        if (l->pack == PACK_K5) {
-            for (int h = 0; h < 8; h++) {
-                const uint8_t *code = f->code + 64 * (h / 2) + 16 * (h % 2);
-                put_high(b + (32 + h) * LINE, code, 1, 2, 0, lane);
-                put_high(b + (32 + h) * LINE, code + 32, 1, 2, 1, lane);
-            }
-        }
-        put_k4_scales(b + (l->lines - 4) * LINE, f, lane);
-        put_halves(b + (l->lines - 1) * LINE, f, lane);
-        break;
-    case PACK_K6:
-        for (int p = 0; p < 8; p++) put_nibbles(b + p * 4 * LINE, f->code + 32 * p, 4, lane);
-        for (int s = 0; s < 16; s++) put_high(b + (32 + s) * LINE, f->code + 16 * s, 2, 2, 0, lane);
-        for (int s = 0; s < 16; s++) b[48 * LINE + s / 2 * 32 + lane * 2 + s % 2] = f->scale[s];
-        put_halves(b + 52 * LINE, f, lane);
-        break;
-    default:                                       /* PACK_K2 */
-        for (int s = 0; s < 16; s++) {
-            uint32_t bits = 0;
-            for (int i = 0; i < 4; i++) bits |= load32(f->code + 16 * s + 4 * i) << 2 * i;
-            store32(b + s * LINE + lane * 4, bits);
-        }
-        for (int s = 0; s < 16; s++) b[16 * LINE + s * WEIGHT_GROUP + lane] = (uint8_t) (f->scale[s] | f->min[s] << 4);
-        put_halves(b + 20 * LINE, f, lane);
-        break;
+    }
+}
+
+/* Wider types: [column][lane] */
+static void pack_values(uint8_t *group, Type t, const uint8_t *row, size_t row_bytes, int lanes, int32_t cols)
+{
+    const size_t size = (size_t) type_info(t)->bytes;
+    memset(group, 0, matmul_group_bytes(t, cols));
+    for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
+        for (int32_t k = 0; k < cols; k++)
+            memcpy(group + ((size_t) k * WEIGHT_GROUP + (size_t) lane) * size, row + (size_t) k * size, size);
     }
 }
 
 void matmul_pack(void *dst, Type t, const void *src, int32_t rows, int32_t cols, int32_t group0, int32_t group1)
 {
-    const Layout *l = &matmul_layout[t];
-    const TypeInfo *info = type_info(t);
-    size_t group_bytes = matmul_group_bytes(t, cols), row_bytes = type_row_bytes(t, cols);
-    int32_t blocks = cols / l->block;
+    const size_t group_bytes = matmul_group_bytes(t, cols), row_bytes = type_row_bytes(t, cols);
+    const int32_t block = matmul_layout[t].block;
     for (int32_t g = group0; g < group1; g++) {
         uint8_t *group = (uint8_t *) dst + (size_t) g * group_bytes;
-        memset(group, 0, group_bytes);
         int lanes = rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
         const uint8_t *row = (const uint8_t *) src + (size_t) g * WEIGHT_GROUP * row_bytes;
-        if (l->block == 1) {
-            size_t size = (size_t) info->bytes;
-            for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
-                for (int32_t k = 0; k < cols; k++)
-                    memcpy(group + ((size_t) k * WEIGHT_GROUP + (size_t) lane) * size, row + (size_t) k * size, size);
-            }
-            continue;
-        }
-        for (int32_t b = 0; b < blocks; b++) {     /* the lines of a block stay in cache while its lanes are filled */
-            for (int lane = 0; lane < lanes; lane++) {
-                FileBlock f;
-                f.dmin = 0;
-                file_read(&f, t, row + (size_t) lane * row_bytes + (size_t) b * (size_t) info->bytes);
-                put_block(group, l, &f, blocks, b, lane);
-            }
-        }
+        if (block == 1) pack_values(group, t, row, row_bytes, lanes, cols);
+        else pack_blocks(group, t, row, row_bytes, lanes, cols / block);
     }
 }
 

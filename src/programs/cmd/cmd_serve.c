@@ -340,7 +340,9 @@ static bool load(Serve *v)
     s->p.watch = on_load;
     s->p.watch_ud = s;
     const int with = WITH_DRAFTER | OWN_SIGNALS;
-    if (!program_find(&s->p, &s->o, with) || !choose_ctx(v) || !program_load(&s->p, with, NULL, 0)) return false;
+    if (!program_find(&s->p, &s->o, with)) return false;
+    program_read_early(&s->p);
+    if (!choose_ctx(v) || !program_load(&s->p, with, NULL, 0)) return false;
     rt_engine *g = s->p.engine;
     if (!rt_has_tokenizer(g)) return complain(&s->o, "%s: it carries no tokenizer", s->p.files.model) == EXIT_FINE;
     program_check_ctx(&s->p);

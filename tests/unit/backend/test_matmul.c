@@ -319,6 +319,33 @@ static void test_extremes(void **state)
     }
 }
 
+/* What was in the memory before does not matter, padding included, and lanes without a row are zeros. */
+static void test_every_byte(void **state)
+{
+    (void) state;
+    for (int i = 0; i < T_COUNT; i++) {
+        const Type t = (Type) i;
+        const int block = type_info(t)->block, rows = 37, cols = 3 * block;
+        const size_t bytes = matmul_packed_bytes(t, rows, cols);
+        if (bytes == 0) continue;                  /* no type of weights */
+        const size_t group = matmul_group_bytes(t, cols);
+        uint8_t *src = make_weights(t, rows, cols), *a = get(bytes), *b = get(bytes);
+        memset(a, 0, bytes);
+        memset(b, 0xff, bytes);
+        matmul_pack(a, t, src, rows, cols, 0, 3);
+        matmul_pack(b, t, src, rows, cols, 0, 3);
+        if (memcmp(a, b, bytes)) fail_msg("%s: what was there before matters", type_info(t)->name);
+        for (int lane = 37 % WEIGHT_GROUP; lane < WEIGHT_GROUP && matmul_layout[t].block > 1; lane++) {
+            WeightBlock w;
+            matmul_read_block(&w, t, a + 2 * group, cols, 2, lane);
+            assert_int_equal(w.d | w.dmin, 0);
+        }
+        free(src);
+        free(a);
+        free(b);
+    }
+}
+
 static void check_level(CpuLevel l, Type t, int n, int rows, int cols)
 {
     Case c;
@@ -492,6 +519,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_unpack),     cmocka_unit_test(test_portable),
         cmocka_unit_test(test_extremes),   cmocka_unit_test(test_levels),     cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_every_byte),
         cmocka_unit_test(test_quantise),  cmocka_unit_test(test_ties),        cmocka_unit_test(test_level_names),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);

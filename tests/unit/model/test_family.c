@@ -335,6 +335,66 @@ static void stacks_are_counted(void **state)
     rig_close(&r);
 }
 
+/* Counts what the loader allocates as weights; a test's backend has no other place for that. */
+static struct {
+    void   *(*alloc)(Backend *be, size_t bytes, const char *part);
+    uint8_t *at;
+    size_t   bytes;
+    int32_t  n;
+} seen;
+
+static void *seen_alloc(Backend *be, size_t bytes, const char *part)
+{
+    void *p = seen.alloc(be, bytes, part);
+    if (strcmp(part, "weights") != 0) return p;
+    seen.at = p;
+    seen.bytes = bytes;
+    seen.n++;
+    return p;
+}
+
+static void inside(const Tensor *t)
+{
+    const uint8_t *at = t->data;
+    assert_true(at >= seen.at && at < seen.at + seen.bytes);
+    assert_int_equal((uintptr_t) at % 64, 0);
+}
+
+/* All matrices lie in one allocation, one after the other, where a huge page may begin. */
+static void matrices_share_memory(void **state)
+{
+    (void) state;
+    Error err = { 0 };
+    Rig r;
+    RigOptions o = toy_options(false, T_Q8_0);
+    ModelOptions mo = { .k_type = T_F32, .v_type = T_F32 };
+    Backend *be;
+    Model *m;
+    rig_open(&r, &o);
+    assert_ok(backend_open(&be, "cpu", &(BackendOptions) { .threads = 1 }, &err), &err);
+    memset(&seen, 0, sizeof seen);
+    seen.alloc = be->alloc;
+    be->alloc = seen_alloc;
+    const Stages stages = stages_one(be);
+    assert_ok(model_open(&m, &stages, &(Weights) { .gguf = r.file }, NULL, &mo, &err), &err);
+    assert_int_equal(seen.n, 1);
+    assert_int_equal(seen.bytes, m->weight_bytes);
+    inside(&m->embed);
+    inside(&m->head);
+    assert_ptr_not_equal(m->embed.data, m->head.data);
+    model_close(m);
+    const size_t large = ((size_t) 5 << 20) + 4097, huge = (size_t) 2 << 20;
+    uint8_t *p = be->alloc(be, large, "large");
+    assert_non_null(p);
+    assert_int_equal((uintptr_t) p % huge, 0);
+    for (size_t i = 0; i < large; i++) assert_int_equal(p[i], 0);
+    be->release(be, p, large);
+    assert_null(be->alloc(be, SIZE_MAX - 5, "more than there is"));
+    assert_int_equal(be->sync(be, &err), ST_MEMORY);
+    be->close(be);
+    rig_close(&r);
+}
+
 /* With a drafter whose taps are this family's: texts do not change. */
 static void drafters_change_nothing(void **state)
 {
@@ -441,7 +501,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_are_the_formulas), cmocka_unit_test(trees_are_chains),
         cmocka_unit_test(stacks_in_place_are_packed_ones), cmocka_unit_test(levels_agree),
         cmocka_unit_test(two_stages_are_one),
-        cmocka_unit_test(stacks_are_counted), cmocka_unit_test(drafters_change_nothing),
+        cmocka_unit_test(stacks_are_counted), cmocka_unit_test(matrices_share_memory),
+        cmocka_unit_test(drafters_change_nothing),
         cmocka_unit_test(opens_as_any_other), cmocka_unit_test(errors_name_the_shape),
     };
     return cmocka_run_group_tests_name("family", tests, NULL, NULL);
