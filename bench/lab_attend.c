@@ -116,7 +116,7 @@ static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *ro
     double best[MAX_LIST];
     for (int i = 0; i < n_rows; i++) best[i] = INFINITY;
     for (int round = 0; round < rounds; round++) {
-        roofline_round(&limits->fastest, limits->roof, roofline_threads(limits->roof));
+        roofline_round(&limits->fastest, limits->roof, roofline_threads(limits->roof), 0);
         for (int i = 0; i < n_rows; i++) {
             for (int32_t il = 0; il < layers; il++) {
                 Tensor tk = { T_F32, rows[i], kc, k, 0 }, tv = { T_F32, rows[i], kc, v, 0 },

@@ -52,13 +52,14 @@ void      rt_step_profile(const rt_step *st, rt_profile *out);
 
 /* The machine's peak rates: bytes read from memory, int8 and f32 operations (a multiply-add counts as two). Measured in
  * rounds of about a twentieth of a second, which can be interleaved with passes: a round on n <= threads threads raises
- * each value of `fastest` that it exceeds. */
+ * each value of `fastest` that it exceeds. Memory is read `bytes` at a time, over and over, as passes read a model: few
+ * bytes stay in the caches, as a small model does. 0: more than caches hold. */
 typedef struct rt_roofline rt_roofline;
 typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
 /* backend, threads: as in rt_options. *out: to be freed; NULL on failure. */
 rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t threads, rt_error *e);
 void      rt_roofline_free(rt_roofline *r);
-void      rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest);
+void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest);
 
 #ifdef __cplusplus
 }

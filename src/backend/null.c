@@ -26,7 +26,11 @@ static void memory(Backend *b, uint64_t *there, uint64_t *total)
     Backend *l = ((Null *) b)->like;
     l->memory(l, there, total);
 }
-static void nothing_measured(Backend *b, int32_t n, Peaks *p) { (void) b, (void) n, (void) p; }
+static void nothing_measured(Backend *b, int32_t n, uint64_t bytes, Peaks *p)
+{
+    (void) b, (void) n, (void) bytes, (void) p;
+}
+
 static size_t fork_bytes(Backend *b, int32_t threads)
 {
     Backend *l = ((Null *) b)->like;

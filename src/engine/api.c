@@ -538,7 +538,7 @@ rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t thread
                     : fail(&err, ST_MEMORY, "roofline: out of memory");
     if (code == ST_OK) code = r->be->fork(r->be, 0, &r->fork, &err);
     if (code == ST_OK) {
-        r->fork->measure(r->fork, 1, &none);       /* allocates its memory, or reports that there is none */
+        r->fork->measure(r->fork, 1, 0, &none);       /* allocates its memory, or reports that there is none */
         code = r->fork->sync(r->fork, &err);
     }
     if (code == ST_OK) *out = r;
@@ -554,9 +554,9 @@ void rt_roofline_free(rt_roofline *r)
     free(r);
 }
 
-void rt_roofline_round(rt_roofline *r, int32_t n, rt_peaks *fastest)
+void rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest)
 {
     Peaks p = { fastest->bytes_per_s, fastest->int8_ops_per_s, fastest->f32_ops_per_s };
-    r->fork->measure(r->fork, n, &p);
+    r->fork->measure(r->fork, n, bytes, &p);
     *fastest = (rt_peaks) { p.bytes_per_s, p.int8_ops_per_s, p.f32_ops_per_s };
 }

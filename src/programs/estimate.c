@@ -91,18 +91,33 @@ int32_t machine_name(char *out, size_t cap, const Options *o)
     return o->threads ? o->threads : sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-rt_status machine_peaks(rt_peaks *out, const Options *o, rt_error *e)
+rt_peaks peaks_median(const rt_peaks *round, int32_t n)
 {
-    enum { ROUNDS_LEAST = 2, THREADS_ALL = 256 };
-    static const double SECONDS = 0.3;
+    double bytes[PEAK_ROUNDS], int8[PEAK_ROUNDS], f32[PEAK_ROUNDS];
+    if (n < 1) return (rt_peaks) { 0 };
+    for (int32_t i = 0; i < n; i++) {
+        bytes[i] = round[i].bytes_per_s;
+        int8[i] = round[i].int8_ops_per_s;
+        f32[i] = round[i].f32_ops_per_s;
+    }
+    return (rt_peaks) { median(bytes, n), median(int8, n), median(f32, n) };
+}
+
+rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)
+{
+    enum { ROUNDS_LEAST = 3, THREADS_ALL = 256 };
+    static const double SECONDS = 0.6;
+    rt_peaks round[PEAK_ROUNDS] = { 0 };
     rt_roofline *r;
+    int32_t i = 0;
     *out = (rt_peaks) { 0 };
     rt_status code = rt_roofline_new(&r, o->backend, o->threads, e);
     if (code != RT_OK) return code;
     const double begun = seconds_now();
-    for (int32_t i = 0; (i < ROUNDS_LEAST || seconds_now() - begun < SECONDS) && interrupts == 0; i++)
-        rt_roofline_round(r, THREADS_ALL, out);
+    for (; i < PEAK_ROUNDS && (i < ROUNDS_LEAST || seconds_now() - begun < SECONDS) && interrupts == 0; i++)
+        rt_roofline_round(r, THREADS_ALL, n->pass_bytes, &round[i]);
     rt_roofline_free(r);
+    *out = peaks_median(round, i);
     return RT_OK;
 }
 

@@ -35,8 +35,13 @@ enum { ROWS_MOST = 64 };
 
 /* The processor's name. Returns how many threads are used. */
 int32_t machine_name(char *out, size_t cap, const Options *o);
-/* The machine's peak rates, measured for about a third of a second on the options' backend and threads. */
-rt_status machine_peaks(rt_peaks *out, const Options *o, rt_error *e);
+/* The machine's rates on the options' backend and threads, measured for about half a second, memory as a pass of n
+ * reads it. */
+rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e);
+/* The median of each rate: on a shared machine single rounds are slower, and now and then much faster, than what a pass
+ * meets. n: up to PEAK_ROUNDS. */
+enum { PEAK_ROUNDS = 64 };
+rt_peaks  peaks_median(const rt_peaks *round, int32_t n);
 
 /* Milliseconds of a pass of the target by its rows, and of one proposal of the drafter (0: there is none). */
 typedef struct { double pass_ms[ROWS_MOST + 1], draft_ms; int32_t block; } Costs;

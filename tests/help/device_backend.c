@@ -707,10 +707,10 @@ static size_t kv_bytes(Backend *b, const LayerSpec *s, bool values, int32_t n)
     return u->kv_bytes(u, s, values, n);
 }
 static bool attach(Backend *b, Tensor *w, const Source *s) { (void) b, (void) w, (void) s; return false; }
-static void measure(Backend *b, int32_t n, Peaks *fastest)
+static void measure(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest)
 {
     Backend *u = device_of(b)->cpu;
-    u->measure(u, n, fastest);
+    u->measure(u, n, bytes, fastest);
 }
 
 static void memory(Backend *b, uint64_t *there, uint64_t *total)

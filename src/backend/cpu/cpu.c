@@ -209,12 +209,12 @@ static void cpu_close(Backend *b)
 
 /* ---- open ---- */
 
-static void measure(Backend *b, int32_t n, Peaks *fastest)
+static void measure(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest)
 {
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
     if (!c->roof && roofline_open(&c->roof, c->threads, c->level, &c->error) != ST_OK) return;
-    roofline_round(fastest, c->roof, n < 1 ? 1 : n > c->threads ? c->threads : n);
+    roofline_round(fastest, c->roof, n < 1 ? 1 : n > c->threads ? c->threads : n, bytes);
 }
 
 static Status choose_level(CpuLevel *out, const char *name, Error *err)

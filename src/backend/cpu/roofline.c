@@ -117,10 +117,29 @@ static double rate(Roofline *r, PoolTask task, int32_t n)
     return ops / seconds;
 }
 
-void roofline_round(Peaks *fastest, Roofline *r, int32_t n)
+RooflineRead roofline_read(uint64_t bytes, size_t has, int32_t n)
 {
-    r->span = r->bytes / (size_t) n / 256 * 256;
-    raise_to(&fastest->bytes_per_s, (double) r->span * n / run(r, read_task, n));
+    const size_t least = (size_t) 1 << 20;         /* per thread; less would measure how fast threads start */
+    const bool all = bytes == 0 || bytes >= has;
+    size_t each = (all ? has : (size_t) bytes) / (size_t) n, most = has / (size_t) n;
+    if (each < least) each = least < most ? least : most;
+    return (RooflineRead) { each / 256 * 256, all ? 1 : (int32_t) (most / each), !all };
+}
+
+/* Passes of reading, each with a wait for all threads at its end, as a model's layers have. */
+static double read_rate(Roofline *r, int32_t n, uint64_t bytes)
+{
+    const RooflineRead how = roofline_read(bytes, r->bytes, n);
+    double seconds = 0;
+    r->span = how.span;
+    if (how.warm) run(r, read_task, n);
+    for (int32_t i = 0; i < how.times; i++) seconds += run(r, read_task, n);
+    return (double) how.span * n * how.times / seconds;
+}
+
+void roofline_round(Peaks *fastest, Roofline *r, int32_t n, uint64_t bytes)
+{
+    raise_to(&fastest->bytes_per_s, read_rate(r, n, bytes));
     raise_to(&fastest->int8_ops_per_s, rate(r, dot_task, n));
     raise_to(&fastest->f32_ops_per_s, rate(r, flop_task, n));
 }

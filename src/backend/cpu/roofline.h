@@ -18,9 +18,13 @@ typedef struct Roofline Roofline;
 Status  roofline_open(Roofline **out, int32_t threads, CpuLevel level, Error *err);
 void    roofline_close(Roofline *r);               /* NULL is fine */
 int32_t roofline_threads(const Roofline *r);
-/* A round of backend.h's measure. Multiplications and additions are counted separately, for the widest dot-product and
- * multiply-add instructions that the level uses. */
-void    roofline_round(Peaks *fastest, Roofline *r, int32_t n);
+/* A round of backend.h's measure; more bytes than were taken are read as 0. Multiplications and additions are counted
+ * separately, for the widest dot-product and multiply-add instructions that the level uses. */
+void    roofline_round(Peaks *fastest, Roofline *r, int32_t n, uint64_t bytes);
+/* How a round on n threads reads: `span` bytes per thread, `times` over; warm: once before, since they stay in the
+ * caches between passes. has: bytes of memory to read. */
+typedef struct { size_t span; int32_t times; bool warm; } RooflineRead;
+RooflineRead roofline_read(uint64_t bytes, size_t has, int32_t n);
 
 /* Per level. read: reads n bytes (a multiple of 256). The others run rounds of 12 independent instructions (a sixteenth
  * of the rounds if these are tile instructions) and return the number of operations. */

@@ -15,7 +15,7 @@ static bool measure(Bench *b, Counts *x)
     progress_start_long(&b->p.bar, "roofline", (uint64_t) (repeats * x->n), b->o.quiet);
     for (int32_t r = 0; r < repeats && !interrupts; r++)
         for (int32_t i = 0; i < x->n && !interrupts; i++) {
-            rt_roofline_round(b->roof, x->threads[i], &x->peaks[i]);
+            rt_roofline_round(b->roof, x->threads[i], 0, &x->peaks[i]);
             progress_to(&b->p.bar, (uint64_t) (r * x->n + i + 1));
         }
     progress_end(&b->p.bar);

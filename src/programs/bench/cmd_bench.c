@@ -65,7 +65,7 @@ static void describe_model(Bench *b)
 
 /* ---- rounds ---- */
 
-void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, &b->peaks); }
+void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, 0, &b->peaks); }
 
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {

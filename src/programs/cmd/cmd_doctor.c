@@ -353,7 +353,7 @@ static bool expect(Doctor *d)
     d->threads = machine_name(d->machine, sizeof d->machine, &d->o);
     if (memory_plan(&d->memory, &d->p, 1, false, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
-    if (!fits(d) || machine_peaks(&d->peaks, &d->o, &e) != RT_OK) return true;
+    if (!fits(d) || machine_peaks(&d->peaks, &d->o, &d->memory.needs, &e) != RT_OK) return true;
     costs_estimate(&d->costs, &d->memory.needs, &d->peaks, 0);
     d->expected = costs_plain(&d->costs);
     return true;

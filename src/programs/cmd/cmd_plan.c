@@ -79,7 +79,7 @@ static void measure(Plan *x)
     rt_error e = { 0 };
     const rt_needs *n = &x->memory.needs;
     if (!memory_fits(&x->memory)) return;
-    if (machine_peaks(&x->peaks, &x->o, &e) != RT_OK) {
+    if (machine_peaks(&x->peaks, &x->o, &x->memory.needs, &e) != RT_OK) {
         note(&x->o, "no speeds: %s", e.text);
         return;
     }

@@ -1,6 +1,7 @@
 /* test_estimate.c - memory as a line in the context is the library's own plan, and its facts are those of the loaded
  * pair; speeds follow the roofline and the guesses that hold. */
 #include "programs/estimate.h"
+#include "backend/cpu/roofline.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -150,6 +151,41 @@ static void times_follow_the_roofline(void **state)
     assert_float_equal(deep.pass_ms[1], 1e3 * 2 * 2e9 / 0.6e12, 0.1);
 }
 
+/* Small models are read again and again from the caches, large ones from as much memory as was taken. */
+static void memory_is_read_as_a_pass_does(void **state)
+{
+    (void) state;
+    const size_t has = (size_t) 256 << 20, mb = (size_t) 1 << 20;
+    RooflineRead r = roofline_read(0, has, 2);
+    assert_true(r.span == has / 2 && r.times == 1 && !r.warm);
+    r = roofline_read((uint64_t) 5 << 32, has, 2);
+    assert_true(r.span == has / 2 && r.times == 1 && !r.warm);
+    r = roofline_read(104 * mb, has, 2);
+    assert_true(r.span == 52 * mb && r.times == 2 && r.warm);
+    r = roofline_read(10 * mb + 7, has, 3);
+    assert_true(r.span % 256 == 0 && r.span <= 10 * mb / 3 + 3 && r.times == 25 && r.warm);
+    r = roofline_read(1000, has, 4);
+    assert_true(r.span == mb && r.times == 64 && r.warm);
+    r = roofline_read(1000, has, 1024);            /* more threads than megabytes */
+    assert_true(r.span == has / 1024 && r.times == 1);
+}
+
+static void peaks_are_medians(void **state)
+{
+    (void) state;
+    rt_peaks round[PEAK_ROUNDS];
+    for (int32_t i = 0; i < PEAK_ROUNDS; i++) round[i] = (rt_peaks) { 45e9 + 1e6 * (i * 29 % 64), 2e12, 1e11 };
+    round[7].bytes_per_s = 73e9;                   /* a burst */
+    round[9] = (rt_peaks) { 5e9, 1e12, 1e10 };     /* somebody else's */
+    rt_peaks p = peaks_median(round, PEAK_ROUNDS);
+    assert_true(p.bytes_per_s >= 45e9 && p.bytes_per_s <= 45.064e9);
+    assert_true(p.int8_ops_per_s == 2e12 && p.f32_ops_per_s == 1e11);
+    p = peaks_median((const rt_peaks[]) { { 3, 1, 5 }, { 1, 4, 5 }, { 2, 9, 5 } }, 3);
+    assert_true(p.bytes_per_s == 2 && p.int8_ops_per_s == 4 && p.f32_ops_per_s == 5);
+    p = peaks_median(round, 0);                    /* interrupted before the first */
+    assert_true(p.bytes_per_s == 0);
+}
+
 static void drafting_pays_by_what_holds(void **state)
 {
     (void) state;
@@ -206,7 +242,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_the_plan), cmocka_unit_test(contexts_that_fit),
         cmocka_unit_test(a_server_takes_what_fits), cmocka_unit_test(facts_are_those_of_the_pair),
-        cmocka_unit_test(times_follow_the_roofline), cmocka_unit_test(drafting_pays_by_what_holds),
+        cmocka_unit_test(times_follow_the_roofline), cmocka_unit_test(peaks_are_medians),
+        cmocka_unit_test(memory_is_read_as_a_pass_does),
+        cmocka_unit_test(drafting_pays_by_what_holds),
         cmocka_unit_test(measured_times_replace_estimates), cmocka_unit_test(words),
     };
     return cmocka_run_group_tests_name("estimate", tests, NULL, NULL);
