@@ -15,7 +15,7 @@ LDCONFIG ?= ldconfig
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev
+PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev node-markdown-it
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -94,7 +94,15 @@ $(BUILD)/%.o: %.c
 	$(call SAY,CC)
 	$(Q)$(CC) $(COMMON) -MMD -MP -c -o $@ $<
 
-$(BUILD)/src/programs/serve/http/page.o: src/programs/serve/http/page.html
+# The page at `/` of the server: its sources and markdown-it in one file (src/programs/serve/page/assemble.py).
+# Elsewhere than on Debian: MARKDOWN_IT=.../markdown-it.min.js, from the package markdown-it of npm.
+MARKDOWN_IT ?= /usr/share/nodejs/markdown-it
+$(BUILD)/page.html: $(wildcard src/programs/serve/page/*) doc/licenses/markdown-it.txt $(wildcard $(MARKDOWN_IT))
+	@mkdir -p $(@D)
+	$(call SAY,PAGE)
+	$(Q)python3 src/programs/serve/page/assemble.py $@ $(MARKDOWN_IT)
+$(BUILD)/src/programs/serve/http/page.o: COMMON += -DPAGE_FILE='"$(BUILD)/page.html"'
+$(BUILD)/src/programs/serve/http/page.o: $(BUILD)/page.html
 
 define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
@@ -137,6 +145,7 @@ setup:
 	    echo "  Fedora  sudo dnf install $(FEDORA)"; \
 	    echo "  Arch    sudo pacman -S --needed $(ARCHLINUX)"; \
 	    echo "  Alpine  sudo apk add $(ALPINE)   (with musl: not tested)"; \
+	    echo "  and for Markdown on the server's page: make MARKDOWN_IT=.../markdown-it.min.js (npm pack markdown-it@14.1.0)"; \
 	    exit 1; \
 	fi
 

@@ -66,7 +66,8 @@ for path in sorted((root / "src").rglob("*.[ch]")):
     if layer == "programs":
         bare = re.sub(r"/\*.*?\*/", lambda c: "\n" * c.group(0).count("\n"), text, flags=re.S)
         seen["mark"] += [f"{name}:{bare[:m.start()].count(chr(10)) + 1}" for m in MARKS.finditer(bare)]
-for path in sorted(p for d in ("src", "include", "tests", "bench", "examples") for p in (root / d).rglob("*.[ch]")):
+page = [p for p in (root / "src/programs/serve/page").iterdir() if p.suffix in (".js", ".css", ".html", ".py")]
+for path in page + sorted(p for d in ("src", "include", "tests", "bench", "examples") for p in (root / d).rglob("*.[ch]")):
     text = path.read_text()
     for i, line in enumerate("" if text.startswith("/* Made by `") else text.splitlines(), 1):
         if len(line) > LINE_MOST:

@@ -5,7 +5,7 @@
 #                       threads under TSan; cli, the command line, the demo pair and installing; serve; arm, under qemu
 #   make part-NAME      one of the parts, once everything is built
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in
-#                       Chromium, where it is installed), and the official SDKs where pip can get them
+#                       Chromium), and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: installs Debian's cross compiler and qemu where that works, else says why it
 #                       was skipped
 #   make test-long      test, and tests that take minutes: a context of 262,144 tokens, the server under long load and
@@ -157,7 +157,7 @@ test-long: test
 
 # Programs that documents use. One at a time: apt-get has a lock.
 setup-test: setup
-	@$(MAKE) --no-print-directory setup PACKAGES="curl git"
+	@$(MAKE) --no-print-directory setup PACKAGES="curl git chromium fonts-dejavu-core"
 
 # Without these packages the ARM tests are skipped, so failing to install them is not an error.
 setup-arm: setup-test

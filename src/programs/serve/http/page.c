@@ -6,7 +6,7 @@
 /* The file's bytes, included by the assembler, which works on every architecture. The path is relative to the folder in
  * which make runs. */
 __asm__(".pushsection .rodata\n"
-        "ratoon_page_begin: .incbin \"src/programs/serve/http/page.html\"\n"
+        "ratoon_page_begin: .incbin \"" PAGE_FILE "\"\n"
         "ratoon_page_end: .byte 0\n"
         ".popsection\n");
 extern const char ratoon_page_begin[] __attribute__((visibility("hidden"))),
@@ -40,13 +40,13 @@ static char *with_nonce(const char *nonce, size_t *n)
 void page_answer(void *ud, Exchange *x)
 {
     unsigned char random[NONCE_BYTES];
-    char nonce[NONCE_TEXT + 1], policy[256];
+    char nonce[NONCE_TEXT + 1], policy[384];
     size_t n = 0;
     server_random(ud, random, sizeof random);
     for (size_t i = 0; i < NONCE_BYTES; i++) snprintf(nonce + 2 * i, 3, "%02x", random[i]);
     snprintf(policy, sizeof policy, "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src "
              "'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-             "frame-ancestors 'none'", nonce, nonce);
+             "frame-ancestors 'none'; require-trusted-types-for 'script'", nonce, nonce);
     exchange_add(x, "Content-Security-Policy", policy);
     exchange_add(x, "X-Content-Type-Options", "nosniff");
     exchange_add(x, "Referrer-Policy", "no-referrer");
