@@ -7,22 +7,23 @@ WORKDIR /src
 COPY Makefile VERSION ./
 COPY tests/tests.mk tests/tests.mk
 COPY bench/bench.mk bench/bench.mk
-RUN make setup
+RUN make setup-deb
 COPY . .
-RUN make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
+RUN make -j"$(nproc)" deb
 
 FROM debian:12-slim
-RUN apt-get update && apt-get install -y --no-install-recommends libjansson4 libpcre2-8-0 libutf8proc2 libxxhash0 libedit2 libmicrohttpd12 libcurl4 libssl3 ca-certificates \
-    && rm -rf /var/lib/apt/lists/* && useradd --uid 10001 --user-group --create-home --home-dir /var/lib/ratoon --shell /usr/sbin/nologin ratoon \
+RUN --mount=type=bind,from=build,source=/src/build,target=/packages apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates /packages/ratoon_*.deb \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --user-group --create-home --home-dir /var/lib/ratoon --shell /usr/sbin/nologin ratoon \
     && install -d -o ratoon -g ratoon -m 700 /var/lib/ratoon/cache /var/lib/ratoon/models
-COPY --from=build /out/usr/local/bin/ /usr/local/bin/
-COPY --from=build /out/usr/local/share/ /usr/local/share/
 USER ratoon
 WORKDIR /var/lib/ratoon
-ENV HF_HOME=/var/lib/ratoon/models RATOON_HOST=0.0.0.0 RATOON_CACHE_DIR=/var/lib/ratoon/cache
-VOLUME /var/lib/ratoon/cache
-VOLUME /var/lib/ratoon/models
+ENV HF_HOME=/var/lib/ratoon/models RATOON_CACHE_DIR=/var/lib/ratoon/cache \
+    RATOON_HOST=0.0.0.0 RATOON_GENERATE_KEY=/var/lib/ratoon/api-key
+VOLUME /var/lib/ratoon
 EXPOSE 8080
 STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=15s --start-period=5m CMD ["ratoon", "health"]
 ENTRYPOINT ["ratoon"]
 CMD ["serve"]

@@ -3,11 +3,15 @@
 # make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
 # make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
+# make deb      Debian packages in build/: the program, the library, its headers       (make setup-packages: what that needs)
+# make tarball  build/ratoon-VERSION-linux-ARCH.tar.gz: the program with the libraries it needs, to be unpacked anywhere
 # make install  PREFIX=/usr/local DESTDIR= STRIP=true (keeps symbols); make uninstall; make clean; make setup: packages
 
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 DESTDIR ?=
 OBJCOPY ?= objcopy
 STRIP   ?= strip
@@ -62,9 +66,10 @@ PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
 
 # The line editor of `ratoon chat` is the programs' own: libratoon does not link it.
-ratoon $(BUILD)/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libedit 2>/dev/null || echo -ledit)
+ratoon $(BUILD)/ratoon $(BUILD)/tarball/ratoon $(BUILD)/tests/%: LIBS += $(shell pkg-config --libs libedit 2>/dev/null || echo -ledit)
 
-ratoon $(BUILD)/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
+ratoon $(BUILD)/ratoon $(BUILD)/tarball/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
+	@mkdir -p $(@D)
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(HUB) $(LIBS)
 
@@ -157,37 +162,72 @@ MANUAL  := $(DESTDIR)$(PREFIX)/share/man/man1/ratoon.1
 BASHED  := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ratoon
 ZSHED   := $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ratoon
 FISHED  := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ratoon.fish
-SERVICE := $(DESTDIR)$(PREFIX)/lib/systemd/system/ratoon.service
+SERVICE := $(DESTDIR)$(UNITDIR)/ratoon.service
 
-install: all $(BUILD)/install/libratoon.a
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/ratoon/models/demo
-	install -m 755 -s --strip-program=$(STRIP) ratoon $(DESTDIR)$(PREFIX)/bin/ratoon
-	install -m 644 include/ratoon.h include/ratoon_chat.h include/ratoon_lab.h $(DESTDIR)$(PREFIX)/include/
-	install -m 644 $(BUILD)/install/libratoon.a $(DESTDIR)$(PREFIX)/lib/libratoon.a
-	$(STRIP) --strip-debug $(DESTDIR)$(PREFIX)/lib/libratoon.a
-	install -m 755 -s --strip-program=$(STRIP) $(BUILD)/libratoon.so $(DESTDIR)$(PREFIX)/lib/libratoon.so.0
-	ln -sf libratoon.so.0 $(DESTDIR)$(PREFIX)/lib/libratoon.so
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(strip $(LIBS))|' src/engine/ratoon.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc
+install: install-program install-library
+	install -d $(dir $(SERVICE))
+	sed -e 's|@PREFIX@|$(PREFIX)|' share/systemd/ratoon.service > $(SERVICE)
+	@$(MAKE) --no-print-directory ldconfig
+
+PROGRAM ?= ratoon
+install-program: $(PROGRAM)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/ratoon/models/demo $(dir $(MANUAL) $(BASHED) $(ZSHED) $(FISHED))
+	install -m 755 -s --strip-program=$(STRIP) $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/ratoon
 	install -m 644 models/demo/*.gguf models/demo/README.md $(DESTDIR)$(PREFIX)/share/ratoon/models/demo/
 	install -m 644 share/drafters.json $(DESTDIR)$(PREFIX)/share/ratoon/drafters.json
-	install -d $(dir $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE))
 	./ratoon help --man > $(MANUAL)
 	./ratoon help --completion bash > $(BASHED)
 	./ratoon help --completion zsh > $(ZSHED)
 	./ratoon help --completion fish > $(FISHED)
-	sed -e 's|@PREFIX@|$(PREFIX)|' share/systemd/ratoon.service > $(SERVICE)
-	@$(MAKE) --no-print-directory ldconfig
+
+install-library: $(BUILD)/libratoon.so $(BUILD)/install/libratoon.a
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 include/ratoon.h include/ratoon_chat.h include/ratoon_lab.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(BUILD)/install/libratoon.a $(DESTDIR)$(LIBDIR)/libratoon.a
+	$(STRIP) --strip-debug $(DESTDIR)$(LIBDIR)/libratoon.a
+	install -m 755 -s --strip-program=$(STRIP) $(BUILD)/libratoon.so $(DESTDIR)$(LIBDIR)/libratoon.so.0
+	ln -sf libratoon.so.0 $(DESTDIR)$(LIBDIR)/libratoon.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@LIBS@|$(strip $(LIBS))|' src/engine/ratoon.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ratoon.pc
 
 # Programs find a new shared library in a system's folder when the linker's cache knows of it, elsewhere when they are
 # told where it lies.
 ldconfig:
 	@if [ -n "$(DESTDIR)" ]; then :; \
 	elif [ $$(id -u) = 0 ] && { [ "$(PREFIX)" = /usr ] || [ "$(PREFIX)" = /usr/local ]; }; then $(LDCONFIG); \
-	else echo "programs find $(PREFIX)/lib/libratoon.so after ldconfig, with LD_LIBRARY_PATH or an rpath"; fi
+	else echo "programs find $(LIBDIR)/libratoon.so after ldconfig, with LD_LIBRARY_PATH or an rpath"; fi
 
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon*.h $(DESTDIR)$(PREFIX)/lib/libratoon.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
+	rm -rf $(DESTDIR)$(PREFIX)/bin/ratoon $(DESTDIR)$(PREFIX)/include/ratoon*.h $(DESTDIR)$(LIBDIR)/libratoon.* $(DESTDIR)$(LIBDIR)/pkgconfig/ratoon.pc $(DESTDIR)$(PREFIX)/share/ratoon $(MANUAL) $(BASHED) $(ZSHED) $(FISHED) $(SERVICE)
+
+# ---- packages ----
+
+setup-deb: setup
+	@$(MAKE) --no-print-directory setup PACKAGES="build-essential debhelper"
+setup-packages: setup-deb
+	@$(MAKE) --no-print-directory setup PACKAGES="lintian debootstrap"
+
+# In a copy of what they are made of, with the objects that are built already: packages have the code that was tested.
+DEB := $(BUILD)/deb/ratoon-$(VERSION)
+deb: ratoon $(BUILD)/libratoon.so $(BUILD)/install/libratoon.a
+	@said=$$(dpkg-parsechangelog -S Version) && [ "$$said" = "$(VERSION)" ] || \
+	    { echo "debian/changelog: the version is $$said, expected that of the file VERSION, $(VERSION)"; exit 1; }
+	rm -rf $(BUILD)/deb $(BUILD)/*.deb
+	mkdir -p $(DEB)
+	tar -c --exclude=__pycache__ Makefile VERSION CHANGELOG.md LICENSE README.md bench debian doc examples include models/demo share src \
+	    tests/tests.mk | tar -x -C $(DEB)
+	ln -s $(abspath $(BUILD)) $(DEB)/build
+	cd $(DEB) && DEB_BUILD_OPTIONS="noautodbgsym nocheck" dpkg-buildpackage -b -us -uc -nc
+	mv $(BUILD)/deb/*.deb $(BUILD)/
+
+TARBALL := ratoon-$(VERSION)-linux-$(ARCH)
+# DT_RPATH and not DT_RUNPATH: it holds for what the libraries need as well.
+$(BUILD)/tarball/ratoon: LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/ratoon'
+tarball: ratoon $(BUILD)/tarball/ratoon
+	rm -rf $(BUILD)/tarball/$(TARBALL) $(BUILD)/$(TARBALL).tar.gz
+	@$(MAKE) --no-print-directory install-program DESTDIR=$(BUILD)/tarball/$(TARBALL) PREFIX= PROGRAM=$(BUILD)/tarball/ratoon
+	sh share/package/bundle.sh $(BUILD)/tarball/$(TARBALL)
+	tar -C $(BUILD)/tarball --sort=name --owner=0 --group=0 --numeric-owner -cz -f $(BUILD)/$(TARBALL).tar.gz $(TARBALL)
 
 clean:
 	rm -rf $(BUILD) build-* ratoon bench/make_synthetic $(LABS)
@@ -202,5 +242,5 @@ deps:
 include tests/tests.mk
 include bench/bench.mk
 
--include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
-.PHONY: all setup demo install ldconfig uninstall clean help deps
+-include $(shell find $(BUILD)/src $(BUILD)/tests $(BUILD)/bench -name '*.d' -type f 2>/dev/null)
+.PHONY: all setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps

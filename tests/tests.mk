@@ -2,14 +2,16 @@
 # all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           its parts side by side (tests/parts.py): check; sanitize, the same under ASan and UBSan; races,
-#                       threads under TSan; cli, the command line, the demo pair and installing; serve; arm, under qemu
+#                       threads under TSan; cli, the command line, the demo pair and installing; serve; packages, in a
+#                       bare Debian; arm, under qemu
 #   make part-NAME      one of the parts, once everything is built
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in
 #                       Chromium), and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: installs Debian's cross compiler and qemu where that works, else says why it
 #                       was skipped
 #   make test-long      test, and tests that take minutes: a context of 262,144 tokens, the server under long load and
-#                       under sanitizers, spoiled model files, requests and cache folders
+#                       under sanitizers, spoiled model files, requests and cache folders, the Dockerfile from its
+#                       first line
 #   make test-clock     the C tests by a clock that jumps and runs unevenly (tests/help/random_clock.h), once per CLOCK_SEEDS
 #   make test-serve-sanitized   the server's tests against a server built with ASan and UBSan, and one with TSan
 #   make run-test_NAME  builds and runs one C test program
@@ -84,11 +86,11 @@ SANITIZE := SAN="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-
 RACES    := SAN="-fsanitize=thread" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-tsan
 
 # All parts side by side (tests/parts.py); a part alone, once it is built: make part-cli. The longest come first.
-PARTS := sanitize serve check cli races arm
+PARTS := sanitize serve packages check cli races arm
 test: export XDG_CONFIG_HOME := /nonexistent
 test: export XDG_CACHE_HOME := $(CURDIR)/$(BUILD)/cache
 test: setup-arm
-	@$(MAKE) --no-print-directory all tests-built $(LABS)
+	@$(MAKE) --no-print-directory all tests-built $(LABS) $(BUILD)/install/libratoon.a
 	+@python3 tests/parts.py $(BUILD)/parts $(PARTS)
 
 part-check: run-all
@@ -118,6 +120,11 @@ part-cli:
 # The server's tests wait longer here, since other parts run at the same time.
 part-serve: export SLOW := 3
 part-serve: test-serve
+# Without its tools the tests are skipped, so failing to install them is not an error.
+part-packages: export SLOW := 3
+part-packages:
+	@$(MAKE) --no-print-directory setup-packages || true
+	python3 tests/packages/test_packages.py
 part-arm:
 	python3 tests/cli/test_arm.py
 
@@ -153,6 +160,7 @@ test-long: test
 	ROUNDS=200 python3 tests/serve/test_jobs.py Exact
 	python3 tests/serve/long_serve.py
 	python3 tests/serve/long_hostile.py
+	BUILD_STAGE=1 python3 tests/packages/test_packages.py Container
 	@$(MAKE) --no-print-directory test-serve-sanitized
 
 # Programs that documents use. One at a time: apt-get has a lock.

@@ -39,7 +39,7 @@ NOT_RUN = {
     "make test": "runs this test", "make demo": "tests/cli/test_demo.py", "make bench": "measures for minutes",
     "make": "build targets are run by the tests themselves", "OPENAI_API_BASE_URL": "open-webui, not ours",
     "python": "needs packages that are not installed", "cc": "tests/cli/test_install.py",
-    "./hello": "tests/cli/test_install.py", "apt-get": "changes the machine", "dnf": "another distribution",
+    "./hello": "tests/cli/test_install.py", "apt-get": "changes the machine", "tar": "tests/packages", "dnf": "another distribution",
     "pacman": "another distribution", "apk": "another distribution",
 }
 RUN = ("ratoon ", "./ratoon ", "curl ")
