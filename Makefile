@@ -93,6 +93,9 @@ $(BUILD)/libratoon.so: $(LIB_OBJ) src/engine/exports.map
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -shared -Wl,-soname,libratoon.so.0 -Wl,--version-script=src/engine/exports.map -o $@ $(LIB_OBJ) $(LIBS)
 
 $(BUILD)/src/base/%.o $(BUILD)/src/format/%.o $(BUILD)/src/text/%.o: WARN += -Wconversion
+# What reads files and requests of others is compiled with glibc's and the compiler's checks; sanitizers have better ones.
+HARDEN = $(if $(SAN),,-fstack-protector-strong $(if $(findstring -O,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+$(BUILD)/src/base/%.o $(BUILD)/src/format/%.o $(BUILD)/src/text/%.o $(BUILD)/src/programs/%.o: COMMON += $(HARDEN)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
