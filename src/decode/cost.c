@@ -15,6 +15,8 @@ enum { REAL_SCALE = 3, REAL_READY = 2, CHUNK_LEAST = 8 };
 static const float  MORE_GUESS = 0.8f;      /* of a proposal, per additional session: its rows cost nearly as much */
 static const float  DRAFT_GUESS = 0.5f, ROW_GUESS = 0.2f;            /* in plain passes */
 static const double ROW_LEAST = 1.0 / 256, ROW_MOST = 1;
+/* At most, from the first chunk alone: it touches all memory for the first time. */
+static const float  ROW_FIRST = 0.25f;
 /* A single time counts as at most so many times the present value, or part of it: of a guess, and of a width that was
  * seen. A pass that is faster than predicted by more than LOADED shows that other load slowed those before it. */
 static const double STALL = 1.5, STEADY = 1.25, LOADED = 1.15;
@@ -141,6 +143,7 @@ static void fit_row(Cost *c)
     while (!c->seen[narrow]) narrow++;
     if (c->chunk_rows < 2 * narrow) return;
     c->row = (float) row_for(narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
+    if (c->chunk_seen == 1) c->row = fminf(c->row, ROW_FIRST);
     c->row_seen = 1;
 }
 

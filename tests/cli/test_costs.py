@@ -101,6 +101,12 @@ class Costs(unittest.TestCase):
         os.mkdir(self.file)                                          # a folder in its place is no error
         self.assertEqual(self.run_demo().stdout, truth)
 
+    def test_pipe_in_its_place(self):
+        truth = self.run_demo("-d", "none").stdout
+        os.makedirs(os.path.dirname(self.file))
+        os.mkfifo(self.file)
+        self.assertEqual(self.run_demo().stdout, truth)              # nobody waits for a writer
+
     def test_bounded(self):
         self.learns()
         old = "".join("%016x %d 1 7 7\n" % (i, 1000 + i) for i in range(80))

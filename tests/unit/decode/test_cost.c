@@ -181,6 +181,19 @@ static void load_at_the_start(void **state)
     }
 }
 
+/* The first chunk of a run touches all memory for the first time: alone it does not make rows as dear as passes. */
+static void cold_chunk(void **state)
+{
+    (void) state;
+    Cost c;
+    cost_reset(&c);
+    cost_chunk(&c, 93, 0.020);
+    for (int32_t i = 0; i < 2; i++) cost_pass(&c, 1, 0.0003);
+    assert_true(c.pass_ms[8] < 0.75f);
+    for (int32_t i = 0; i < 2; i++) cost_chunk(&c, 93, 0.019);
+    assert_true(c.pass_ms[8] > 1.0f);
+}
+
 /* What a stall made of a proposal in one run does not stop the next one from proposing. */
 static void told_a_stall(void **state)
 {
@@ -271,7 +284,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shape_of_a_pass), cmocka_unit_test(without_a_chunk), cmocka_unit_test(first_passes),
         cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(load_at_the_start),
-        cmocka_unit_test(told_a_stall), cmocka_unit_test(refuted_lines),
+        cmocka_unit_test(told_a_stall), cmocka_unit_test(cold_chunk), cmocka_unit_test(refuted_lines),
         cmocka_unit_test(bad_lines),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
