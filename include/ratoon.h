@@ -144,7 +144,8 @@ void      rt_close(rt_engine *g);
  * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
  * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
  * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "chat_template"; "bos_token",
- * "eos_token", "pad_token", "unk_token": texts of tokens;
+ * "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token", "fim_rep_token",
+ * "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
  * embedding that is not also the head; "model.kv.bytes": keys and values of one token; "sampling.temp",
  * "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat", "sampling.penalty_last_n": what the

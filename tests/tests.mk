@@ -134,6 +134,8 @@ test-serve: ratoon
 	python3 tests/serve/test_health.py
 	python3 tests/serve/test_jobs.py
 	python3 tests/serve/test_text.py
+	python3 tests/serve/test_llama.py
+	python3 tests/serve/test_ollama.py
 	python3 tests/serve/test_bounds.py
 	python3 tests/serve/test_page.py
 	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
@@ -143,7 +145,7 @@ test-serve-sanitized: export SLOW := 10
 test-serve-sanitized:
 	$(MAKE) --no-print-directory $(SANITIZE) build-sanitize/ratoon
 	$(MAKE) --no-print-directory $(RACES) build-tsan/ratoon run-test_pool run-test_session run-test_threads
-	for r in build-sanitize build-tsan; do for t in http jobs text; do RATOON=$$r/ratoon python3 tests/serve/test_$$t.py || exit 1; done; \
+	for r in build-sanitize build-tsan; do for t in http jobs text llama ollama; do RATOON=$$r/ratoon python3 tests/serve/test_$$t.py || exit 1; done; \
 	    RATOON=$$r/ratoon MIX_SECONDS=300 python3 tests/serve/long_serve.py Long.test_everything_at_once || exit 1; done
 	RATOON=build-sanitize/ratoon python3 tests/serve/test_page.py
 

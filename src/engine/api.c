@@ -138,6 +138,9 @@ static size_t token_text(const Tokenizer *t, const char *key, char *out, size_t 
 {
     int32_t id = strncmp(key, "bos", 3) == 0 ? tokenizer_bos(t) : strncmp(key, "eos", 3) == 0 ? tokenizer_eos(t)
                : strncmp(key, "pad", 3) == 0 ? tokenizer_pad(t) : strncmp(key, "unk", 3) == 0 ? tokenizer_unk(t) : -1;
+    static const char *const FIM[FIM_MARKS] = { "fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep" };
+    for (FimMark mark = 0; mark < FIM_MARKS; mark++)
+        if (strncmp(key, FIM[mark], 7) == 0) id = tokenizer_fim(t, mark);
     size_t n;
     const char *s = tokenizer_bytes(t, id, true, &n);
     return n ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
@@ -155,7 +158,8 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
         const char *s = t ? tokenizer_chat_template(t, &n) : NULL;
         return s ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
     }
-    if (strlen(key) == 9 && strcmp(key + 3, "_token") == 0) return t ? token_text(t, key, out, cap) : 0;
+    const size_t len = strlen(key);
+    if ((len == 9 || len == 13) && strcmp(key + len - 6, "_token") == 0) return t ? token_text(t, key, out, cap) : 0;
     float value;
     if (strncmp(key, "sampling.", 9) == 0)
         return engine_recommended(&value, g, key + 9) ? (size_t) snprintf(out, cap, "%g", (double) value) : 0;

@@ -23,6 +23,8 @@ static void check(const Request *q)
     if (!(q->sampling.temperature >= 0) || !(q->sampling.top_p > 0) || q->spec_budget < -1 || q->spec_budget > 63 ||
         q->think_budget < -1)
         abort();
+    if (q->infill.is && (q->n_prompt != 1 || !q->prompt->text || !q->infill.prefix || !q->infill.suffix)) abort();
+    if (q->n_indent < 0 || q->sampling.top_k < 0 || q->sampling.rep_window < 0) abort();
     if (json_array_size(q->messages) != json_array_size(q->handles) || json_array_size(q->tools) != q->n_tool) abort();
     for (size_t i = 0; i < json_array_size(q->messages); i++)
         if (!json_is_string(json_object_get(json_array_get(q->messages, i), "role"))) abort();

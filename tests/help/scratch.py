@@ -38,23 +38,28 @@ def write(name, data):
     return path(name)
 
 
-def with_keys(model, to, sampling):
-    """A copy of a GGUF file with these keys of general.sampling (floats as f32, whole numbers as u32)."""
+def with_numbers(model, to, numbers):
+    """A copy of a GGUF file with more keys (floats as f32, whole numbers as u32)."""
     with open(model, "rb") as f:
         data = f.read()
     keys = b""
-    for name, value in sampling.items():
-        key = b"general.sampling." + name.encode()
+    for name, value in numbers.items():
+        key = name.encode()
         keys += struct.pack("<Q", len(key)) + key
         keys += struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
     n = struct.unpack_from("<Q", data, 16)[0]
-    pad = b"general.sampling.padding"              # a text that fills up to a multiple of the file's alignment
+    pad = b"test.padding"                          # a text that fills up to a multiple of the file's alignment
     pad = struct.pack("<Q", len(pad)) + pad + struct.pack("<I", 8)
     fill = -(len(keys) + len(pad) + 8) % 32
     keys += pad + struct.pack("<Q", fill) + b" " * fill
     with open(to, "wb") as f:
-        f.write(data[:16] + struct.pack("<Q", n + len(sampling) + 1) + keys + data[24:])
+        f.write(data[:16] + struct.pack("<Q", n + len(numbers) + 1) + keys + data[24:])
     return to
+
+
+def with_keys(model, to, sampling):
+    """A copy of a GGUF file with these keys of general.sampling."""
+    return with_numbers(model, to, {"general.sampling." + name: value for name, value in sampling.items()})
 
 
 def with_template(model, name, template):

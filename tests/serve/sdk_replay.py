@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gives the golden answers to the official openai and anthropic Python SDKs: a small HTTP server on this machine
+"""Gives the golden answers to the official openai and anthropic Python SDKs, and to Ollama's package if it is there: a small HTTP server on this machine
 replays them. The SDKs' strict accumulators must take every stream and end with the content of the body, and must raise
 their typed errors where a stream ends with an error.
 
@@ -21,6 +21,10 @@ try:
 except ImportError as e:
     print(f"skipped: {e} (pip install openai anthropic)")
     sys.exit(0)
+try:
+    import ollama
+except ImportError:
+    ollama = None
 
 HERE = pathlib.Path(__file__).parent / "golden"
 CASES = {}
@@ -216,10 +220,34 @@ def messages(name, failing):
         same(getattr(end.usage, key), getattr(plain.usage, key), name)
 
 
+def ollamas(name, failing):
+    client = ollama.Client(host=f"{URL}/{name}")
+    asked = request_of(name)
+    ask = client.chat if "_chat_" in name else client.generate
+    asked = only(asked, "model", "messages", "prompt", "tools", "options", "format", "think", "raw", "suffix")
+    said = (lambda p: p.message.content) if "_chat_" in name else (lambda p: p.response)
+    try:
+        plain = ask(**asked)
+        parts = list(ask(**asked, stream=True))
+        same("".join(said(p) or "" for p in parts), said(plain), name)
+        same((parts[-1].done, parts[-1].done_reason, parts[-1].eval_count),
+             (True, plain.done_reason, plain.eval_count), name)
+        if "_chat_" in name:
+            same([c.function.model_dump() for p in parts for c in p.message.tool_calls or []],
+                 [c.function.model_dump() for c in plain.message.tool_calls or []], name)
+            same("".join(p.message.thinking or "" for p in parts), plain.message.thinking or "", name)
+        same(failing, False, name)
+    except ollama.ResponseError as e:
+        same(failing, True, f"{name}: {e}")
+
+
 failed = 0
+DIALECTS = {"chat": chat, "completions": completions, "responses": responses, "messages": messages}
+if ollama:
+    DIALECTS["ollama"] = ollamas
+CASES = {name: case for name, case in CASES.items() if name.split("_")[0] in DIALECTS}
 for case in CASES:
-    dialect = {"chat": chat, "completions": completions, "responses": responses,
-               "messages": messages}[case.split("_")[0]]
+    dialect = DIALECTS[case.split("_")[0]]
     try:
         dialect(case, "error" in case)
     except Exception as e:                          # one line per case, then the next

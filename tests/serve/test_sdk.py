@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The official Python SDKs of OpenAI and Anthropic against the demo pair: chat, streams with the SDKs' own accumulators, tools round trips
+"""The official Python SDKs of OpenAI and Anthropic, and Ollama's package, against the demo pair: chat, streams with the SDKs' own accumulators, tools round trips
 with forced calls, structured output, Responses, counting, and errors as their typed exceptions.
 
     python3 tests/serve/test_sdk.py [-v] [TestName.test_name ...]
 
 The SDKs are installed into $BUILD/sdk (a virtual environment) where pip can; else, or with NO_SDK=1, everything is skipped and says so.
 The last line is 'N passed, N failed'."""
+import asyncio
 import json
 import os
 import subprocess
@@ -22,6 +23,11 @@ try:
     import pydantic
 except ImportError:
     anthropic = None
+try:
+    import httpx
+    import ollama
+except ImportError:
+    ollama = None
 
 VENV = os.path.join(ROOT, os.environ.get("BUILD", "build"), "sdk")
 PACKAGES = ["openai", "anthropic"]
@@ -52,6 +58,11 @@ def find_sdk():
             return "pip could not install " + " and ".join(PACKAGES) + ": " + str(e)
         if not has(python):
             return "what pip installed of " + " and ".join(PACKAGES) + " cannot be imported"
+        try:
+            subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--timeout", "20",
+                            "--retries", "1", "ollama"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+        except (OSError, subprocess.SubprocessError):
+            pass                                   # its tests say that it is missing
     os.execve(python, [python, os.path.abspath(__file__), *sys.argv[1:]], {**os.environ, "SDK_FOUND": "1"})
 
 
@@ -213,8 +224,6 @@ class OpenAI(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
     def test_async(self):
-        import asyncio
-
         async def run():
             async with openai.AsyncOpenAI(base_url=S.url + "/v1", api_key="any", max_retries=0) as c:
                 async def one(i):
@@ -284,6 +293,90 @@ class Anthropic(unittest.TestCase):
                 c.messages.create(model="m", messages=self.ask, max_tokens=1)
         finally:
             self.assertEqual(server.stop(), 0)
+
+
+@unittest.skipUnless(ollama, "pip could not install ollama")
+class Ollama(unittest.TestCase):
+    def setUp(self):
+        self.c = ollama.Client(host=S.url)
+        self.ask = [{"role": "user", "content": "def add(a, b):"}]
+        self.name = self.c.list().models[0].model
+
+    def test_models(self):
+        self.assertTrue(self.name.endswith(":latest"))
+        self.assertGreater(self.c.list().models[0].size, 1e6)
+        self.assertEqual(self.c.ps().models[0].model, self.name)
+        shown = self.c.show(self.name)
+        self.assertEqual((shown.details.format, shown.modelinfo["general.architecture"]), ("gguf", "qwen35"))
+        self.assertEqual(shown.capabilities, ["completion"])
+        with self.assertRaises(ollama.ResponseError) as e:
+            self.c.show("nobody")
+        self.assertEqual(e.exception.status_code, 404)
+
+    def test_chat(self):
+        options = {"num_predict": 20, "seed": 4, "temperature": 0.7, "stop": ["never"]}
+        whole = self.c.chat(self.name, self.ask, options=options, keep_alive="5m")
+        parts = list(self.c.chat(self.name, self.ask, options=options, stream=True))
+        self.assertEqual("".join(p.message.content for p in parts), whole.message.content)
+        self.assertEqual((whole.done, whole.done_reason, whole.eval_count), (True, "length", 20))
+        self.assertEqual(parts[-1].eval_count, 20)
+        self.assertGreater(whole.total_duration, 0)
+
+    def test_generate(self):
+        whole = self.c.generate(self.name, "def add(a, b):", options={"num_predict": 12}, raw=True)
+        text = "".join(p.response for p in self.c.generate(self.name, "def add(a, b):", options={"num_predict": 12},
+                                                           raw=True, stream=True))
+        self.assertEqual(text, whole.response)
+        self.assertEqual(self.c.generate(self.name, "").done_reason, "load")
+        with self.assertRaises(ollama.ResponseError) as e:
+            self.c.generate(self.name, "a", suffix="b")
+        self.assertEqual(e.exception.status_code, 501)
+        with self.assertRaises(ollama.ResponseError):
+            self.c.generate(self.name, "a", images=[b"no image"])
+
+    def test_format(self):
+        class Person(pydantic.BaseModel):
+            name: str = pydantic.Field(max_length=10)
+            age: int = pydantic.Field(ge=0, le=99)
+        r = self.c.chat(self.name, self.ask, format=Person.model_json_schema(), options={"num_predict": 500})
+        self.assertIsInstance(Person.model_validate_json(r.message.content), Person)
+        r = self.c.chat(self.name, self.ask, format="json", options={"num_predict": 40})
+        self.assertTrue(r.message.content.lstrip().startswith("{"))
+
+    def test_tools(self):
+        """The demo model calls nothing by itself, and the package has no tool_choice: it is added on the way."""
+        class Forced(httpx.HTTPTransport):
+            def handle_request(self, request):
+                body = {**json.loads(request.read()), "tool_choice": "required", "parallel_tool_calls": False}
+                return super().handle_request(httpx.Request(request.method, request.url, json=body))
+
+        def get_weather(city: str) -> str:
+            """Says what the weather is like.
+
+            Args:
+                city: the city
+            """
+        forced = ollama.Client(host=S.url, transport=Forced())
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]}}, "required": ["city"]}}}
+        asked = {"tools": [tool], "options": {"num_predict": 200, "seed": 1}}
+        whole = forced.chat(self.name, self.ask, **asked).message
+        (call,) = whole.tool_calls
+        self.assertEqual(call.function.name, "get_weather")
+        self.assertIn(call.function.arguments["city"], ("Oslo", "Rome"))
+        (streamed,) = [c for p in forced.chat(self.name, self.ask, stream=True, **asked) for c in p.message.tool_calls or []]
+        self.assertEqual(streamed.function, call.function)
+        follow = self.ask + [whole, {"role": "tool", "tool_name": "get_weather", "content": "rain"}]
+        self.assertTrue(self.c.chat(self.name, follow, tools=[get_weather], options={"num_predict": 5}).done)
+
+    def test_many_at_once(self):
+        async def run():
+            c = ollama.AsyncClient(host=S.url)
+            async def one():
+                return "".join([p.message.content async for p in await c.chat(self.name, self.ask, stream=True,
+                                                                              options={"num_predict": 20})])
+            return await asyncio.gather(*[one() for _ in range(6)])
+        self.assertEqual(len(set(asyncio.run(run()))), 1)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
 #include "programs/advice.h"
 #include "programs/chat/chat.h"
 #include "programs/estimate.h"
+#include "programs/hub/hub_name.h"
 #include "programs/sampling.h"
 #include "programs/serve/run/scheduler.h"
 #include "programs/serve/run/constraint.h"
@@ -195,10 +196,8 @@ static void on_logged(void *ud, const Exchange *x, int status, double seconds)
 {
     Server *s = ud;
     const Route *r = exchange_route(x);
-    int32_t n;
-    const Route *all = routes_table(&n);
-    bool text = r && (r->dialect != DIALECT_CHAT || strcmp(r->path, "/v1/chat/completions") == 0);
-    if (text && r >= all) metrics_request(s->metrics, r->dialect, status);
+    bool text = r && (r->flags & ROUTE_TEXT);
+    if (text) metrics_request(s->metrics, r->dialect, status);
     if (s->o.quiet || status < 400) return;
     log_line("%.1000s %s: %d, %.3f s", exchange_path(x), exchange_id(x), status, seconds);
 }
@@ -275,6 +274,18 @@ static char *property_text(const rt_engine *g, const char *key, size_t *n)
     return s;
 }
 
+static void set_fim(Server *s)
+{
+    static const char *const KEYS[FIM_MARKS] = { "fim_pre_token", "fim_suf_token", "fim_mid_token", "fim_rep_token",
+                                                 "fim_sep_token" };
+    for (int i = 0; i < FIM_MARKS; i++) {
+        size_t n;
+        char *text = property_text(s->p.engine, KEYS[i], &n);
+        s->fim[i] = text && n > 0 ? rt_token_find(s->p.engine, text, n) : -1;
+        free(text);
+    }
+}
+
 /* A template that names the markers of reasoning knows it, even where it cannot be turned off. */
 static void set_style(Server *s)
 {
@@ -304,6 +315,7 @@ static void set_request_defaults(Server *s)
         .strict_model = o->strict_model, .prefill_assistant = o->prefill_assistant,
         .template_preserves = s->chat && chat_prompt_caps(s->chat)->keeps_thinking,
         .no_tools = !s->tools, .no_thinking = !s->thinks,
+        .no_infill = s->fim[FIM_PRE] < 0 || s->fim[FIM_SUF] < 0 || s->fim[FIM_MID] < 0,
     };
     read_choice(&d->thinking, o->reasoning);
     read_choice(&preserve, o->preserve_thinking);
@@ -363,6 +375,8 @@ static bool load(Serve *v)
     s->store = store_new((size_t) (s->o.store_ram < 0 ? 256 : s->o.store_ram) << 20);
     s->replay = replay_new();
     set_style(s);
+    set_fim(s);
+    hub_quant(s->quant, s->p.files.model);
     if (!s->store || !s->replay || !(s->constraints = constraints_new(g, s->style)))
         return complain(&s->o, "out of memory") == EXIT_FINE;
     set_request_defaults(s);

@@ -198,7 +198,8 @@ static void work_text(FILE *f, const Metrics *m)
 
 char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
 {
-    static const char *const dialects[DIALECTS] = { "completions", "chat", "responses", "messages" };
+    static const char *const dialects[DIALECTS] = { "completions", "chat", "responses", "messages", "llama", "infill",
+                                                    "ollama_chat", "ollama_generate" };
     static const char *const phases[PHASES] = { "queued", "prefill", "decode" };
     char *text = NULL;
     *n = 0;

@@ -91,6 +91,35 @@ static void props(void *ud, Exchange *x)
     if (server_ready(ud, x)) exchange_json(x, 200, models_props(ud));
 }
 
+static void tags(void *ud, Exchange *x)
+{
+    if (server_ready(ud, x)) exchange_json(x, 200, ollama_tags(ud));
+}
+
+static void running(void *ud, Exchange *x)
+{
+    if (server_ready(ud, x)) exchange_json(x, 200, ollama_running(ud));
+}
+
+static void version(void *ud, Exchange *x)
+{
+    (void) ud;
+    exchange_json(x, 200, json_pack("{s:s}", "version", rt_version()));
+}
+
+static void show_now(Server *s, Exchange *x)
+{
+    json_t *body = NULL;
+    if (!prepare_json(&body, x)) return;
+    const char *given = json_string_value(json_object_get(body, "model"));
+    if (!given) given = json_string_value(json_object_get(body, "name"));
+    json_t *j = given ? ollama_show(s, given) : NULL;
+    if (j) exchange_json(x, 200, j);
+    else if (given) exchange_error(x, 404, "model_not_found", "model '%.200s' not found", given);
+    else exchange_error(x, 400, NULL, "model: expected the name of a model");
+    json_decref(body);
+}
+
 static void metrics(void *ud, Exchange *x)
 {
     Server *s = ud;
@@ -277,6 +306,7 @@ static void on_the_side(Server *s, Exchange *x, void (*run)(Server *, Exchange *
 static void tokenize(void *ud, Exchange *x) { on_the_side(ud, x, tokenize_now); }
 static void detokenize(void *ud, Exchange *x) { on_the_side(ud, x, detokenize_now); }
 static void count(void *ud, Exchange *x) { on_the_side(ud, x, prepare_count); }
+static void show(void *ud, Exchange *x) { on_the_side(ud, x, show_now); }
 static void apply_template(void *ud, Exchange *x) { on_the_side(ud, x, prepare_template); }
 
 /* ---- text ---- */
@@ -377,19 +407,34 @@ static const Route routes[] = {
     { "/tokenize", METHOD_POST, 0, CHAT, tokenize },
     { "/detokenize", METHOD_POST, 0, CHAT, detokenize },
     { "/apply-template", METHOD_POST, 0, CHAT, apply_template },
-    { "/v1/completions", METHOD_POST, 0, DIALECT_COMPLETIONS, generate },
-    { "/v1/chat/completions", METHOD_POST, 0, CHAT, generate },
+    { "/v1/completions", METHOD_POST, ROUTE_TEXT, DIALECT_COMPLETIONS, generate },
+    { "/v1/chat/completions", METHOD_POST, ROUTE_TEXT, CHAT, generate },
     { "/v1/chat/completions/input_tokens", METHOD_POST, 0, CHAT, count },
-    { "/v1/responses", METHOD_POST, 0, DIALECT_RESPONSES, generate },
+    { "/v1/responses", METHOD_POST, ROUTE_TEXT, DIALECT_RESPONSES, generate },
     { "/v1/responses/input_tokens", METHOD_POST, 0, DIALECT_RESPONSES, count },
     { "/v1/responses/*", METHOD_GET | METHOD_DELETE | METHOD_POST, 0, DIALECT_RESPONSES, response },
-    { "/v1/messages", METHOD_POST, 0, DIALECT_MESSAGES, generate },
+    { "/v1/messages", METHOD_POST, ROUTE_TEXT, DIALECT_MESSAGES, generate },
     { "/v1/messages/count_tokens", METHOD_POST, 0, DIALECT_MESSAGES, count },
+    { "/completion", METHOD_POST, ROUTE_TEXT, DIALECT_LLAMA, generate },
+    { "/infill", METHOD_POST, ROUTE_TEXT, DIALECT_INFILL, generate },
+    { "/api/chat", METHOD_POST, ROUTE_TEXT, DIALECT_OLLAMA_CHAT, generate },
+    { "/api/generate", METHOD_POST, ROUTE_TEXT, DIALECT_OLLAMA_GENERATE, generate },
+    { "/api/tags", METHOD_GET, 0, DIALECT_OLLAMA_CHAT, tags },
+    { "/api/ps", METHOD_GET, 0, DIALECT_OLLAMA_CHAT, running },
+    { "/api/show", METHOD_POST, 0, DIALECT_OLLAMA_CHAT, show },
+    { "/api/version", METHOD_GET, 0, DIALECT_OLLAMA_CHAT, version },
     { "/v1/cancel", METHOD_POST, 0, CHAT, cancel },
     { "/api/event_logging/batch", METHOD_POST, 0, DIALECT_MESSAGES, nothing },
     { "/v1/embeddings", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
     { "/v1/audio/*", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
     { "/v1/images/*", METHOD_POST, ROUTE_REFUSED, CHAT, not_built },
+    { "/api/embed", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/embeddings", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/pull", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/push", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/create", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/copy", METHOD_POST, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
+    { "/api/delete", METHOD_DELETE, ROUTE_REFUSED, DIALECT_OLLAMA_CHAT, not_built },
 };
 
 const Route *routes_table(int32_t *n)

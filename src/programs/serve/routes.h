@@ -10,5 +10,9 @@ const Route *routes_table(int32_t *n);
 json_t *models_list(const Server *s);
 json_t *models_one(const Server *s, const char *id);               /* also NULL if no model has this name */
 json_t *models_props(const Server *s);
+/* Likewise those that Ollama's clients ask for. routes_ollama.c. */
+json_t *ollama_tags(const Server *s);
+json_t *ollama_running(const Server *s);
+json_t *ollama_show(const Server *s, const char *given);           /* also NULL if no model has this name */
 
 #endif

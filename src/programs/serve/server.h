@@ -15,6 +15,7 @@
 #include "programs/serve/metrics.h"
 #include "text/chat_prompt.h"
 #include "text/reply/reply.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* LOADING: the port is open, answers are 503. DRAINING: no new requests; running ones get some time to finish. */
 typedef enum { SERVER_LOADING, SERVER_READY, SERVER_DRAINING } ServerState;
@@ -41,6 +42,7 @@ struct Server {
     /* after loading */
     ChatPrompt *chat; char chat_trouble[512];   /* NULL: why there is none */
     ReplyStyle  style;
+    int32_t     fim[FIM_MARKS];                 /* tokens to fill in text with; -1: none */
     bool        tools, thinks;                  /* the template shows tools to the model; it knows reasoning */
     RequestDefaults defaults;
     Constraints *constraints;
@@ -49,6 +51,7 @@ struct Server {
     Replay     *replay;
     Scheduler *_Atomic scheduler;
     char       *identity;
+    char        quant[48];                      /* the type that the model file's name mentions; "": none */
     int32_t     vocab, ctx;
     size_t      longest;                        /* bytes of the longest token */
     int64_t     model_time;                     /* modification time of the model file, seconds since 1970 */

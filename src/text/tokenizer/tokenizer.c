@@ -25,7 +25,7 @@ struct Tokenizer {
     char         *chat;                            /* chat template, NULL: none */
     size_t        n_chat;
     uint64_t      hash;
-    int32_t       bos, eos, mask, unknown, pad;
+    int32_t       bos, eos, mask, unknown, pad, fim[FIM_MARKS];
     bool          add_bos;
 };
 
@@ -194,6 +194,13 @@ static Status read_ids(Tokenizer *t, const Gguf *g, Error *err)
     static const char *const END_KEYS[] = { "eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep" };
     static const char *const OTHER_KEYS[] = { "bos", "mask", "unknown", "seperator", "padding", "fim_pre", "fim_suf",
                                               "fim_mid" };
+    /* in files without these keys */
+    static const char *const FIM_TEXTS[FIM_MARKS][4] = {
+        [FIM_PRE] = { "<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<|code_prefix|>" },
+        [FIM_SUF] = { "<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<|code_suffix|>" },
+        [FIM_MID] = { "<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<|code_middle|>" },
+        [FIM_REP] = { "<|repo_name|>", "<|fim_repo|>", "<fim-repo>", "<reponame>" }, [FIM_SEP] = { "<|file_sep|>" },
+    };
     enum { ENDS = sizeof END_KEYS / sizeof *END_KEYS, OTHERS = sizeof OTHER_KEYS / sizeof *OTHER_KEYS };
     int32_t found[ENDS + OTHERS];
     for (int32_t i = 0; i < ENDS + OTHERS; i++) {
@@ -214,6 +221,12 @@ static Status read_ids(Tokenizer *t, const Gguf *g, Error *err)
     t->mask = found[ENDS + 1];
     t->unknown = found[ENDS + 2];
     t->pad = found[ENDS + 4];
+    const int32_t given[FIM_MARKS] = { found[ENDS + 5], found[ENDS + 6], found[ENDS + 7], found[4], found[5] };
+    for (FimMark mark = 0; mark < FIM_MARKS; mark++) {
+        t->fim[mark] = given[mark];
+        for (int32_t i = 0; i < 4 && t->fim[mark] < 0 && FIM_TEXTS[mark][i]; i++)
+            t->fim[mark] = tokenizer_find(t, FIM_TEXTS[mark][i], strlen(FIM_TEXTS[mark][i]));
+    }
 
     const Vocab *v = &t->vocab;
     /* then "</s>" is plain text */
@@ -337,6 +350,7 @@ int32_t tokenizer_eos(const Tokenizer *t) { return t->eos; }
 int32_t tokenizer_mask(const Tokenizer *t) { return t->mask; }
 int32_t tokenizer_unk(const Tokenizer *t) { return t->unknown; }
 int32_t tokenizer_pad(const Tokenizer *t) { return t->pad; }
+int32_t tokenizer_fim(const Tokenizer *t, FimMark mark) { return t->fim[mark]; }
 bool tokenizer_add_bos(const Tokenizer *t) { return t->add_bos; }
 bool tokenizer_is_end(const Tokenizer *t, int32_t id) { return is_id(t, id) && t->end[id]; }
 

@@ -28,6 +28,10 @@ int32_t tokenizer_eos(const Tokenizer *t);
 int32_t tokenizer_mask(const Tokenizer *t);                    /* tokenizer.ggml.mask_token_id, -1: none */
 int32_t tokenizer_unk(const Tokenizer *t);
 int32_t tokenizer_pad(const Tokenizer *t);
+/* Tokens to fill in text with: before the part in front of the gap, before the part behind it, before what is to be
+ * filled in; before a project's name, before a file's name. -1: none. */
+typedef enum { FIM_PRE, FIM_SUF, FIM_MID, FIM_REP, FIM_SEP, FIM_MARKS } FimMark;
+int32_t tokenizer_fim(const Tokenizer *t, FimMark mark);
 bool    tokenizer_add_bos(const Tokenizer *t);
 bool    tokenizer_is_end(const Tokenizer *t, int32_t id); /* ends generation (spec tokenizer.md section 8) */
 int32_t tokenizer_find(const Tokenizer *t, const char *s, size_t n);   /* id of exactly this text, special or not; -1 */

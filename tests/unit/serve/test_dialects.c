@@ -24,7 +24,8 @@
 
 /* ---- helpers ---- */
 
-static const char *const NAMES[DIALECTS] = { "completions", "chat", "responses", "messages" };
+static const char *const NAMES[DIALECTS] = { "completions", "chat", "responses", "messages", "llama", "infill",
+                                             "ollama_chat", "ollama_generate" };
 
 /* JSON written with single quotes. */
 static json_t *json_of(const char *text)
@@ -99,7 +100,9 @@ static Request *read_good(Dialect d, const char *body)
 
 /* The smallest valid body of each dialect. */
 static const char *const LEAST[DIALECTS] = { "{'prompt':'x'}", "{'messages':[{'role':'user','content':'x'}]}",
-                                             "{'input':'x'}", "{'messages':[{'role':'user','content':'x'}]}" };
+                                             "{'input':'x'}", "{'messages':[{'role':'user','content':'x'}]}",
+                                             "{'prompt':'x'}", "{'input_prefix':'x'}",
+                                             "{'messages':[{'role':'user','content':'x'}]}", "{'prompt':'x'}" };
 
 /* ---- the table ---- */
 
@@ -120,6 +123,11 @@ static char *dump(const Request *q)
     fprintf(f, "%s %d%d%d%d%d%d choice %d %s %d %d\n", q->model, q->stream, q->include_usage, q->return_progress,
             q->return_tokens, q->return_drafted, q->timings_per_token, (int) q->call_choice,
             q->call_name ? q->call_name : "", q->parallel_calls, q->continue_final);
+    if (q->infill.is)
+        fprintf(f, "infill %.*s|%.*s extra %zu\n", (int) q->infill.n_prefix, q->infill.prefix, (int) q->infill.n_suffix,
+                q->infill.suffix, json_array_size(q->infill.extra));
+    fprintf(f, "lines %d %lld fields %zu load %d\n", (int) q->n_indent, (long long) q->predict_ms,
+            json_array_size(q->response_fields), q->only_load);
     for (size_t i = 0; i < q->n_prompt; i++)
         fprintf(f, "prompt %.*s %zu %d\n", (int) q->prompt[i].n, q->prompt[i].text ? q->prompt[i].text : "",
                 q->prompt[i].n_ids, q->prompt[i].ids ? (int) q->prompt[i].ids[0] : -1);
@@ -189,6 +197,17 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "structured_outputs.choice", "['a']", NULL, false },
     { "structured_outputs.grammar", "'root ::= .'", NULL, false },
     { "structured_outputs.json_object", "true", NULL, false },
+    { "n_probs", "2", NULL, false }, { "format", "'json'", NULL, false },
+    { "suffix", "'y'", NULL, false }, { "input_prefix", "'y'", NULL, false },
+    { "input_suffix", "'y'", NULL, false }, { "input_extra", "[{'text':'t'}]", NULL, false },
+    { "raw", "true", NULL, false }, { "n_indent", "4", NULL, false }, { "t_max_predict_ms", "9", NULL, false },
+    { "samplers", "['top_k']", NULL, false }, { "response_fields", "['content']", NULL, false },
+    { "options", "{'temperature':0.5}", NULL, false }, { "options.num_predict", "7", NULL, false },
+    { "options.temperature", "0.5", NULL, false }, { "options.top_p", "0.5", NULL, false },
+    { "options.top_k", "5", NULL, false }, { "options.min_p", "0.5", NULL, false },
+    { "options.seed", "5", NULL, false }, { "options.frequency_penalty", "0.5", NULL, false },
+    { "options.presence_penalty", "0.5", NULL, false }, { "options.repeat_penalty", "1.5", NULL, false },
+    { "options.repeat_last_n", "5", NULL, false }, { "options.stop", "['x']", NULL, false },
     { "prompt", "'y'", NULL, false }, { "echo", "true", NULL, false }, { "parse_special", "false", NULL, false },
     { "special", "true", NULL, false },
     { "messages", "[{'role':'user','content':'y'}]", NULL, false }, { "system", "'s'", NULL, false },
@@ -248,7 +267,8 @@ static const char *good_value(Dialect d, const Field *f, const char **also, bool
     *also = NULL;
     *unseen = false;
     if (strcmp(f->path, "logprobs") == 0) return f->dialects & IN_CHAT ? "true" : "3";
-    if (strcmp(f->path, "top_logprobs") == 0 && d != DIALECT_CHAT) return "2";
+    if (strcmp(f->path, "top_logprobs") == 0 && d == DIALECT_RESPONSES) return "2";
+    if (strcmp(f->path, "stream") == 0 && is_ollama(d)) return "false";
     if (strcmp(f->path, "tools") == 0) return NULL;
     if (strcmp(f->path, "tool_choice") == 0) return f->dialects & IN_MESSAGES ? "{'type':'none'}" : "'none'";
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
@@ -289,7 +309,8 @@ static void honoured_field(Dialect d, const Field *f)
     bool unseen;
     const char *value = good_value(d, f, &also, &unseen);
     if (!value)
-        value = d == DIALECT_CHAT ? "[{'type':'function','function':{'name':'f'}}]" : d == DIALECT_RESPONSES
+        value = d == DIALECT_CHAT || d == DIALECT_OLLAMA_CHAT ? "[{'type':'function','function':{'name':'f'}}]"
+                : d == DIALECT_RESPONSES
                 ? "[{'type':'function','name':'f'}]" : "[{'name':'f','input_schema':{}}]";
     Request *with = try_field(d, f, json_of(value), also, &e, 200);
     assert_int_equal(json_array_size(with->ignored), 0);
@@ -324,7 +345,9 @@ static void wrong_values(Dialect d, const Field *f)
     } TYPES[] = { { TYPE_BOOL, "true" }, { TYPE_INT | TYPE_NUMBER, "1" }, { TYPE_NUMBER, "1.5" }, { TYPE_TEXT, "'x'" },
                   { TYPE_LIST, "[]" }, { TYPE_OBJECT, "{}" } };
     HttpError e;
-    bool required = strcmp(f->path, "messages") == 0 || strcmp(f->path, "input") == 0 || strcmp(f->path, "prompt") == 0;
+    static const char *const REQUIRED[] = { "messages", "input", "prompt", "input_prefix" };
+    bool required = false;
+    for (size_t i = 0; i < sizeof REQUIRED / sizeof *REQUIRED; i++) required |= strcmp(f->path, REQUIRED[i]) == 0;
     if (!required && !strstr(f->path, "format.")) request_free(try_field(d, f, json_null(), NULL, &e, 200));
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         if (f->types & TYPES[i].type) continue;
@@ -396,7 +419,7 @@ static void table(void **state)
             } else if (all[i].role == FIELD_REFUSED) refused_field(d, &all[i]);
             else ignored_field(d, &all[i]);
         }
-    assert_true(walked > 400);
+    assert_true(walked > 900);
 }
 
 /* The beginning of a field's row in doc/api.md, up to its values. */
@@ -411,8 +434,10 @@ static void write_row(FILE *f, const Field *k)
     const char *between = "",
                *values = k->values && (k->role == FIELD_HONOURED || strcmp(k->values, "null") != 0) ? k->values : "";
     fprintf(f, "| `%s` | ", k->path);
-    for (int d = 0; d < DIALECTS; d++)
-        if (k->dialects & 1u << d) fputc("CHRM"[d], f);
+    const bool all = k->dialects == (1u << DIALECTS) - 1;
+    for (int d = 0; d < DIALECTS && !all; d++)
+        if (k->dialects & 1u << d) fputc("CHRMLIOG"[d], f);
+    if (all) fputs("all", f);
     fprintf(f, " | %s |", ROLES[k->role]);
     if (k->role != FIELD_HONOURED && !*values) return;
     fputc(' ', f);
@@ -659,7 +684,7 @@ static void limits(void **state)
             assert_int_equal(e.status, 400);
         }
     RequestDefaults strict = DEFAULTS;
-    strict.strict_model = strict.no_grammar = strict.no_logprobs = true;
+    strict.strict_model = strict.no_grammar = strict.no_logprobs = strict.no_infill = true;
     static const struct {
         const char *body;
         int status;
@@ -672,6 +697,20 @@ static void limits(void **state)
         json_t *body = json_of(STRICT[i].body);
         assert_int_equal(request_read(&q, DIALECT_CHAT, body, NULL, &strict, &e), STRICT[i].status == 0);
         assert_int_equal(e.status, STRICT[i].status);
+        request_free(q);
+        json_decref(body);
+    }
+    static const struct { Dialect d; const char *body; int status; } MORE[] = {
+        { DIALECT_OLLAMA_CHAT, "{'model':'tiny:latest'}", 0 }, { DIALECT_OLLAMA_CHAT, "{'model':'other'}", 0 },
+        { DIALECT_OLLAMA_CHAT, "{'model':'tiny:8b'}", 404 }, { DIALECT_CHAT, "{'model':'tiny:latest'}", 404 },
+        { DIALECT_INFILL, "{'input_prefix':'x'}", 501 }, { DIALECT_COMPLETIONS, "{'prompt':'x','suffix':'y'}", 501 },
+        { DIALECT_OLLAMA_GENERATE, "{'prompt':'x','suffix':'y'}", 501 },
+        { DIALECT_COMPLETIONS, "{'prompt':'x','suffix':''}", 0 },
+    };
+    for (size_t i = 0; i < sizeof MORE / sizeof *MORE; i++) {
+        json_t *body = json_of(MORE[i].body);
+        assert_int_equal(request_read(&q, MORE[i].d, body, NULL, &strict, &e), MORE[i].status == 0);
+        assert_int_equal(e.status, MORE[i].status);
         request_free(q);
         json_decref(body);
     }
@@ -719,7 +758,8 @@ static void play_token(Answer *a, int32_t choice, const json_t *line)
     json_t *all = json_array_get(line, 4), *one;
     size_t i;
     json_array_foreach(all, i, one) top[i] = (AnswerAlternative) {
-        text_at(one, 0), json_string_length(json_array_get(one, 0)), json_number_value(json_array_get(one, 1)) };
+        text_at(one, 0), json_string_length(json_array_get(one, 0)), json_number_value(json_array_get(one, 1)),
+        (int32_t) int_at(one, 2) };
     const json_t *p = json_array_get(line, 3);
     answer_token(a, choice, &(AnswerToken) { .id = (int32_t) int_at(line, 1), .bytes = text_at(line, 2),
                                              .n = json_string_length(json_array_get(line, 2)),
@@ -912,7 +952,7 @@ static void golden(void **state)
         n++;
     }
     closedir(d);
-    assert_true(n >= 40);
+    assert_true(n >= 90);
 }
 
 /* ---- answers come back ---- */
@@ -926,8 +966,10 @@ static json_t *next_request(const Golden *g, const json_t *answer)
     json_t *next = json_loads(g->request, 0, NULL), *list = json_array(), *one, *results;
     size_t i;
     json_array_append_new(list, user_says("Hi"));
-    if (g->dialect == DIALECT_CHAT) {
-        json_t *message = json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message");
+    if (g->dialect == DIALECT_CHAT || g->dialect == DIALECT_OLLAMA_CHAT) {
+        json_t *message = g->dialect == DIALECT_CHAT
+                          ? json_object_get(json_array_get(json_object_get(answer, "choices"), 0), "message")
+                          : json_object_get(answer, "message");
         json_array_append(list, message);
         json_array_foreach(json_object_get(message, "tool_calls"), i, one)
             json_array_append_new(list, json_pack("{s:s s:O s:s}", "role", "tool", "tool_call_id",
@@ -969,7 +1011,8 @@ static void answers_come_back(void **state)
         Golden g;
         HttpError err;
         Request *before, *after;
-        if (!strstr(e->d_name, ".txt") || strstr(e->d_name, "error") || strncmp(e->d_name, "completions", 11) == 0)
+        if (!strstr(e->d_name, ".txt") || strstr(e->d_name, "error") || strstr(e->d_name, "load") ||
+            !(strstr(e->d_name, "chat") || strstr(e->d_name, "responses") || strstr(e->d_name, "messages")))
             continue;
         snprintf(path, sizeof path, GOLDEN_FOLDER "/%s", e->d_name);
         open_golden(&g, path, e->d_name);
@@ -1099,9 +1142,10 @@ static void no_memory(void **state)
 {
     (void) state;
     static const char *const FILES[] = { "chat_calls", "responses_reasoning", "messages_call_after_text",
-                                         "completions_logprobs" };
+                                         "completions_logprobs", "llama_fields", "infill_text", "ollama_chat_calls",
+                                         "ollama_generate_raw" };
     char path[256];
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         Golden g;
         size_t n, len;
         snprintf(path, sizeof path, GOLDEN_FOLDER "/%s.txt", FILES[i]);

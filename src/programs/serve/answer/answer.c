@@ -11,7 +11,8 @@
 /* ---- making one ---- */
 
 static const Encoder *const ENCODERS[DIALECTS] = { &ENCODE_COMPLETIONS, &ENCODE_CHAT, &ENCODE_RESPONSES,
-                                                   &ENCODE_MESSAGES };
+                                                   &ENCODE_MESSAGES, &ENCODE_LLAMA, &ENCODE_LLAMA, &ENCODE_OLLAMA,
+                                                   &ENCODE_OLLAMA };
 
 void new_id(Answer *a, char id[ID_MAX], const char *prefix)
 {
@@ -70,6 +71,7 @@ void answer_free(Answer *a)
 }
 
 const char *answer_id(const Answer *a) { return a->id; }
+const char *answer_type(const Answer *a) { return a->encoder->type; }
 bool answer_done(const Answer *a) { return a->done; }
 int32_t choice_number(const Answer *a, const AnswerChoice *c) { return (int32_t) (c - a->choice); }
 
@@ -192,6 +194,7 @@ void answer_event(Answer *a, int32_t choice, const ReplyEvent *e)
     if (!usable(a, choice)) return;
     AnswerChoice *c = &a->choice[choice];
     Item *i = NULL;
+    if (e->tokens > c->heard) c->heard = e->tokens;
     switch (e->kind) {
     case REPLY_REASON:     i = item_for(a, c, ITEM_REASON); break;
     case REPLY_TEXT:       i = item_for(a, c, ITEM_TEXT); break;
@@ -225,9 +228,9 @@ void answer_echo(Answer *a, int32_t choice, const char *bytes, size_t n)
 
 /* ---- tokens ---- */
 
-static Alternative keep_bytes(AnswerChoice *c, const char *s, size_t n, double logprob)
+static Alternative keep_bytes(AnswerChoice *c, int32_t id, const char *s, size_t n, double logprob)
 {
-    Alternative x = { c->bytes.n, n, logprob };
+    Alternative x = { c->bytes.n, n, logprob, id };
     out_bytes(&c->bytes, s, n);
     return x;
 }
@@ -240,12 +243,12 @@ void answer_token(Answer *a, int32_t choice, const AnswerToken *t)
     if (!k) return;
     k->id = t->id;
     k->drafted = t->drafted;
-    k->is = keep_bytes(c, t->bytes, t->n, t->logprob);
+    k->is = keep_bytes(c, t->id, t->bytes, t->n, t->logprob);
     k->top = c->n_top;
     for (int32_t i = 0; a->q->logprobs && i < t->n_top && i < a->q->top_logprobs; i++) {
         Alternative *x = one_more(a, &c->top, &c->n_top, &c->cap_top, sizeof *c->top);
         if (!x) return;
-        *x = keep_bytes(c, t->top[i].bytes, t->top[i].n, t->top[i].logprob);
+        *x = keep_bytes(c, t->top[i].id, t->top[i].bytes, t->top[i].n, t->top[i].logprob);
         k->n_top++;
     }
     a->failed |= c->bytes.failed;
@@ -259,7 +262,8 @@ void answer_keepalive(Answer *a, int64_t processed, int64_t total, double ms, bo
 {
     char text[96];
     if (!a->q->stream || a->done || a->failed) return;
-    if (a->opened) {
+    if (a->opened || a->encoder == &ENCODE_OLLAMA) {       /* whose lines cannot be comments */
+        a->commented = true;
         a->encoder->alive(a, processed, total, ms, event);
         return;
     }
@@ -416,6 +420,21 @@ bool has_text(const AnswerChoice *c, ItemKind kind)
     return false;
 }
 
+void write_arguments(Out *o, const Item *i)
+{
+    json_t *v = NULL;
+    const char *s = i->text.at ? i->text.at : "";
+    bool object = json_read(&v, s, i->text.n, "arguments", NULL) == ST_OK && json_is_object(v);
+    json_decref(v);
+    if (object) out_bytes(o, s, i->text.n);
+    else if (i->text.n == 0) out_text(o, "{}");
+    else {
+        out_text(o, "{\"raw\":");
+        out_string(o, s, i->text.n);
+        out_text(o, "}");
+    }
+}
+
 void write_text(Out *o, const AnswerChoice *c, ItemKind kind)
 {
     Out all = { 0 };
@@ -504,7 +523,7 @@ void write_ignored(Out *o, const Answer *a)
 void write_details(Out *o, const Answer *a, const AnswerChoice *c)
 {
     bool degenerate = c->end.reason == FINISH_DEGENERATE;
-    if (a->q->dialect == DIALECT_COMPLETIONS || (c->end.reason_tokens == 0 && !degenerate)) return;
+    if (!request_talks(a->q) || (c->end.reason_tokens == 0 && !degenerate)) return;
     out_json(o, ",'finish_details':{'close_kind':%s,'thinking_tokens':%lld,'content_tokens':%lld,'total_tokens':%lld",
              c->end.forced_close ? "hard" : "natural", (long long) c->end.reason_tokens,
              (long long) (c->end.tokens - c->end.reason_tokens), (long long) c->end.tokens);
@@ -542,6 +561,10 @@ char *http_error_body(Dialect d, const HttpError *e, const char *request_id, siz
     if (d == DIALECT_MESSAGES) {
         out_json(&o, "{'type':'error','error':{'type':%s,'message':%s},'request_id':%s}",
                  error_type_messages(e->status), e->message, request_id && *request_id ? request_id : NULL);
+    } else if (d == DIALECT_LLAMA || d == DIALECT_INFILL) {
+        write_llama_error(&o, e);
+    } else if (is_ollama(d)) {
+        write_ollama_error(&o, e);
     } else {
         out_text(&o, "{\"error\":");
         write_error(&o, e);

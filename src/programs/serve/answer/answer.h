@@ -53,7 +53,7 @@ typedef struct {
 
 /* A token and its alternatives, most likely first. logprob NAN: none (the first token of an echoed prompt). drafted: it
  * was guessed, and the target accepted it. */
-typedef struct { const char *bytes; size_t n; double logprob; } AnswerAlternative;
+typedef struct { const char *bytes; size_t n; double logprob; int32_t id; } AnswerAlternative;
 typedef struct {
     int32_t id;
     bool drafted;
@@ -67,6 +67,7 @@ typedef struct {
 Answer *answer_new(const AnswerOptions *o);        /* NULL: out of memory */
 void    answer_free(Answer *a);
 const char *answer_id(const Answer *a);            /* of the response: chatcmpl-..., cmpl-..., resp_..., msg_... */
+const char *answer_type(const Answer *a);          /* media type of the stream */
 
 /* Keeps the connection alive. Before answer_open it sends a comment, afterwards whatever the dialect has (spec 1.1): a
  * comment with the prompt's progress, a ping, or a prompt_progress chunk if return_progress is set; event: an event

@@ -207,5 +207,5 @@ static void chat_body(Answer *a)
     write_body_end(a);
 }
 
-const Encoder ENCODE_CHAT = { "chatcmpl-", "call_", chat_open, chat_begin, chat_delta, chat_end, chat_finish,
+const Encoder ENCODE_CHAT = { "chatcmpl-", "call_", EVENTS, chat_open, chat_begin, chat_delta, chat_end, chat_finish,
                               chat_close, chat_alive, write_stream_error, chat_body };

@@ -149,5 +149,5 @@ static void text_body(Answer *a)
     write_body_end(a);
 }
 
-const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", nothing_to_open, nothing, text_delta, nothing, text_finish,
-                                     text_close, text_alive, write_stream_error, text_body };
+const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", EVENTS, nothing_to_open, nothing, text_delta, nothing,
+                                     text_finish, text_close, text_alive, write_stream_error, text_body };

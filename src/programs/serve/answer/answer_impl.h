@@ -27,7 +27,7 @@ typedef struct {
 } Item;
 
 /* A generated token; its bytes are in AnswerChoice.bytes. */
-typedef struct { size_t at, n; double logprob; } Alternative;
+typedef struct { size_t at, n; double logprob; int32_t id; } Alternative;
 typedef struct { int32_t id; bool drafted; Alternative is; size_t top, n_top; } Token;
 
 typedef struct {
@@ -38,6 +38,7 @@ typedef struct {
     Out     bytes;
     size_t *log; size_t n_log, cap_log, logs_sent; /* tokens of the text, in order */
     size_t  echoed;                                /* tokens that belong to an echoed prompt */
+    int32_t heard;                                 /* generated tokens that the events so far end with */
     size_t  characters;                            /* of the logs written so far, for text_offset */
     bool    ended, finished;
     AnswerEnd end;
@@ -45,7 +46,7 @@ typedef struct {
 } AnswerChoice;
 
 typedef struct {
-    const char *prefix, *call_prefix;
+    const char *prefix, *call_prefix, *type;       /* type: media type of the stream */
     void (*open)(Answer *a);
     void (*begin)(Answer *a, AnswerChoice *c, Item *i);
     void (*delta)(Answer *a, AnswerChoice *c, Item *i, const char *s, size_t n);
@@ -56,7 +57,8 @@ typedef struct {
     void (*fail)(Answer *a, const HttpError *e);
     void (*body)(Answer *a);
 } Encoder;
-extern const Encoder ENCODE_CHAT, ENCODE_COMPLETIONS, ENCODE_RESPONSES, ENCODE_MESSAGES;
+extern const Encoder ENCODE_CHAT, ENCODE_COMPLETIONS, ENCODE_RESPONSES, ENCODE_MESSAGES, ENCODE_LLAMA, ENCODE_OLLAMA;
+#define EVENTS "text/event-stream; charset=utf-8"
 
 struct Answer {
     const Encoder *encoder;
@@ -93,6 +95,11 @@ void    write_usage(Out *o, const Answer *a);      /* the object of Chat and Com
 void    write_timings(Out *o, const Answer *a);    /* the object */
 void    write_ignored(Out *o, const Answer *a);    /* ,"ignored":[...] or nothing */
 void    write_error(Out *o, const HttpError *e);   /* {"message":...} */
+/* whole bodies */
+void    write_llama_error(Out *o, const HttpError *e);
+void    write_ollama_error(Out *o, const HttpError *e);
+/* A call's arguments as an object; reply.h promises one, but a body must stay JSON in any case. */
+void    write_arguments(Out *o, const Item *i);
 /* Extra members of the last chunk and of the body. */
 void    write_details(Out *o, const Answer *a, const AnswerChoice *c);
 const char *error_type_messages(int status);

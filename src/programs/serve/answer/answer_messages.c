@@ -152,21 +152,6 @@ static void messages_fail(Answer *a, const HttpError *e)
 
 /* ---- the body ---- */
 
-/* Writes arguments as an object; reply.h promises one, but a body must stay JSON in any case. */
-static void write_input_object(Out *o, const char *s, size_t n)
-{
-    json_t *v = NULL;
-    bool object = json_read(&v, s, n, "arguments", NULL) == ST_OK && json_is_object(v);
-    json_decref(v);
-    if (object) out_bytes(o, s, n);
-    else if (n == 0) out_text(o, "{}");
-    else {
-        out_text(o, "{\"raw\":");
-        out_string(o, s, n);
-        out_text(o, "}");
-    }
-}
-
 static void write_block(Answer *a, const Item *i)
 {
     Out *o = &a->out;
@@ -183,7 +168,7 @@ static void write_block(Answer *a, const Item *i)
         out_json(o, "{'type':'tool_use','id':%s,'name':", i->call_id);
         write_name(o, i);
         out_text(o, ",\"input\":");
-        write_input_object(o, s, i->text.n);
+        write_arguments(o, i);
         out_text(o, "}");
     }
 }
@@ -212,6 +197,6 @@ static void messages_body(Answer *a)
     out_text(o, "}");
 }
 
-const Encoder ENCODE_MESSAGES = { "msg_",          "toolu_",       messages_open,  messages_begin, messages_delta,
+const Encoder ENCODE_MESSAGES = { "msg_", "toolu_", EVENTS, messages_open, messages_begin, messages_delta,
                                   messages_end, messages_finish, messages_close, messages_alive, messages_fail,
                                   messages_body };

@@ -378,6 +378,6 @@ static void responses_body(Answer *a)
     out_bytes(&a->out, a->response.at, a->response.n);
 }
 
-const Encoder ENCODE_RESPONSES = { "resp_",          "call_",         responses_open,  responses_begin, responses_delta,
+const Encoder ENCODE_RESPONSES = { "resp_", "call_", EVENTS, responses_open, responses_begin, responses_delta,
                                    responses_end, responses_finish, responses_close, responses_alive, responses_fail,
                                    responses_body };

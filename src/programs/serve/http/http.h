@@ -16,8 +16,9 @@ typedef struct Http Http;
 typedef struct Exchange Exchange;
 
 enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
-/* OPEN: needs no key; METRICS: needs none with public_metrics; REFUSED: says that this is not supported */
-enum { ROUTE_OPEN = 1, ROUTE_METRICS = 2, ROUTE_REFUSED = 4 };
+/* OPEN: needs no key; METRICS: needs none with public_metrics; REFUSED: says that this is not supported; TEXT: makes
+ * text, and is counted */
+enum { ROUTE_OPEN = 1, ROUTE_METRICS = 2, ROUTE_REFUSED = 4, ROUTE_TEXT = 8 };
 
 /* path: such as "/v1/models"; a final "*" matches the rest, which exchange_tail returns. A path is also found with
  * "/v1" added or left out. answer runs on the HTTP thread and must be quick: it answers, or keeps the exchange

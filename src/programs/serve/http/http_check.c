@@ -318,7 +318,8 @@ void check_request(Exchange *x, const char *url, const char *method, const char 
     x->method = method_bit(method);
     x->route = find_route(x, &known);
     if (x->route) x->dialect = x->route->dialect;
-    else x->dialect = strstr(x->path, "/messages") ? DIALECT_MESSAGES : DIALECT_CHAT;
+    else x->dialect = strstr(x->path, "/messages") ? DIALECT_MESSAGES
+                      : begins(x->path, "/api/") ? DIALECT_OLLAMA_CHAT : DIALECT_CHAT;
     if (size_refused(x, line_bytes) || framing_refused(x)) return;
     const char *host = exchange_header(x, "Host");
     uint32_t flags = x->route ? x->route->flags : 0;

@@ -13,8 +13,12 @@ enum { KEYS_MAX = 1000 };                          /* in an object that the tabl
 #define H   IN_CHAT
 #define R   IN_RESPONSES
 #define M   IN_MESSAGES
-#define ALL (C | H | R | M)
-#define TALK (H | R | M)
+#define L   IN_LLAMA
+#define I   IN_INFILL
+#define O   IN_OLLAMA_CHAT
+#define G   IN_OLLAMA_GENERATE
+#define ALL (C | H | R | M | L | I | O | G)
+#define TALK (H | R | M | O | G)
 
 #define HONOUR(name, in, type, ...) { .path = name, .dialects = in, .types = type, .role = FIELD_HONOURED, __VA_ARGS__ }
 #define READ_BOOL(path, dialects, field) \
@@ -41,14 +45,14 @@ static const Field TABLE[] = {
     READ_BOOL("stream_options.include_usage", C | H, include_usage),
     IGNORE("stream_options.include_obfuscation", C | H | R),
     HONOUR("strict_fields", ALL, TYPE_BOOL),
-    READ_LONG("n_predict", ALL, TYPE_NUMBER_TEXT, -1, max_tokens),
+    READ_LONG("n_predict", ALL, TYPE_NUMBER_TEXT, -2, max_tokens),
     READ_LONG("max_output_tokens", ALL, TYPE_NUMBER_TEXT, -1, max_tokens),
     READ_LONG("max_completion_tokens", ALL, TYPE_NUMBER_TEXT, -1, max_tokens),
     READ_LONG("max_tokens", ALL, TYPE_NUMBER_TEXT, -1, max_tokens),
 
     READ_REAL("temperature", ALL, TYPE_NUMBER_TEXT, 0, TEMPERATURE_MAX, sampling.temperature),
     READ_REAL("top_p", ALL, TYPE_NUMBER_TEXT, TOP_P_MIN, 1, sampling.top_p),
-    READ_INT("top_k", ALL, 0, INT32_MAX, sampling.top_k),
+    READ_INT("top_k", ALL, -1, INT32_MAX, sampling.top_k),
     READ_REAL("min_p", ALL, 0, 0, MIN_P_MAX, sampling.min_p),
     HONOUR("seed", ALL, TYPE_INT, .lo = -1, .hi = 0x1p63),
     READ_REAL("frequency_penalty", ALL, 0, -PENALTY_MAX, PENALTY_MAX, sampling.frequency),
@@ -56,19 +60,21 @@ static const Field TABLE[] = {
     READ_REAL("rep_pen", ALL, 0, REPETITION_MIN, REPETITION_MAX, sampling.repetition),
     READ_REAL("repeat_penalty", ALL, 0, REPETITION_MIN, REPETITION_MAX, sampling.repetition),
     READ_REAL("repetition_penalty", ALL, 0, REPETITION_MIN, REPETITION_MAX, sampling.repetition),
-    HONOUR("repeat_last_n", ALL, TYPE_INT, .lo = 0, .hi = REP_WINDOW_MAX),
+    HONOUR("repeat_last_n", ALL, TYPE_INT, .lo = -1, .hi = INT32_MAX),
     HONOUR("rep_window", ALL, TYPE_INT, .lo = 0, .hi = REP_WINDOW_MAX),
     HONOUR("logit_bias", ALL, TYPE_OBJECT | TYPE_LIST),
     HONOUR("stop", ALL, TYPE_TEXT | TYPE_LIST),
     HONOUR("stop_sequences", ALL, TYPE_TEXT | TYPE_LIST),
     READ_BOOL("ignore_eos", ALL, ignore_eos),
     HONOUR("n", C | H, TYPE_INT, .lo = 1, .hi = INT32_MAX, .put = PUT_INT32, .at = offsetof(Request, n)),
-    REFUSE("n", R | M, "1"),
+    REFUSE("n", R | M | L | I | O | G, "1"),
     HONOUR("best_of", C, TYPE_INT, .lo = 1, .hi = INT32_MAX),
-    READ_BOOL("logprobs", H, logprobs),
+    READ_BOOL("logprobs", H | O | G, logprobs),
     HONOUR("logprobs", C, TYPE_INT, .lo = 0, .hi = 20),
     REFUSE("logprobs", R | M, "false"),
-    READ_INT("top_logprobs", H | R, 0, 20, top_logprobs),
+    READ_INT("top_logprobs", H | R | O | G, 0, 20, top_logprobs),
+    HONOUR("n_probs", L | I, TYPE_INT, .lo = 0, .hi = 20),
+    REFUSE("post_sampling_probs", L | I, "false"),
     REFUSE("top_logprobs", M, "0"),
 
     HONOUR("response_format", C | H, TYPE_OBJECT),
@@ -95,6 +101,7 @@ static const Field TABLE[] = {
     HONOUR("output_config.format", M, TYPE_OBJECT),
     CHOOSE("output_config.format.type", M, "json_schema"),
     HONOUR("output_config.format.schema", M, TYPE_OBJECT | TYPE_BOOL),
+    HONOUR("format", O | G, TYPE_TEXT | TYPE_OBJECT),
     HONOUR("json_schema", ALL, TYPE_OBJECT | TYPE_BOOL),
     HONOUR("grammar", ALL, TYPE_TEXT, .hi = 4 << 20),
     HONOUR("guided_json", ALL, TYPE_OBJECT | TYPE_TEXT),
@@ -109,14 +116,24 @@ static const Field TABLE[] = {
     HONOUR("structured_outputs.grammar", ALL, TYPE_TEXT, .hi = 4 << 20),
     HONOUR("structured_outputs.json_object", ALL, TYPE_BOOL),
 
-    HONOUR("prompt", C, TYPE_TEXT | TYPE_LIST),
-    REFUSE("suffix", C, "\"\""),
+    HONOUR("prompt", C | L, TYPE_TEXT | TYPE_LIST),
+    HONOUR("prompt", I | G, TYPE_TEXT),
+    HONOUR("suffix", C | G, TYPE_TEXT),
+    HONOUR("input_prefix", I, TYPE_TEXT),
+    HONOUR("input_suffix", I, TYPE_TEXT),
+    HONOUR("input_extra", I, TYPE_LIST, .hi = 1000),
+    HONOUR("raw", G, TYPE_BOOL),
+    READ_INT("n_indent", L | I, 0, 1000, n_indent),
+    READ_LONG("t_max_predict_ms", L | I, 0, -1, predict_ms),
+    HONOUR("samplers", L | I, TYPE_LIST, .hi = 32),
+    HONOUR("response_fields", L | I, TYPE_LIST, .hi = 100),
     READ_BOOL("echo", C, echo),
     READ_BOOL("parse_special", C, parse_special),
     READ_BOOL("special", C, show_special),
 
-    HONOUR("messages", H | M, TYPE_LIST),
+    HONOUR("messages", H | M | O, TYPE_LIST),
     HONOUR("system", M, TYPE_TEXT | TYPE_LIST),
+    HONOUR("system", G, TYPE_TEXT),
     HONOUR("input", R, TYPE_TEXT | TYPE_LIST),
     HONOUR("instructions", R, TYPE_TEXT),
     READ_TEXT("previous_response_id", R, 256, previous_response),
@@ -124,10 +141,10 @@ static const Field TABLE[] = {
     HONOUR("add_generation_prompt", H, TYPE_BOOL),
     REFUSE("chat_template", TALK, "null"),
     HONOUR("chat_template_kwargs", TALK, TYPE_OBJECT),
-    HONOUR("tools", TALK, TYPE_LIST),
-    HONOUR("tool_choice", H | R, TYPE_TEXT | TYPE_OBJECT),
+    HONOUR("tools", H | R | M | O, TYPE_LIST),
+    HONOUR("tool_choice", H | R | O, TYPE_TEXT | TYPE_OBJECT),
     HONOUR("tool_choice", M, TYPE_OBJECT),
-    READ_BOOL("parallel_tool_calls", H | R, parallel_calls),
+    READ_BOOL("parallel_tool_calls", H | R | O, parallel_calls),
     HONOUR("functions", H, TYPE_LIST),
     HONOUR("function_call", H, TYPE_TEXT | TYPE_OBJECT),
 
@@ -149,10 +166,10 @@ static const Field TABLE[] = {
     HONOUR("enable_thinking", TALK, TYPE_BOOL),
     CHOOSE("reasoning_format", TALK, "none|deepseek|auto"),
 
-    READ_BOOL("return_tokens", C | H, return_tokens),
+    READ_BOOL("return_tokens", C | H | L | I, return_tokens),
     READ_BOOL("return_drafted", H, return_drafted),
-    READ_BOOL("timings_per_token", C | H, timings_per_token),
-    READ_BOOL("return_progress", C | H, return_progress),
+    READ_BOOL("timings_per_token", C | H | L | I, timings_per_token),
+    READ_BOOL("return_progress", C | H | L | I, return_progress),
     HONOUR("cache_prompt", ALL, TYPE_BOOL),
     HONOUR("prefix_cache", ALL, TYPE_OBJECT),
     HONOUR("prefix_cache.scope", ALL, TYPE_TEXT, .hi = 32),
@@ -162,6 +179,26 @@ static const Field TABLE[] = {
     READ_INT("speculative.budget", ALL, 0, 63, spec_budget),
     READ_BOOL("store", R, store),
     HONOUR("include", R, TYPE_LIST, .hi = 100),
+
+    /* Ollama's; what is set here wins over the same field beside it. */
+    HONOUR("options", O | G, TYPE_OBJECT),
+    READ_LONG("options.num_predict", O | G, 0, -2, max_tokens),
+    READ_REAL("options.temperature", O | G, 0, 0, TEMPERATURE_MAX, sampling.temperature),
+    READ_REAL("options.top_p", O | G, 0, TOP_P_MIN, 1, sampling.top_p),
+    READ_INT("options.top_k", O | G, -1, INT32_MAX, sampling.top_k),
+    READ_REAL("options.min_p", O | G, 0, 0, MIN_P_MAX, sampling.min_p),
+    HONOUR("options.seed", O | G, TYPE_INT, .lo = -1, .hi = 0x1p63),
+    READ_REAL("options.frequency_penalty", O | G, 0, -PENALTY_MAX, PENALTY_MAX, sampling.frequency),
+    READ_REAL("options.presence_penalty", O | G, 0, -PENALTY_MAX, PENALTY_MAX, sampling.presence),
+    READ_REAL("options.repeat_penalty", O | G, 0, REPETITION_MIN, REPETITION_MAX, sampling.repetition),
+    HONOUR("options.repeat_last_n", O | G, TYPE_INT, .lo = -1, .hi = INT32_MAX),
+    HONOUR("options.stop", O | G, TYPE_TEXT | TYPE_LIST),
+    REFUSE("options.typical_p", O | G, "1"),
+    REFUSE("options.tfs_z", O | G, "1"),
+    REFUSE("options.mirostat", O | G, "0"),
+    REFUSE("template", O | G, "\"\""),
+    REFUSE("context", G, "[]"),
+    REFUSE("images", G, "[]"),
 
     /* Fields that would change the text and are not supported. */
     REFUSE("typical_p", ALL, "1"),
@@ -175,12 +212,16 @@ static const Field TABLE[] = {
     REFUSE("xtc_probability", ALL, "0"),
     REFUSE("dynatemp_range", ALL, "0"),
     REFUSE("smoothing_factor", ALL, "0"),
-    REFUSE("samplers", ALL, "[\"penalties\",\"top_k\",\"top_p\",\"min_p\",\"temperature\"]|[\"top_k\",\"top_p\","
-           "\"min_p\",\"temperature\"]"), REFUSE("use_beam_search", ALL, "false"),
+    REFUSE("samplers", ALL & ~(L | I),
+           "[\"penalties\",\"top_k\",\"top_p\",\"min_p\",\"temperature\"]|"
+           "[\"top_k\",\"top_p\",\"min_p\",\"temperature\"]"),
+    REFUSE("use_beam_search", ALL, "false"),
     REFUSE("length_penalty", ALL, "1"),
     REFUSE("min_tokens", ALL, "0"),
-    REFUSE("n_indent", ALL, "0"),
-    REFUSE("t_max_predict_ms", ALL, "0|-1"),
+    REFUSE("n_indent", ALL & ~(L | I), "0"),
+    REFUSE("t_max_predict_ms", ALL & ~(L | I), "0|-1"),
+    REFUSE("min_keep", ALL, "0|1"),
+    REFUSE("image_data", L | I, "[]"),
     REFUSE("bad_words", ALL, "[]"),
     REFUSE("stop_token_ids", ALL, "[]"),
     REFUSE("include_stop_str_in_output", ALL, "false"),
@@ -235,6 +276,21 @@ static const Field TABLE[] = {
     IGNORE("n_keep", ALL),
     IGNORE("n_discard", ALL),
     IGNORE("id_slot", ALL),
+    IGNORE("t_max_prompt_ms", L | I),
+    IGNORE("keep_alive", O | G),
+    IGNORE("options.num_ctx", O | G),
+    IGNORE("options.num_keep", O | G),
+    IGNORE("options.num_batch", O | G),
+    IGNORE("options.num_gpu", O | G),
+    IGNORE("options.main_gpu", O | G),
+    IGNORE("options.num_thread", O | G),
+    IGNORE("options.use_mmap", O | G),
+    IGNORE("options.use_mlock", O | G),
+    IGNORE("options.numa", O | G),
+    IGNORE("options.low_vram", O | G),
+    IGNORE("options.mirostat_tau", O | G),
+    IGNORE("options.mirostat_eta", O | G),
+    IGNORE("options.penalize_newline", O | G),
 };
 enum { N_TABLE = sizeof TABLE / sizeof *TABLE };
 

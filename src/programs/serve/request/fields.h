@@ -7,7 +7,8 @@
 #include "programs/serve/request/request.h"
 
 enum { IN_COMPLETIONS = 1 << DIALECT_COMPLETIONS, IN_CHAT = 1 << DIALECT_CHAT, IN_RESPONSES = 1 << DIALECT_RESPONSES,
-       IN_MESSAGES = 1 << DIALECT_MESSAGES };
+       IN_MESSAGES = 1 << DIALECT_MESSAGES, IN_LLAMA = 1 << DIALECT_LLAMA, IN_INFILL = 1 << DIALECT_INFILL,
+       IN_OLLAMA_CHAT = 1 << DIALECT_OLLAMA_CHAT, IN_OLLAMA_GENERATE = 1 << DIALECT_OLLAMA_GENERATE };
 /* JSON types; some front-ends send numbers as text, which is accepted. */
 enum { TYPE_BOOL = 1, TYPE_INT = 2, TYPE_NUMBER = 4, TYPE_TEXT = 8, TYPE_LIST = 16, TYPE_OBJECT = 32,
        TYPE_NUMBER_TEXT = 64, TYPE_ANY = 128 };

@@ -2,6 +2,7 @@
 #include "programs/serve/request/request_impl.h"
 
 #include "base/json.h"
+#include "base/ranges.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +36,8 @@ bool http_fail(HttpError *e, int status, const char *code, const char *param, co
 
 bool http_fail_context(HttpError *e, Dialect d, int64_t n_prompt, int64_t n_ctx)
 {
-    static const char *const PARAM[DIALECTS] = { "prompt", "messages", "input", "messages" };
+    static const char *const PARAM[DIALECTS] = { "prompt", "messages", "input",   "messages",
+                                                 "prompt", "prompt",   "messages", "prompt" };
     long long prompt = (long long) n_prompt, ctx = (long long) n_ctx;
     if (d == DIALECT_MESSAGES)
         http_fail(e, 400, "context_length_exceeded", PARAM[d], "prompt is too long: %lld tokens > %lld maximum",
@@ -43,7 +45,7 @@ bool http_fail_context(HttpError *e, Dialect d, int64_t n_prompt, int64_t n_ctx)
     else
         http_fail(e, 400, "context_length_exceeded", PARAM[d],
                   "This model's maximum context length is %lld tokens. However, your %s resulted in %lld tokens.", ctx,
-                  d == DIALECT_COMPLETIONS ? "prompt" : "messages", prompt);
+                  strcmp(PARAM[d], "prompt") == 0 ? "prompt" : "messages", prompt);
     e->n_prompt = n_prompt;
     e->n_ctx = n_ctx;
     return false;
@@ -120,12 +122,19 @@ void name_others(Reader *r, const json_t *object, const char *path, const char *
         if (!json_is_null(v) && !is_among(keys, key, strlen(key))) fields_ignore(r->q, "%s.%s", path, key);
 }
 
+/* A field that for Ollama may also stand in `options`. */
+static json_t *setting(const Reader *r, const char *name)
+{
+    json_t *v = is_ollama(r->q->dialect) ? json_object_get(json_object_get(r->body, "options"), name) : NULL;
+    return v && !json_is_null(v) ? v : json_object_get(r->body, name);
+}
+
 /* ---- stops, biases ---- */
 
 static bool read_stop(Reader *r, const char *name)
 {
     Request *q = r->q;
-    const json_t *v = json_object_get(r->body, name);
+    const json_t *v = setting(r, name);
     size_t n = json_is_string(v) ? 1 : json_array_size(v);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_string(v) ? v : json_array_get(v, i);
@@ -316,6 +325,16 @@ static bool read_format(Reader *r, const json_t *format, const char *field, cons
     return constrain(r, CONSTRAINT_SCHEMA, schema, NULL, schema_field);
 }
 
+/* "json", or a schema. */
+static bool read_ollama_format(Reader *r)
+{
+    json_t *format = json_object_get(r->body, "format");
+    if (json_is_object(format)) return constrain(r, CONSTRAINT_SCHEMA, format, NULL, "format");
+    if (json_string_length(format) == 0) return true;
+    if (strcmp(json_string_value(format), "json") == 0) return any_object(r, "format");
+    return refuse(r, "format", "format is \"%.60s\", expected \"json\" or a schema", json_string_value(format));
+}
+
 static bool read_form(Reader *r)
 {
     const json_t *b = r->body, *schema = json_object_get(b, "json_schema"), *grammar = json_object_get(b, "grammar");
@@ -330,6 +349,7 @@ static bool read_form(Reader *r)
                       "output_config.format.schema", false) ||
          !read_format(r, json_object_get(b, "output_format"), "output_format", "output_format.schema", false)))
         return false;
+    if (is_ollama(r->q->dialect) && !read_ollama_format(r)) return false;
     if (schema && !json_is_null(schema) &&
         !constrain(r, CONSTRAINT_SCHEMA, (json_t *) (uintptr_t) schema, NULL, "json_schema"))
         return false;
@@ -342,21 +362,36 @@ static bool read_form(Reader *r)
 
 /* ---- numbers that depend on each other ---- */
 
+/* Penalties look back on `most` tokens at most, which matters only if there are any. */
+static bool read_window(Reader *r, const json_t *window, const char *field)
+{
+    Request *q = r->q;
+    rt_sampling *s = &q->sampling;
+    if (!json_is_integer(window)) return true;
+    json_int_t n = json_integer_value(window);
+    bool fits = n >= 0 && n <= REP_WINDOW_MAX;
+    if (!fits && ((s->repetition > 0 && s->repetition != 1) || s->frequency != 0 || s->presence != 0))
+        return refuse(r, field, "%s is %lld, expected 0 to %d beside penalties", field, (long long) n, REP_WINDOW_MAX);
+    s->rep_window = fits ? (int32_t) n : REP_WINDOW_MAX;
+    if (n != 0) return true;
+    /* an empty window; for the library 0 means the default */
+    s->repetition = 1;
+    s->frequency = s->presence = 0;
+    return true;
+}
+
 static bool read_sampling(Reader *r)
 {
     Request *q = r->q;
-    const json_t *b = r->body, *seed = json_object_get(b, "seed"), *window = json_object_get(b, "rep_window");
+    const json_t *b = r->body, *seed = setting(r, "seed"), *window = json_object_get(b, "rep_window");
     if (json_is_integer(seed) && json_integer_value(seed) >= 0) {
         q->has_seed = true;
         q->sampling.seed = (uint64_t) json_integer_value(seed);
     }
-    if (!json_is_integer(window)) window = json_object_get(b, "repeat_last_n");
-    if (json_is_integer(window)) q->sampling.rep_window = (int32_t) json_integer_value(window);
-    /* an empty window; for the library 0 means the default */
-    if (json_is_integer(window) && q->sampling.rep_window == 0) {
-        q->sampling.repetition = 1;
-        q->sampling.frequency = q->sampling.presence = 0;
-    }
+    if (q->sampling.top_k < 0) q->sampling.top_k = 0;
+    if (!(json_is_integer(window) ? read_window(r, window, "rep_window")
+                                  : read_window(r, setting(r, "repeat_last_n"), "repeat_last_n")))
+        return false;
     if (q->n > r->d->n_max) return refuse(r, "n", "n is %d, expected 1 to %d", (int) q->n, (int) r->d->n_max);
     const json_t *best = json_object_get(b, "best_of");
     if (json_is_integer(best) && json_integer_value(best) != q->n)
@@ -373,7 +408,12 @@ static bool read_logprobs(Reader *r)
         q->logprobs = true;
         q->top_logprobs = (int32_t) json_integer_value(v);
     }
-    if (q->dialect == DIALECT_CHAT && json_is_integer(v) && !q->logprobs)
+    const json_t *probs = json_object_get(b, "n_probs");
+    if ((q->dialect == DIALECT_LLAMA || q->dialect == DIALECT_INFILL) && json_integer_value(probs) > 0) {
+        q->logprobs = true;
+        q->top_logprobs = (int32_t) json_integer_value(probs);
+    }
+    if ((q->dialect == DIALECT_CHAT || is_ollama(q->dialect)) && json_is_integer(v) && !q->logprobs)
         return refuse(r, "top_logprobs", "top_logprobs needs logprobs to be true");
     if (q->logprobs && r->d->no_logprobs) return refuse(r, "logprobs", "logprobs is not supported with this model");
     return true;
@@ -383,6 +423,7 @@ static void read_lengths(Reader *r)
 {
     Request *q = r->q;
     int64_t most = r->d->max_tokens_limit;
+    if (q->max_tokens < 0) q->max_tokens = -1;
     if (most > 0 && (q->max_tokens < 0 || q->max_tokens > most)) q->max_tokens = most;
 }
 
@@ -425,11 +466,18 @@ static void read_speculative(Reader *r)
     if (mode && (strcmp(mode, "chain") == 0 || strcmp(mode, "tree") == 0)) fields_ignore(q, "speculative.mode");
 }
 
+bool same_model(Dialect d, const char *given, const char *name)
+{
+    static const char TAG[] = ":latest";
+    size_t n = strlen(name);
+    return strncmp(given, name, n) == 0 && (!given[n] || (is_ollama(d) && strcmp(given + n, TAG) == 0));
+}
+
 static bool read_model(Reader *r)
 {
     Request *q = r->q;
-    bool known = !q->model || !*q->model || strcmp(q->model, r->d->model) == 0;
-    for (size_t i = 0; i < r->d->n_alias && !known; i++) known = strcmp(q->model, r->d->alias[i]) == 0;
+    bool known = !q->model || !*q->model || same_model(q->dialect, q->model, r->d->model);
+    for (size_t i = 0; i < r->d->n_alias && !known; i++) known = same_model(q->dialect, q->model, r->d->alias[i]);
     if (!known && r->d->strict_model)
         return http_fail(r->e, 404, "model_not_found", "model", "model is \"%.100s\", expected \"%.100s\"", q->model,
                          r->d->model);
@@ -447,6 +495,7 @@ static void set_defaults(Reader *r)
     q->sampling.n_bias = 0;
     q->max_tokens = q->dialect == DIALECT_RESPONSES ? r->d->responses_max_tokens : r->d->max_tokens;
     q->n = 1;
+    q->stream = is_ollama(q->dialect);
     q->parallel_calls = q->parse_special = true;
     q->store = r->d->lookup.response != NULL;
     q->spec_budget = -1;
@@ -456,10 +505,14 @@ static void set_defaults(Reader *r)
 static bool read_dialect(Reader *r)
 {
     switch (r->q->dialect) {
-    case DIALECT_COMPLETIONS: return read_prompts(r);
+    case DIALECT_COMPLETIONS: return read_completions(r);
     case DIALECT_CHAT:        return read_chat(r);
     case DIALECT_RESPONSES:   return read_responses(r);
-    default:                  return read_messages(r);
+    case DIALECT_MESSAGES:    return read_messages(r);
+    case DIALECT_LLAMA:       return read_llama(r);
+    case DIALECT_INFILL:      return read_infill(r);
+    case DIALECT_OLLAMA_CHAT: return read_ollama_chat(r);
+    default:                  return read_ollama_generate(r);
     }
 }
 
@@ -485,7 +538,7 @@ static bool read_all(Reader *r)
     read_speculative(r);
     read_lengths(r);
     if (!read_dialect(r)) return false;
-    if (q->dialect != DIALECT_COMPLETIONS && !read_thinking(r)) return false;
+    if (request_talks(q) && !read_thinking(r)) return false;
     name_tools(r);
     bool strict = r->d->strict_fields || json_is_true(json_object_get(r->body, "strict_fields"));
     const char *first = json_string_value(json_array_get(q->ignored, 0));
@@ -505,14 +558,15 @@ bool request_read(Request **out, Dialect d, json_t *body, const RequestHeaders *
         q->dialect = d;
         q->body = json_incref(body);
         q->ignored = json_array();
-        if (d != DIALECT_COMPLETIONS) {
+        const bool text = d == DIALECT_COMPLETIONS || d == DIALECT_LLAMA || d == DIALECT_INFILL;
+        if (!text) {
             q->messages = json_array();
             q->handles = json_array();
             q->kwargs = json_object();
         }
         q->owned = json_array();
         r.no_memory = !r.call_names || !q->ignored || !q->owned ||
-                      (d != DIALECT_COMPLETIONS && (!q->messages || !q->handles || !q->kwargs));
+                      (!text && (!q->messages || !q->handles || !q->kwargs));
         good = !r.no_memory && read_all(&r);
     }
     json_decref(r.call_names);
@@ -535,6 +589,8 @@ void request_free(Request *q)
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) json_decref(owned[i]);
     free(q);
 }
+
+bool request_talks(const Request *q) { return q->n_prompt == 0; }
 
 const RequestTool *request_tool(const Request *q, const char *name, size_t n)
 {

@@ -1,4 +1,4 @@
-/* request.h - what a client asks for, in one form for all four dialects. It turns the body's JSON into a Request or an
+/* request.h - what a client asks for, in one form for all dialects. It turns the body's JSON into a Request or an
  * HttpError: the conversation as messages of chat_prompt.h, tools as declared functions, and every number checked
  * against one table of fields (fields.h). Pure: no sockets, engine or clock, and no state between requests.
  *
@@ -14,7 +14,11 @@
 #include "base/error.h"
 #include "ratoon.h"
 
-typedef enum { DIALECT_COMPLETIONS, DIALECT_CHAT, DIALECT_RESPONSES, DIALECT_MESSAGES, DIALECTS } Dialect;
+/* OpenAI's Completions, Chat Completions and Responses, Anthropic's Messages, llama.cpp's /completion and /infill,
+ * Ollama's /api/chat and /api/generate. */
+typedef enum { DIALECT_COMPLETIONS, DIALECT_CHAT, DIALECT_RESPONSES, DIALECT_MESSAGES, DIALECT_LLAMA, DIALECT_INFILL,
+               DIALECT_OLLAMA_CHAT, DIALECT_OLLAMA_GENERATE, DIALECTS } Dialect;
+bool is_ollama(Dialect d);
 
 /* A refusal. type and code are those of OpenAI's error object (static strings; code NULL: none); the Anthropic form
  * derives its type from status. http_error_body (answer.h) writes it in the dialect's form. */
@@ -65,14 +69,20 @@ typedef struct {
     bool        strict_fields, strict_model, prefill_assistant;
     bool        no_logprobs, no_grammar;          /* not supported by the engine: requests for it get 400 */
     bool        no_tools, no_thinking;            /* the model's template shows none: named in `ignored` */
+    bool        no_infill;                        /* the model has no tokens for that: such requests get 501 */
     RequestLookup lookup;                         /* response NULL: nothing is stored */
 } RequestDefaults;
 
 /* The headers that matter here; any may be NULL. */
 typedef struct { const char *anthropic_beta; } RequestHeaders;
 
-/* One prompt of Completions: a text of n bytes, or token ids if text is NULL. */
-typedef struct { const char *text; size_t n; int32_t *ids; size_t n_ids; } RequestPrompt;
+/* One prompt that is no conversation: a text of n bytes, or, if text is NULL, a list of texts and token ids, or token
+ * ids alone if that is NULL too. */
+typedef struct { const char *text; size_t n; const json_t *mixed; int32_t *ids; size_t n_ids; } RequestPrompt;
+
+/* What is to be filled in lies between prefix and suffix and begins with the request's only prompt. extra: NULL or
+ * [{text, filename}], other texts of the same project. */
+typedef struct { bool is; const char *prefix, *suffix; size_t n_prefix, n_suffix; const json_t *extra; } RequestInfill;
 
 /* A bias on the token id, or, if text is not NULL, on every token of that text. add -INFINITY: forbidden. */
 typedef struct { int32_t id; const char *text; size_t n; float add; } RequestBias;
@@ -95,7 +105,7 @@ typedef struct {
     const char *model;                             /* as requested; the answer echoes it */
     bool stream, include_usage, return_progress, return_tokens, return_drafted, timings_per_token;
 
-    /* The conversation (not for Completions), as ChatRequest wants it. handles has one element per message: null, or
+    /* The conversation (if there is no prompt), as ChatRequest wants it. handles has one element per message: null, or
      * the opaque handle that the client sent back with this assistant turn (spec 12.3). tools NULL: none. */
     json_t *messages, *handles, *tools, *kwargs;
     RequestTool *tool; size_t n_tool;              /* one per element of tools */
@@ -103,9 +113,14 @@ typedef struct {
     bool parallel_calls;
     bool continue_final;                           /* leave the last (assistant) message open and continue it */
 
-    /* Completions */
+    /* Instead of a conversation. */
     RequestPrompt *prompt; size_t n_prompt;
+    RequestInfill infill;
     bool echo, parse_special, show_special;
+    bool only_load;             /* Ollama: nothing is asked but whether the model is there */
+    int32_t n_indent;           /* the text ends before a line that is indented less; 0: off */
+    int64_t predict_ms;         /* the text ends with the line in which it has taken so long; 0 or less: off */
+    const json_t *response_fields;                 /* llama.cpp: what of the last object is shown; NULL: all */
 
     rt_sampling sampling;       /* bias unused, seed only if has_seed; max_tokens unused */
     bool has_seed, ignore_eos;
@@ -146,6 +161,9 @@ typedef struct {
 bool request_read(Request **out, Dialect d, json_t *body, const RequestHeaders *h, const RequestDefaults *defaults,
                   HttpError *e);
 void request_free(Request *q);                     /* NULL is fine */
+bool request_talks(const Request *q);              /* it has a conversation, and no prompt of its own */
+/* Whether a client means the model of this name: Ollama's may add `:latest`. */
+bool same_model(Dialect d, const char *given, const char *name);
 /* The declared tool that the model calls by this name; NULL if there is none. */
 const RequestTool *request_tool(const Request *q, const char *name, size_t n);
 

@@ -1,4 +1,4 @@
-/* Chat Completions: messages are nearly in the form that templates want. */
+/* Chat Completions, and Ollama's chat: messages are nearly in the form that templates want. */
 #include "programs/serve/request/request_impl.h"
 
 #include <string.h>
@@ -99,8 +99,18 @@ static bool read_message(Reader *r, const json_t *given, const char *path)
     if (!role) return refuse(r, p.s, "%s is missing", p.s);
     if (!is_among("system|developer|user|assistant|tool|function|ipython", role, strlen(role)))
         return refuse(r, p.s, "%s is \"%.60s\", expected system, developer, user, assistant or tool", p.s, role);
-    name_others(r, given, path, "role|content|name|tool_calls|tool_call_id|function_call|reasoning_content|reasoning|"
-                "thinking|refusal|audio|annotations|cache_control");
+    bool ollama = is_ollama(r->q->dialect);
+    const json_t *images = json_object_get(given, "images");
+    if (ollama && json_array_size(images) > 0) {
+        Path at = path_of("%s.images", path);
+        return http_fail(r->e, 400, "unsupported_content", at.s, "%s is not supported: the model reads text only",
+                         at.s);
+    }
+    if (ollama && !name && !text_field(r, &name, given, path, "tool_name")) return false;
+    name_others(r, given, path,
+                ollama ? "role|content|name|tool_calls|tool_call_id|tool_name|thinking|images"
+                       : "role|content|name|tool_calls|tool_call_id|function_call|reasoning_content|reasoning|thinking|"
+                         "refusal|audio|annotations|cache_control");
     json_t *content = read_content(r, json_object_get(given, "content"), c.s);
     if (!content) return false;
     if (strcmp(role, "assistant") == 0) return read_assistant(r, given, content, path);
@@ -133,7 +143,7 @@ bool read_chat(Reader *r)
     if (q->continue_final && !open)
         return refuse(r, "continue_final_message",
                       "continue_final_message: the last message is no text of the assistant");
-    q->continue_final |= open && r->d->prefill_assistant;
+    q->continue_final |= open && (r->d->prefill_assistant || is_ollama(q->dialect));
     if (json_is_false(json_object_get(r->body, "add_generation_prompt")) && !q->continue_final)
         return refuse(r, "add_generation_prompt",
                       "add_generation_prompt is false, which goes with continue_final_message alone");

@@ -72,7 +72,15 @@ bool read_choice(Reader *r);                       /* call after the tools were 
 json_t *joined_name(Reader *r, const char *namespace_, const char *name);
 
 /* ---- one per dialect ---- */
-bool read_prompts(Reader *r);                      /* request_completions.c */
+bool read_prompts(Reader *r);                      /* request_completions.c: also those of llama.cpp */
+bool read_completions(Reader *r);
+bool read_llama(Reader *r);
+bool read_infill(Reader *r);
+/* A text to be filled in between prefix and suffix, of which `begun` is there already; strings or NULL. field: for an
+ * error. request_llama.c. */
+bool read_middle(Reader *r, const json_t *prefix, const json_t *suffix, const json_t *begun, const char *field);
+bool read_ollama_chat(Reader *r);
+bool read_ollama_generate(Reader *r);
 bool read_chat(Reader *r);
 bool read_responses(Reader *r);
 bool read_messages(Reader *r);

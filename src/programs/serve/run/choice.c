@@ -18,15 +18,41 @@ static ChoiceResult no_memory(HttpError *e)
     return CHOICE_FAILED;
 }
 
+static bool watches_lines(const Request *q) { return q->n_indent > 0 || q->predict_ms > 0; }
+
+/* How much of a text belongs to the answer: it ends before the first character of a line that is indented too little,
+ * and with the line in which the time is over. */
+static size_t lines_kept(RunChoice *c, const char *s, size_t n)
+{
+    const Request *q = c->job->q;
+    for (size_t i = 0; i < n && !c->lines_over; i++) {
+        if (s[i] == '\n') {
+            c->indent = 0;
+            c->lines_over = q->predict_ms > 0 && 1e3 * (seconds_now() - c->first_token) > (double) q->predict_ms;
+            if (c->lines_over) return i;
+        } else if (c->indent >= 0 && (s[i] == ' ' || s[i] == '\t')) {
+            c->indent++;
+        } else if (c->indent >= 0) {
+            c->lines_over = c->indent < q->n_indent;
+            if (c->lines_over) return i;
+            c->indent = -1;
+        }
+    }
+    return c->lines_over ? 0 : n;
+}
+
 static void tell(RunChoice *c)
 {
     ReplyEvent ev;
-    while (reply_next(c->reply, &ev)) answer_event(c->job->answer, c->index, &ev);
+    while (reply_next(c->reply, &ev)) {
+        if (watches_lines(c->job->q)) ev.n = lines_kept(c, ev.bytes, ev.n);
+        if (ev.n > 0 || ev.kind >= REPLY_CALL_BEGIN) answer_event(c->job->answer, c->index, &ev);
+    }
 }
 
 static AnswerAlternative alternative(const rt_engine *g, int32_t id, double logprob)
 {
-    AnswerAlternative a = { .logprob = logprob };
+    AnswerAlternative a = { .logprob = logprob, .id = id };
     a.bytes = rt_token_bytes(g, id, &a.n);
     return a;
 }
@@ -45,7 +71,7 @@ static void tell_token(RunChoice *c, int32_t id, bool drafted, const rt_logprob 
 }
 
 /* What must happen after a token. */
-typedef enum { NEXT_TOKEN, NEXT_DEGENERATE, NEXT_FORCED, NEXT_ENTER, NEXT_LEAVE } Next;
+typedef enum { NEXT_TOKEN, NEXT_LINES_OVER, NEXT_DEGENERATE, NEXT_FORCED, NEXT_ENTER, NEXT_LEAVE } Next;
 
 /* State while a choice goes through a block, or through forced tokens (block NULL). */
 typedef struct {
@@ -361,7 +387,8 @@ static bool comes_next(void *ud)
     Way *w = ud;
     RunChoice *c = w->c;
     size_t n;
-    if (c->forced_close && goes_round(c)) w->next = NEXT_DEGENERATE;
+    if (c->lines_over) w->next = NEXT_LINES_OVER;
+    else if (c->forced_close && goes_round(c)) w->next = NEXT_DEGENERATE;
     else if ((w->forced = reply_force(c->reply, budget_over(c), &n))) w->next = NEXT_FORCED;
     else if (c->shape == SHAPE_WAITS && reply_mode(c->reply) == REPLY_IN_TEXT) w->next = NEXT_ENTER;
     else if (c->shape == SHAPE_CONSTRAINED && grammar_text_done(c->text)) w->next = NEXT_LEAVE;
@@ -380,6 +407,7 @@ static ChoiceResult close_reasoning(const Way *w, rt_session *s)
 static ChoiceResult go_on(const Way *w, rt_session *s)
 {
     switch (w->next) {
+    case NEXT_LINES_OVER: return over(w->c, s, FINISH_LENGTH);
     case NEXT_DEGENERATE: return over(w->c, s, FINISH_DEGENERATE);
     case NEXT_FORCED:     return close_reasoning(w, s);
     case NEXT_ENTER:      return enter_constraint(w->c, s, w->e);
@@ -506,7 +534,7 @@ static ChoiceResult first_tokens(RunChoice *c, rt_session *s, HttpError *e)
     const char *think = reply_think_open(j->server->style);
     if (c->shape != SHAPE_WAITS || reply_mode(c->reply) != REPLY_IN_TEXT)
         return note_prompt(c, s, p->t, (size_t) p->n, e);
-    if (j->constraint && j->q->thinking == THINK_ON && think && j->q->dialect != DIALECT_COMPLETIONS)
+    if (j->constraint && j->q->thinking == THINK_ON && think && request_talks(j->q))
         return force(c, s, p->t, (size_t) p->n, think, e);
     const char *open = opening(j);
     ChoiceResult st = open ? force(c, s, p->t, (size_t) p->n, open, e) : note_prompt(c, s, p->t, (size_t) p->n, e);

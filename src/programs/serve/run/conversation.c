@@ -278,7 +278,7 @@ static int32_t kept_point(Server *s, const Request *q, const JobPrompt *p)
 void conversation_points(Server *s, const Request *q, JobPrompt *p)
 {
     CachePointsIn in = { .n_prompt = p->n, .interval = s->o.cache_interval, .least = s->o.cache_min_tokens };
-    bool whole = q->dialect != DIALECT_COMPLETIONS && !q->continue_final, remembered = q->cached && p->n >= in.least;
+    bool whole = request_talks(q) && !q->continue_final, remembered = q->cached && p->n >= in.least;
     if (whole && (remembered || q->tools || q->dialect != DIALECT_CHAT)) history_point(&in, s, q, p);
     else p->opening = p->n_text;
     if (!remembered) return;

@@ -51,6 +51,8 @@ typedef struct {
     int32_t    *token; size_t cap_token;     /* those tokens, for the watchdog and for replay */
     int32_t     next_point, done, saved;     /* index of the next cache point; prompt tokens computed, saved */
     bool        forced_close;                /* the reasoning was ended by its budget */
+    bool        lines_over;                  /* the text ended as n_indent or t_max_predict_ms say */
+    int32_t     indent;                      /* of the line so far; -1: it has begun, or is the first one */
     uint64_t    seed;
     rt_stats    past;                        /* sums over prompts of this choice that forced tokens ended */
     double      first_token, last_token;
@@ -109,9 +111,13 @@ bool   queue_cancel(Queue *q, int32_t owner, const char *id, CancelWhy why);
 void   queue_wake(Queue *q);
 void   queue_wait(Queue *q, double seconds);       /* engine thread: sleeps until there is something new */
 
+/* The prompt of a text that is to be filled in: tokens of other texts, of what stands before the gap and behind it,
+ * each as much as fits. infill.c. */
+bool infill_prompt(JobPrompt *p, const Server *s, const Request *q, HttpError *e);
+
 /* ---- prepare.c: what the workers do ---- */
 
-void prepare_job(Server *s, Exchange *x);          /* for all four dialects; the request has entered the queue */
+void prepare_job(Server *s, Exchange *x);          /* for all dialects; the request has entered the queue */
 /* Counts the tokens that a conversation's prompt would have as a request, and answers count_tokens and similar
  * endpoints. */
 void prepare_count(Server *s, Exchange *x);

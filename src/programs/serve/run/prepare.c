@@ -61,15 +61,42 @@ static bool fits(const Job *j, HttpError *e)
     return true;
 }
 
-/* Prompts of Completions: text without template, with BOS if the model wants it, or ids, checked by request_read. */
+static bool no_memory(HttpError *e) { return http_fail(e, 500, NULL, NULL, "out of memory for the prompt's tokens"); }
+
+/* Texts and ids in turn; a text at the beginning gets BOS if the model wants it. */
+static bool mixed_prompt(JobPrompt *p, const Server *s, const RequestPrompt *from, HttpError *e)
+{
+    size_t cap = 2, n = 0, i;
+    json_t *v;
+    json_array_foreach((json_t *) (uintptr_t) from->mixed, i, v) cap += 1 + json_string_length(v);
+    if (conversation_too_long(s, DIALECT_LLAMA, cap, e)) return false;
+    p->t = malloc(cap * sizeof *p->t);
+    if (!p->t) return no_memory(e);
+    json_array_foreach((json_t *) (uintptr_t) from->mixed, i, v) {
+        if (json_is_integer(v)) {
+            p->t[n++] = (int32_t) json_integer_value(v);
+            continue;
+        }
+        size_t count = rt_tokenize(s->p.engine, json_string_value(v), json_string_length(v), true, p->t + n, cap - n);
+        bool bos = count > 0 && rt_adds_bos(s->p.engine) && p->t[n] == rt_token_bos(s->p.engine);
+        if (bos && i > 0) memmove(p->t + n, p->t + n + 1, --count * sizeof *p->t);
+        n += count;
+    }
+    p->n = (int32_t) n;
+    return true;
+}
+
+/* Prompts that are no conversation: text without template, with BOS if the model wants it, or ids, checked by
+ * request_read. */
 static bool raw_prompt(JobPrompt *p, const Server *s, const Request *q, const RequestPrompt *from, HttpError *e)
 {
     rt_engine *g = s->p.engine;
     bool bos = from->text && rt_adds_bos(g) && rt_token_bos(g) >= 0;
     size_t cap = (from->text ? from->n : from->n_ids) + 2, n = 0;
+    if (from->mixed) return mixed_prompt(p, s, from, e);
     if (from->text && conversation_too_long(s, q->dialect, from->n, e)) return false;
     p->t = malloc(cap * sizeof *p->t);
-    if (!p->t) return http_fail(e, 500, NULL, NULL, "out of memory for the prompt's tokens");
+    if (!p->t) return no_memory(e);
     if (!from->text) {
         if (from->n_ids) memcpy(p->t, from->ids, from->n_ids * sizeof *p->t);
         n = from->n_ids;
@@ -96,13 +123,14 @@ static bool raw_prompt(JobPrompt *p, const Server *s, const Request *q, const Re
 static bool prompts(Job *j, HttpError *e)
 {
     const Request *q = j->q;
-    j->n_prompt = q->dialect == DIALECT_COMPLETIONS ? (int32_t) q->n_prompt : 1;
+    j->n_prompt = q->n_prompt > 0 ? (int32_t) q->n_prompt : 1;
     j->prompt = calloc((size_t) j->n_prompt, sizeof *j->prompt);
     if (!j->prompt) return http_fail(e, 500, NULL, NULL, "out of memory");
     for (int32_t i = 0; i < j->n_prompt; i++) {
         JobPrompt *p = &j->prompt[i];
-        if (q->dialect == DIALECT_COMPLETIONS ? !raw_prompt(p, j->server, q, &q->prompt[i], e)
-                                              : !conversation_prompt(p, j->server, q, true, e))
+        if (!(q->infill.is ? infill_prompt(p, j->server, q, e)
+              : request_talks(q) ? conversation_prompt(p, j->server, q, true, e)
+                                 : raw_prompt(p, j->server, q, &q->prompt[i], e)))
             return false;
     }
     return fits(j, e);
@@ -137,7 +165,7 @@ static bool open_reply(RunChoice *c, HttpError *e)
     const Job *j = c->job;
     const Request *q = j->q;
     const Server *s = j->server;
-    bool raw = q->dialect == DIALECT_COMPLETIONS, forced = j->constraint && constraint_prefix(j->constraint);
+    bool raw = !request_talks(q), forced = j->constraint && constraint_prefix(j->constraint);
     ReplyOptions o = {
         .style = raw ? (ReplyStyle) { CALLS_NONE, THINK_NONE } : s->style, .tools = q->tools,
         .calls_off = q->call_choice == CALL_NONE, .one_call = !q->parallel_calls || q->call_choice == CALL_NAMED,
@@ -164,7 +192,7 @@ static bool choices(Job *j, HttpError *e)
     if (!j->choice) return http_fail(e, 500, NULL, NULL, "out of memory");
     for (int32_t i = 0; i < j->n_choice; i++) {
         RunChoice *c = &j->choice[i];
-        *c = (RunChoice) { .job = j, .prompt = &j->prompt[i / q->n], .index = i, .slot = -1,
+        *c = (RunChoice) { .job = j, .prompt = &j->prompt[i / q->n], .index = i, .slot = -1, .indent = -1,
                            .seed = seed + (uint64_t) (i % q->n) };
         int32_t room = s->ctx - c->prompt->n;
         c->to_context = q->max_tokens < 0 || q->max_tokens > room;
@@ -206,11 +234,29 @@ static bool read_fields(Request **out, const Server *s, const Exchange *x, json_
     return request_read(out, exchange_route(x)->dialect, body, h, &d, e);
 }
 
+/* A request that asks for no text: the model is there. */
+static bool say_loaded(Job *j, HttpError *e)
+{
+    size_t n;
+    AnswerOptions o = { .request = j->q, .version = rt_version(), .created = (int64_t) time(NULL),
+                        .random = server_random };
+    j->answer = answer_new(&o);
+    if (!j->answer) return http_fail(e, 500, NULL, NULL, "out of memory");
+    answer_open(j->answer);
+    answer_end(j->answer, 0, &(AnswerEnd) { .reason = FINISH_STOP });
+    answer_close(j->answer, o.created);
+    const char *bytes = answer_take(j->answer, &n);
+    char *body = bytes ? strndup(bytes, n) : NULL;
+    exchange_reply(j->x, 200, NULL, body, n);
+    return true;
+}
+
 static bool read_request(Job *j, json_t *body, HttpError *e)
 {
     Server *s = j->server;
     RequestHeaders h = { exchange_header(j->x, "anthropic-beta") };
     if (!read_fields(&j->q, s, j->x, body, &h, e)) return false;
+    if (j->q->only_load) return say_loaded(j, e);
     if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0)
         j->bias[j->n_bias++] = (rt_bias) { call_opener(s), -INFINITY };
     if (!biases(j, e) || !prompts(j, e) || !constraint_of(&j->constraint, s->constraints, j->q, e) ||
@@ -242,7 +288,7 @@ void prepare_job(Server *s, Exchange *x)
         good = false;
     }
     json_decref(body);
-    if (!good) {
+    if (!good || j->q->only_load) {
         job_free(j);
         queue_leave(s->queue);
         return;

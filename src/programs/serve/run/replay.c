@@ -178,7 +178,7 @@ static void remember_by_text(Server *s, const RunChoice *c)
 
 void replay_job(Server *s, const Job *j)
 {
-    if (!s->replay || j->q->dialect == DIALECT_COMPLETIONS || j->q->continue_final) return;
+    if (!s->replay || !request_talks(j->q) || j->q->continue_final) return;
     remember_by_name(s, j);
     for (int32_t i = 0; i < j->n_choice && j->q->cached; i++) remember_by_text(s, &j->choice[i]);
 }

@@ -90,7 +90,7 @@ static void begin_stream(Job *j)
 {
     if (j->streaming) return;
     j->streaming = true;
-    exchange_stream(j->x, "text/event-stream; charset=utf-8");
+    exchange_stream(j->x, answer_type(j->answer));
 }
 
 static void whole_body(Job *j, int status)
