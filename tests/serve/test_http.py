@@ -164,7 +164,7 @@ class Json(Base):
                   "stop": [3, {}, [""], ["a"] * 17, [3], "x" * 600],
                   "n": [0, -1, 10 ** 6, "x"], "stream": [1, "yes"], "tools": [3, {}, [3], [{"type": "function"}]],
                   "seed": ["x", 1.5], "top_p": [0, 1.5, "x"],
-                  "top_k": [-1, 1.5], "logit_bias": [3, {"x": "y"}], "response_format": [3, {}, {"type": "poem"}],
+                  "top_k": [-2, 1.5], "logit_bias": [3, {"x": "y"}], "response_format": [3, {}, {"type": "poem"}],
                   "logprobs": [3], "top_logprobs": [21, -1]}
         for field, values in fields.items():
             for v in values:
@@ -550,8 +550,8 @@ class Http(Base):
                                   (404, 401))
                 server.post(CHAT, {**chat("a"), "stop": ["\x1b[2J\nforged"],
                                    "response_format": {"type": "\x1b]0;x\x07"}}, headers={"Authorization": "Bearer k"})
-                for line in (r"listening on http://evil\?\? .*: 4", r"2J\?{5} .*: 4", "\u00e4\\? .*: 4", r"/\?\[2J .*: 4",
-                             r"%s .*: 400" % CHAT):
+                for line in (r"listening on http://evil\?\? 4", r"2J\?{5} 4", "\u00e4\\? 4", r"/\?\[2J 4",
+                             r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d POST %s 400 \d+ ms req_" % CHAT):
                     server.expect(line)
                 said = server.log[server.log.index("ready in"):]
                 self.assertEqual([c for c in said if c != "\n" and (c < " " or "\x7f" <= c < "\xa0" or c == "\ufffd")],
@@ -563,6 +563,27 @@ class Http(Base):
                 self.assertIn("/\U0001f600\u00e4? ", said)
             finally:
                 self.assertEqual(server.stop(), 0)
+
+    def test_log_of_requests(self):
+        """One line for each request that makes text or fails; none for looking at something."""
+        server = Server("--api-prefix", "/llm")
+        try:
+            self.assertIn("the page: %s/llm/\n" % server.url, server.log)
+            when = r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+            j = server.json("/llm" + CHAT, chat("a", max_tokens=3), headers={"X-Request-Id": "one"})
+            server.expect(when + r"POST %s 200 \d+ ms one: prompt %d \(0 cached\), answer 3, \d+ of \d+ drafted accepted$"
+                          % (CHAT, j["usage"]["prompt_tokens"]))
+            for path, status in (("/llm/health", 200), ("/llm/v1/models", 200), ("/llm/nowhere", 404)):
+                self.assertEqual(server.get(path, headers={"X-Request-Id": "look"})[0], status)
+            self.assertEqual(server.post("/llm/tokenize", {"content": "a"}, headers={"X-Request-Id": "two"})[0], 200)
+            server.expect(when + r"POST /tokenize 200 \d+ ms two$")
+            server.expect(when + r"GET /nowhere 404 \d+ ms look$")
+            self.assertEqual(server.post("/llm" + CHAT, {}, headers={"X-Request-Id": "three"})[0], 400)
+            server.expect(when + r"POST %s 400 \d+ ms three$" % CHAT)
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.log.count(" one: "), 1)
+        self.assertEqual(server.log.count("look"), 1)
 
     def test_H09_methods(self):
         for path in (CHAT, "/v1/messages", "/v1/completions", "/v1/responses", "/tokenize"):

@@ -207,7 +207,7 @@ class Queue(Base):
             t.join()
             self.assertEqual(out[0][0], 200)
         self.ends(server)
-        self.assertEqual(re.findall(r" number-(\d): done", server.log), list("012345"))
+        self.assertEqual(re.findall(r" 200 \d+ ms number-(\d): prompt \d+ .*, answer 60, ", server.log), list("012345"))
 
     def test_a_long_prompt_stops_nobody(self):
         """A short request that comes while a long prompt is read is answered before. The prompts grow until the short
@@ -242,7 +242,7 @@ class Cancel(Base):
         run.close()                                # in decoding
         self.assertTrue(server.wait_for(lambda: self.cancelled(server, "decode") == 1))
         self.assertTrue(server.wait_for(server.idle))
-        server.expect(r"cancelled: the client has gone, prompt \d+ \(\d+ cached\), answer [1-9]")
+        server.expect(r" 499 \d+ ms \S+: prompt \d+ \(\d+ cached\), answer [1-9].*, cancelled: the client has gone")
         for stream in (True, False):
             for words in (1500, 4000, 8000, 16000, 30000):         # until it goes before the prompt is read
                 before = self.cancelled(server, "prefill")

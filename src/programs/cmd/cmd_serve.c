@@ -198,8 +198,8 @@ static void on_logged(void *ud, const Exchange *x, int status, double seconds)
     const Route *r = exchange_route(x);
     bool text = r && (r->flags & ROUTE_TEXT);
     if (text) metrics_request(s->metrics, r->dialect, status);
-    if (s->o.quiet || status < 400) return;
-    log_line("%.1000s %s: %d, %.3f s", exchange_path(x), exchange_id(x), status, seconds);
+    if (exchange_noted(x) || (status < 400 && exchange_method(x) == METHOD_GET)) return;
+    server_log(s, x, status, seconds, "");
 }
 
 static bool open_port(Serve *v)
@@ -386,6 +386,16 @@ static bool load(Serve *v)
     return good;
 }
 
+/* The address 0.0.0.0 is none that a browser could open. */
+static void say_page(const Server *s)
+{
+    const char *url = http_url(s->http), *port = strrchr(url, ':');
+    if (strncmp(url, "http", 4) != 0) return;
+    if (http_everywhere(s->http)) log_line("the page: %s://127.0.0.1%s%s/", s->o.tls_cert ? "https" : "http", port,
+                                           s->o.api_prefix);
+    else log_line("the page: %s%s/", url, s->o.api_prefix);
+}
+
 static void say_ready(const Serve *v)
 {
     const Server *s = &v->s;
@@ -396,6 +406,7 @@ static void say_ready(const Serve *v)
              s->o.reasoning ? s->o.reasoning : "off", v->n_keys ? "with keys" : "no key asked");
     char sampling[256];
     log_line("sampling where a request does not say: %s", sampling_text(sampling, &s->defaults.sampling, false));
+    say_page(s);
     log_line("ready in %.1f s", seconds_now() - v->begun);
 }
 

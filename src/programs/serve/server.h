@@ -57,6 +57,9 @@ struct Server {
     int64_t     model_time;                     /* modification time of the model file, seconds since 1970 */
 };
 
+/* Logs a request and its answer: time, method, path, status, milliseconds, id, and `rest` if it is not "". log.c. */
+void server_log(const Server *s, const Exchange *x, int status, double seconds, const char *rest);
+
 /* Unguessable bytes, as answer.h wants them. */
 void server_random(void *ud, void *out, size_t n);
 

@@ -162,6 +162,9 @@ void exchange_json(Exchange *x, int status, json_t *body)
     exchange_reply(x, status, NULL, text, text ? strlen(text) : 0);
 }
 
+void exchange_note(Exchange *x) { x->noted = true; }
+bool exchange_noted(const Exchange *x) { return x->noted; }
+
 void exchange_drop(Exchange *x)
 {
     pthread_mutex_lock(&x->lock);

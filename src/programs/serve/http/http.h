@@ -74,6 +74,10 @@ const char *exchange_query(const Exchange *x, const char *name);       /* NULL: 
 const char *exchange_body(const Exchange *x, size_t *n);
 void        exchange_body_free(Exchange *x);       /* once read, so that waiting requests do not hold it */
 
+/* Whoever works on it logs its end; call before another thread can answer. */
+void exchange_note(Exchange *x);
+bool exchange_noted(const Exchange *x);
+
 void exchange_keep(Exchange *x);
 void exchange_release(Exchange *x);
 

@@ -48,6 +48,7 @@ struct Exchange {
     int32_t     owner;                             /* number of the key it came with, from 1; 0: none */
     double      begun;
     bool        checked, dispatched;
+    atomic_bool noted;                             /* somebody else logs it */
     Dialect     dialect;
     HttpError   refusal;                           /* status 0: none; sent once the body has been read */
     char       *body; size_t n_body, cap_body, dropped;

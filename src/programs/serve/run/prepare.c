@@ -297,6 +297,7 @@ void prepare_job(Server *s, Exchange *x)
     fetch(j);
     if (s->o.request_timeout) j->deadline = j->arrived + s->o.request_timeout;
     j->written = j->counted = j->arrived;
+    exchange_note(x);
     queue_put(s->queue, j);
 }
 

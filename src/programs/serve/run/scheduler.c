@@ -50,15 +50,15 @@ static void free_slot(Scheduler *e, RunChoice *c)
     c->slot = -1;
 }
 
-static void log_job(const Job *j, const char *how)
+/* why: what became of it, if it is not done. */
+static void log_job(const Job *j, int status, const char *why)
 {
-    const Server *s = j->server;
     const AnswerUsage *u = &j->usage;
-    if (s->o.quiet) return;
-    double seconds = seconds_now() - j->arrived;
-    log_line("%.1000s %s: %s, prompt %lld (%lld cached), answer %lld, %lld of %lld drafted accepted, %.2f s",
-             exchange_path(j->x), exchange_id(j->x), how, (long long) u->prompt, (long long) u->cached,
-             (long long) u->completion, (long long) u->accepted, (long long) u->drafted, seconds);
+    char line[800];
+    snprintf(line, sizeof line, "prompt %lld (%lld cached), answer %lld, %lld of %lld drafted accepted%s%s",
+             (long long) u->prompt, (long long) u->cached, (long long) u->completion, (long long) u->accepted,
+             (long long) u->drafted, *why ? ", " : "", why);
+    server_log(j->server, j->x, status, seconds_now() - j->arrived, line);
 }
 
 /* Sums the figures of all its choices, including those still running. */
@@ -103,7 +103,7 @@ static void whole_body(Job *j, int status)
 }
 
 /* Removes the job from the queue and frees it. */
-static void job_over(Scheduler *e, Job *j, const char *how)
+static void job_over(Scheduler *e, Job *j, int status, const char *why)
 {
     Server *s = e->server;
     for (Job **p = &e->line; *p; p = &(*p)->next) {
@@ -115,7 +115,7 @@ static void job_over(Scheduler *e, Job *j, const char *how)
     e->jobs--;
     if (j->n_started == 0) queue_leave(s->queue);
     else metrics_request_seconds(s->metrics, seconds_now() - j->began);
-    log_job(j, how);
+    log_job(j, status, why);
     queue_remove(s->queue, j);
     job_free(j);
 }
@@ -134,7 +134,7 @@ static void job_done(Scheduler *e, Job *j)
     } else {
         whole_body(j, 200);
     }
-    job_over(e, j, "done");
+    job_over(e, j, 200, "");
 }
 
 static void job_failed(Scheduler *e, Job *j, const HttpError *err)
@@ -147,17 +147,18 @@ static void job_failed(Scheduler *e, Job *j, const HttpError *err)
     } else {
         exchange_refuse(j->x, err);
     }
-    char how[600];
-    snprintf(how, sizeof how, "failed: %s", err->message);
-    job_over(e, j, how);
+    char why[600];
+    snprintf(why, sizeof why, "failed: %s", err->message);
+    job_over(e, j, err->status, why);
 }
 
-static void job_gone(Scheduler *e, Job *j, const char *how)
+/* Its status in the log is one that no answer has. */
+static void job_gone(Scheduler *e, Job *j, const char *why)
 {
     j->usage = usage_so_far(e, j);                 /* for the log */
     for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
     exchange_drop(j->x);
-    job_over(e, j, how);
+    job_over(e, j, 499, why);
 }
 
 static Phase phase_of(const Job *j)
