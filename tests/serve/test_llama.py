@@ -20,22 +20,26 @@ PRE, SUF, MID = 4093, 4094, 4095       # <|mask|>, <think>, </think>: tokens tha
 TEXT = "def add(a, b):"
 
 
+def begin(*options):
+    server = Server("--quiet", *options, wait=False)
+    unittest.addModuleCleanup(lambda: end(server))
+    if not server.wait_for(lambda: server.get("/health")[0] == 200):
+        raise AssertionError("not ready: " + server.log)
+    return server
+
+
+def end(server):
+    code = server.stop()
+    if code != 0:
+        raise AssertionError("exit status %d: %s" % (code, server.log[-3000:]))
+
+
 def setUpModule():
     global S, F
     model = with_numbers(DEMO, path("fim.gguf"), {"tokenizer.ggml.fim_%s_token_id" % k: v for k, v in
                                                   (("pre", PRE), ("suf", SUF), ("mid", MID))})
-    S = Server("--quiet", wait=False)
-    F = Server("--quiet", "-m", model, "--ctx", "256", "--parallel", "2", wait=False)
-    for server in (S, F):
-        if not server.wait_for(lambda: server.get("/health")[0] == 200, 60):
-            raise AssertionError("not ready: " + server.log)
-
-
-def tearDownModule():
-    for server in (S, F):
-        code = server.stop()
-        if code != 0:
-            raise AssertionError("exit status %d: %s" % (code, server.log[-3000:]))
+    S = begin()
+    F = begin("-m", model, "--ctx", "256", "--parallel", "2")
 
 
 def complete(server=None, path="/completion", **body):

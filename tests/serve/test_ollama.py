@@ -25,7 +25,7 @@ NAME = "ratoon-demo-q8_0"
 def setUpModule():
     global S
     S = Server("--quiet", "--alias", "other", wait=False)
-    if not S.wait_for(lambda: S.get("/health")[0] == 200, 60):
+    if not S.wait_for(lambda: S.get("/health")[0] == 200):
         raise AssertionError("not ready: " + S.log)
 
 
@@ -141,9 +141,9 @@ class Text(unittest.TestCase):
         """Whatever is sent while a request waits is a line of JSON too."""
         server = Server("--quiet", "--keepalive", "1", "--parallel", "1", "--cache-ram", "0", wait=False)
         try:
-            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 60))
+            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200))
             status, _, text = server.post("/api/generate", {"model": "m", "raw": True, "prompt": "a " * 900,
-                                                            "options": {"num_predict": 900}}, timeout=120)
+                                                            "options": {"num_predict": 900}})
             self.assertEqual(status, 200)
             for line in text.decode().rstrip("\n").split("\n"):
                 self.assertIn("response", json.loads(line))
@@ -189,7 +189,7 @@ class Models(unittest.TestCase):
     def test_names(self):
         server = Server("--quiet", "--strict-model", "--model-name", "m", wait=False)
         try:
-            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200, 60))
+            self.assertTrue(server.wait_for(lambda: server.get("/health")[0] == 200))
             for name, status in (("m", 200), ("m:latest", 200), ("m:8b", 404), ("n", 404)):
                 got, _, text = server.post("/api/chat", {**chat(stream=False), "model": name})
                 self.assertEqual(got, status, name)
