@@ -324,6 +324,27 @@ static void ids_and_ends(void **state)
     tokenizer_close(t);
 }
 
+/* By the file's keys, else by the usual names. */
+static void fim_tokens(void **state)
+{
+    (void) state;
+    VocabImage v = low_image("qwen2");
+    image_text(&v, "<|fim_prefix|>", TOKEN_CONTROL);       /* 260 */
+    image_text(&v, "<|fim_suffix|>", TOKEN_USER);          /* 261 */
+    image_text(&v, "<fim_middle>", TOKEN_CONTROL);         /* 262 */
+    image_text(&v, "<|file_sep|>", TOKEN_CONTROL);         /* 263 */
+    image_text(&v, "<mine>", TOKEN_CONTROL);               /* 264 */
+    image_u32(&v, "tokenizer.ggml.fim_pre_token_id", 264);
+    Tokenizer *t = open_ok(&v);
+    static const int32_t want[FIM_MARKS] = { 264, 261, 262, -1, 263 };
+    for (FimMark mark = 0; mark < FIM_MARKS; mark++) assert_int_equal(tokenizer_fim(t, mark), want[mark]);
+    tokenizer_close(t);
+    v = low_image("qwen2");
+    t = open_ok(&v);
+    for (FimMark mark = 0; mark < FIM_MARKS; mark++) assert_int_equal(tokenizer_fim(t, mark), -1);
+    tokenizer_close(t);
+}
+
 static uint64_t hash_of(VocabImage v)
 {
     Tokenizer *t = open_ok(&v);
@@ -625,7 +646,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(merges_by_rank), cmocka_unit_test(ties_leftmost), cmocka_unit_test(whole_tokens),
         cmocka_unit_test(like_slow_merging), cmocka_unit_test(remembered_words), cmocka_unit_test(special_types),
         cmocka_unit_test(special_from_client), cmocka_unit_test(overlapping_like_slow_cutting),
-        cmocka_unit_test(types_of_end_texts), cmocka_unit_test(ids_and_ends),
+        cmocka_unit_test(types_of_end_texts), cmocka_unit_test(ids_and_ends), cmocka_unit_test(fim_tokens),
         cmocka_unit_test(hash_tells_tokenizers_apart), cmocka_unit_test(bytes_of_tokens), cmocka_unit_test(round_trip),
         cmocka_unit_test(nfc_on_request), cmocka_unit_test(missing_bytes), cmocka_unit_test(long_texts),
         cmocka_unit_test(several_threads), cmocka_unit_test(memory_runs_out_opening),

@@ -14,13 +14,18 @@ typedef struct { int32_t *t; size_t n; } Tokens;
 
 static bool no_memory(HttpError *e) { return http_fail(e, 500, NULL, NULL, "out of memory for the prompt's tokens"); }
 
-/* Appends the tokens of a text, in which nothing is a control token; its bytes are all a client's. */
+/* Appends the tokens of a client's text, in which no special token of any type is one. */
 static bool add_text(Tokens *to, const Server *s, const char *text, size_t n)
 {
+    const rt_engine *g = s->p.engine;
+    const rt_span all = { 0, n };
     int32_t *more = realloc(to->t, (to->n + n + 2) * sizeof *more);
     if (!more) return false;
     to->t = more;
-    if (n > 0) to->n += rt_tokenize(s->p.engine, text, n, false, more + to->n, n + 2);
+    more += to->n;
+    size_t count = n > 0 ? rt_tokenize_prompt(g, text, n, &all, 1, more, n + 2) : 0;
+    if (count > 0 && rt_adds_bos(g) && more[0] == rt_token_bos(g)) memmove(more, more + 1, --count * sizeof *more);
+    to->n += count;
     return true;
 }
 
