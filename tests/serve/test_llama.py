@@ -249,6 +249,8 @@ class Infill(unittest.TestCase):
         self.assertEqual(j["content"], want["content"])
         short = complete(F, "/infill", input_prefix="a", input_suffix="b", input_extra=[{"text": text}], n_predict=32)
         self.assertEqual(short["tokens_evaluated"], 256 - 32 - 1)
+        many = complete(F, "/infill", input_prefix="a", input_suffix="b", input_extra=[{"text": text}] * 1000, n_predict=32)
+        self.assertEqual((many["content"], many["tokens_evaluated"]), (short["content"], short["tokens_evaluated"]))
         e = json.loads(F.post("/infill", {"input_prefix": "a", "prompt": text})[2])["error"]
         self.assertEqual((e["type"], e["n_ctx"]), ("exceed_context_size_error", 256))
         self.assertGreater(e["n_prompt_tokens"], count(text))

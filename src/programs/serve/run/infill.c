@@ -65,14 +65,22 @@ static bool add_name(Tokens *to, const Server *s, const char *name)
     return (!marked || add_id(to, s->fim[FIM_SEP])) && add_text(to, s, line, (size_t) n);
 }
 
+/* The first of the texts that could still fit, as the last ones do. */
+static size_t first_extra(const json_t *extra, size_t most)
+{
+    size_t i = json_array_size(extra), bytes = 0;
+    while (i > 0 && bytes <= most) bytes += json_string_length(json_object_get(json_array_get(extra, --i), "text"));
+    return i;
+}
+
 static bool add_extra(Tokens *to, const Server *s, const json_t *extra)
 {
-    size_t i, most = most_bytes(s);
-    json_t *one;
+    const size_t most = most_bytes(s);
     if (json_array_size(extra) == 0) return true;
     bool good = s->fim[FIM_REP] < 0 || (add_id(to, s->fim[FIM_REP]) && add_text(to, s, "project\n", 8));
-    json_array_foreach((json_t *) (uintptr_t) extra, i, one) {
-        const json_t *name = json_object_get(one, "filename"), *text = json_object_get(one, "text");
+    for (size_t i = first_extra(extra, most); i < json_array_size(extra); i++) {
+        const json_t *one = json_array_get(extra, i), *name = json_object_get(one, "filename"),
+                     *text = json_object_get(one, "text");
         const char *from = json_string_value(text);
         size_t n = json_string_length(text);
         keep_end(&from, &n, most);
