@@ -1143,7 +1143,7 @@ static void no_memory(void **state)
     (void) state;
     static const char *const FILES[] = { "chat_calls", "responses_reasoning", "messages_call_after_text",
                                          "completions_logprobs", "llama_fields", "infill_text", "ollama_chat_calls",
-                                         "ollama_generate_raw" };
+                                         "ollama_generate_raw", "completions_choice", "responses_handle" };
     char path[256];
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         Golden g;

@@ -79,14 +79,18 @@ json_t *keep(Reader *r, json_t *value)
     return value;
 }
 
-void keep_in(Reader *r, json_t *object, const char *key, json_t *value)
+bool keep_in(Reader *r, json_t *object, const char *key, json_t *value)
 {
-    if (json_object_set_new(object, key, value) != 0) r->no_memory = true;
+    if (json_object_set_new(object, key, value) == 0) return true;
+    r->no_memory = true;
+    return false;
 }
 
-void keep_add(Reader *r, json_t *list, json_t *value)
+bool keep_add(Reader *r, json_t *list, json_t *value)
 {
-    if (json_array_append_new(list, value) != 0) r->no_memory = true;
+    if (json_array_append_new(list, value) == 0) return true;
+    r->no_memory = true;
+    return false;
 }
 
 bool text_field(Reader *r, const char **out, const json_t *object, const char *path, const char *key)
@@ -255,8 +259,7 @@ static json_t *choice_grammar(Reader *r, const json_t *choices)
     }
     json_t *grammar = fclose(f) == 0 ? json_stringn(text, n) : NULL;
     free(text);
-    if (grammar) keep_add(r, r->q->owned, grammar);
-    return keep(r, grammar);
+    return keep_add(r, r->q->owned, grammar) ? grammar : NULL;
 }
 
 static bool constrain_choice(Reader *r, const json_t *choices, const char *field)
@@ -297,8 +300,7 @@ static bool read_guided(Reader *r, const json_t *o, const char *prefix)
             json_decref(name);
             continue;
         }
-        keep_add(r, r->q->owned, keep(r, name));
-        const char *at = name ? json_string_value(name) : "";
+        const char *at = keep_add(r, r->q->owned, name) ? json_string_value(name) : "";
         bool good = i == 0 ? constrain_json(r, v, at) : i == 2 ? constrain_choice(r, v, at)
                     : i == 4 ? any_object(r, at)
                     : constrain(r, i == 1 ? CONSTRAINT_REGEX : CONSTRAINT_GRAMMAR, NULL, json_string_value(v), at);

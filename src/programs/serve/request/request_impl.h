@@ -25,9 +25,10 @@ typedef struct {
 typedef struct { char s[96]; } Path;
 Path path_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* These store what they are given, or record that memory ran out. */
-void  keep_in(Reader *r, json_t *object, const char *key, json_t *value);      /* takes value */
-void  keep_add(Reader *r, json_t *list, json_t *value);                        /* takes value */
+/* These store what they are given, or record that memory ran out. The first two take value and return false if they
+ * freed it, so that it must not be used any more. */
+bool  keep_in(Reader *r, json_t *object, const char *key, json_t *value);
+bool  keep_add(Reader *r, json_t *list, json_t *value);
 json_t *keep(Reader *r, json_t *value);                                        /* returns the value itself */
 
 /* Sets a 400 error; returns false. */

@@ -25,9 +25,9 @@ json_t *add_message(Reader *r, const char *role, json_t *content)
     json_t *m = keep(r, json_object());
     keep_in(r, m, "role", json_string(role));
     if (content) keep_in(r, m, "content", content);
-    keep_add(r, r->q->messages, m);
+    bool kept = keep_add(r, r->q->messages, m);
     keep_add(r, r->q->handles, json_null());
-    return m;
+    return kept ? m : NULL;
 }
 
 void add_part(Reader *r, json_t *parts, const char *text, size_t n)
@@ -111,7 +111,7 @@ bool add_call(Reader *r, json_t *message, const char *id, const char *name, json
            *function = keep(r, json_object());
     if (!calls) {
         calls = json_array();
-        keep_in(r, message, "tool_calls", calls);
+        if (!keep_in(r, message, "tool_calls", calls)) calls = NULL;
     }
     if (id) {
         keep_in(r, call, "id", json_string(id));

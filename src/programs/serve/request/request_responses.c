@@ -155,8 +155,7 @@ static bool read_reference(TurnReader *t, const json_t *item, const char *path)
     Path p = path_of("%s.id", path);
     json_t *found = id && r->d->lookup.item ? r->d->lookup.item(r->d->lookup.ud, id) : NULL;
     if (!found) return refuse(r, p.s, "%s is \"%.100s\", and no item with that id is stored", p.s, id ? id : "");
-    keep_add(r, r->q->owned, found);               /* keeps its strings alive */
-    return read_item(t, found, path, true);
+    return !keep_add(r, r->q->owned, found) || read_item(t, found, path, true);    /* owned: its strings live on */
 }
 
 static bool read_item(TurnReader *t, const json_t *item, const char *path, bool looked_up)
@@ -186,8 +185,8 @@ static bool read_previous(TurnReader *t)
     if (!items)
         return http_fail(r->e, 400, "previous_response_not_found", "previous_response_id", "previous_response_id is "
                          "\"%.100s\", and no such response is stored: send the whole input", id);
-    keep_add(r, r->q->owned, items);
     bool good = true;
+    if (!keep_add(r, r->q->owned, items)) return true;
     for (size_t i = 0; good && i < json_array_size(items); i++) {
         Path p = path_of("previous_response_id.item[%zu]", i);
         good = read_item(t, json_array_get(items, i), p.s, false);

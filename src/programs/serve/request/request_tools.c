@@ -45,8 +45,7 @@ static bool add_tool(Reader *r, RequestTool tool, json_t *f, const char *path)
         json_decref(wrapped);
         return true;
     }
-    q->tool[q->n_tool++] = tool;
-    keep_add(r, q->tools, wrapped);
+    if (keep_add(r, q->tools, wrapped)) q->tool[q->n_tool++] = tool;
     return true;
 }
 
