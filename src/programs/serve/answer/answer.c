@@ -561,7 +561,7 @@ char *http_error_body(Dialect d, const HttpError *e, const char *request_id, siz
     if (d == DIALECT_MESSAGES) {
         out_json(&o, "{'type':'error','error':{'type':%s,'message':%s},'request_id':%s}",
                  error_type_messages(e->status), e->message, request_id && *request_id ? request_id : NULL);
-    } else if (d == DIALECT_LLAMA || d == DIALECT_INFILL) {
+    } else if (is_llama(d)) {
         write_llama_error(&o, e);
     } else if (is_ollama(d)) {
         write_ollama_error(&o, e);

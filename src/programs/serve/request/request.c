@@ -295,11 +295,9 @@ static bool read_guided(Reader *r, const json_t *o, const char *prefix)
     static const char *const KEYS[] = { "json", "regex", "choice", "grammar", "json_object" };
     for (int i = 0; i < 5; i++) {
         Path key = path_of("%s%s", *prefix == 'g' ? prefix : "", KEYS[i]), field = path_of("%s%s", prefix, KEYS[i]);
-        json_t *v = json_object_get(o, key.s), *name = v && !json_is_null(v) ? json_string(field.s) : NULL;
-        if (!v || json_is_null(v) || json_is_false(v)) {
-            json_decref(name);
-            continue;
-        }
+        json_t *v = json_object_get(o, key.s);
+        if (!v || json_is_null(v) || json_is_false(v)) continue;
+        json_t *name = json_string(field.s);
         const char *at = keep_add(r, r->q->owned, name) ? json_string_value(name) : "";
         bool good = i == 0 ? constrain_json(r, v, at) : i == 2 ? constrain_choice(r, v, at)
                     : i == 4 ? any_object(r, at)
@@ -411,7 +409,7 @@ static bool read_logprobs(Reader *r)
         q->top_logprobs = (int32_t) json_integer_value(v);
     }
     const json_t *probs = json_object_get(b, "n_probs");
-    if ((q->dialect == DIALECT_LLAMA || q->dialect == DIALECT_INFILL) && json_integer_value(probs) > 0) {
+    if (is_llama(q->dialect) && json_integer_value(probs) > 0) {
         q->logprobs = true;
         q->top_logprobs = (int32_t) json_integer_value(probs);
     }
@@ -560,7 +558,7 @@ bool request_read(Request **out, Dialect d, json_t *body, const RequestHeaders *
         q->dialect = d;
         q->body = json_incref(body);
         q->ignored = json_array();
-        const bool text = d == DIALECT_COMPLETIONS || d == DIALECT_LLAMA || d == DIALECT_INFILL;
+        const bool text = d == DIALECT_COMPLETIONS || is_llama(d);
         if (!text) {
             q->messages = json_array();
             q->handles = json_array();

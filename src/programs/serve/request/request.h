@@ -19,6 +19,7 @@
 typedef enum { DIALECT_COMPLETIONS, DIALECT_CHAT, DIALECT_RESPONSES, DIALECT_MESSAGES, DIALECT_LLAMA, DIALECT_INFILL,
                DIALECT_OLLAMA_CHAT, DIALECT_OLLAMA_GENERATE, DIALECTS } Dialect;
 bool is_ollama(Dialect d);
+bool is_llama(Dialect d);                          /* its own endpoints: /completion, /infill */
 
 /* A refusal. type and code are those of OpenAI's error object (static strings; code NULL: none); the Anthropic form
  * derives its type from status. http_error_body (answer.h) writes it in the dialect's form. */

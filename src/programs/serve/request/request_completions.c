@@ -14,21 +14,13 @@ static bool read_id(Reader *r, int32_t *out, const json_t *v, size_t i, const ch
     return true;
 }
 
-static bool has_text(const json_t *list)
+/* JSON_STRING: a text, JSON_INTEGER: a token id. */
+static bool has_element(const json_t *list, json_type type)
 {
     size_t i;
     json_t *v;
     json_array_foreach((json_t *) (uintptr_t) list, i, v)
-        if (json_is_string(v)) return true;
-    return false;
-}
-
-static bool has_id(const json_t *list)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach((json_t *) (uintptr_t) list, i, v)
-        if (json_is_integer(v)) return true;
+        if (json_typeof(v) == type) return true;
     return false;
 }
 
@@ -63,12 +55,25 @@ static bool read_ids(Reader *r, RequestPrompt *p, const json_t *list, const char
 static bool read_prompt(Reader *r, const json_t *v, const char *path)
 {
     RequestPrompt *p = &r->q->prompt[r->q->n_prompt++];
-    if (r->q->dialect == DIALECT_LLAMA && has_text(v)) return read_mixed(r, p, v, path);
+    if (r->q->dialect == DIALECT_LLAMA && has_element(v, JSON_STRING)) return read_mixed(r, p, v, path);
     if (json_is_array(v)) return read_ids(r, p, v, path);
     if (!json_is_string(v)) return refuse(r, path, "%s is neither a string nor a list of token ids", path);
     p->text = json_string_value(v);
     p->n = json_string_length(v);
     return true;
+}
+
+RequestPrompt *one_prompt(Reader *r, const json_t *text)
+{
+    Request *q = r->q;
+    if (!(q->prompt = calloc(1, sizeof *q->prompt))) {
+        r->no_memory = true;
+        return NULL;
+    }
+    q->n_prompt = 1;
+    q->prompt->text = text ? json_string_value(text) : "";
+    q->prompt->n = json_string_length(text);
+    return q->prompt;
 }
 
 bool read_prompts(Reader *r)
@@ -78,7 +83,7 @@ bool read_prompts(Reader *r)
     bool several = json_is_array(all) && !json_is_integer(json_array_get(all, 0));
     size_t n = several ? json_array_size(all) : 1;
     if (r->q->dialect == DIALECT_LLAMA && n > 1) {
-        if (!has_id(all))
+        if (!has_element(all, JSON_INTEGER))
             return refuse(r, "prompt", "prompt has %zu prompts, expected one: /v1/completions takes several", n);
         several = false;
         n = 1;

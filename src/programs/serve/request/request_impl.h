@@ -74,6 +74,8 @@ json_t *joined_name(Reader *r, const char *namespace_, const char *name);
 
 /* ---- one per dialect ---- */
 bool read_prompts(Reader *r);                      /* request_completions.c: also those of llama.cpp */
+/* The only prompt becomes this text (NULL: an empty one); NULL if memory ran out. */
+RequestPrompt *one_prompt(Reader *r, const json_t *text);
 bool read_completions(Reader *r);
 bool read_llama(Reader *r);
 bool read_infill(Reader *r);

@@ -2,8 +2,6 @@
  * the answer comes back. */
 #include "programs/serve/request/request_impl.h"
 
-#include <stdlib.h>
-
 /* ---- samplers ---- */
 
 /* Those that are applied, in this order, each under the names that it has; the others are off here in any case. */
@@ -84,6 +82,8 @@ static bool read_both(Reader *r)
     return read_samplers(r) && read_response_fields(r);
 }
 
+bool is_llama(Dialect d) { return d == DIALECT_LLAMA || d == DIALECT_INFILL; }
+
 bool read_llama(Reader *r) { return read_prompts(r) && read_both(r); }
 
 /* ---- filling in ---- */
@@ -94,13 +94,7 @@ bool read_middle(Reader *r, const json_t *prefix, const json_t *suffix, const js
     if (r->d->no_infill)
         return http_fail(r->e, 501, NULL, field,
                          "%s: this model has no tokens to fill in text with (fim_pre, fim_suf and fim_mid)", field);
-    if (!(q->prompt = calloc(1, sizeof *q->prompt))) {
-        r->no_memory = true;
-        return true;
-    }
-    q->n_prompt = 1;
-    q->prompt->text = begun ? json_string_value(begun) : "";
-    q->prompt->n = json_string_length(begun);
+    if (!one_prompt(r, begun)) return true;
     q->infill = (RequestInfill) { .is = true, .prefix = prefix ? json_string_value(prefix) : "",
                                   .n_prefix = json_string_length(prefix), .suffix = suffix
                                   ? json_string_value(suffix) : "", .n_suffix = json_string_length(suffix) };

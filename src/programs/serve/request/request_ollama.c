@@ -2,7 +2,6 @@
  * conversation of one message, unless it is raw or something is to be filled in. Sampling stands in `options`. */
 #include "programs/serve/request/request_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 bool is_ollama(Dialect d) { return d == DIALECT_OLLAMA_CHAT || d == DIALECT_OLLAMA_GENERATE; }
@@ -14,19 +13,6 @@ bool read_ollama_chat(Reader *r)
     return r->q->only_load || read_chat(r);
 }
 
-static bool read_raw(Reader *r, const json_t *prompt)
-{
-    Request *q = r->q;
-    if (!(q->prompt = calloc(1, sizeof *q->prompt))) {
-        r->no_memory = true;
-        return true;
-    }
-    q->n_prompt = 1;
-    q->prompt->text = json_string_value(prompt);
-    q->prompt->n = json_string_length(prompt);
-    return true;
-}
-
 bool read_ollama_generate(Reader *r)
 {
     const json_t *prompt = json_object_get(r->body, "prompt"), *suffix = json_object_get(r->body, "suffix");
@@ -36,7 +22,10 @@ bool read_ollama_generate(Reader *r)
     if (r->q->only_load) return true;
     if (system && *system && (raw || middle)) fields_ignore(r->q, "system");
     if (middle) return read_middle(r, prompt, suffix, NULL, "suffix");
-    if (raw) return read_raw(r, prompt);
+    if (raw) {
+        one_prompt(r, prompt);
+        return true;
+    }
     if (system && *system) {
         json_t *text = system_text(r, system);
         if (text) add_message(r, "system", text);
