@@ -60,7 +60,7 @@ SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 SIMD_TILES := src/backend/cpu/simd_matmul_amx.c src/backend/cpu/simd_attend.c src/backend/cpu/simd_roofline.c
 LIB_SRC  := $(filter-out $(SIMD),$(sort $(shell find src/base src/format src/text src/backend src/model src/decode src/engine -name '*.c' 2>/dev/null)))
 PROG_SRC := $(sort $(shell find src/programs -name '*.c' 2>/dev/null))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
+LIB_OBJ  := $(BUILD)/src/backend/cuda/image.o $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
@@ -111,6 +111,17 @@ $(BUILD)/page.html: $(wildcard src/programs/serve/page/*) doc/licenses/markdown-
 	$(Q)python3 src/programs/serve/page/assemble.py $@ $(MARKDOWN_IT)
 $(BUILD)/src/programs/serve/http/page.o: COMMON += -DPAGE_FILE='"$(BUILD)/page.html"'
 $(BUILD)/src/programs/serve/http/page.o: $(BUILD)/page.html
+
+# ---- kernels for GPUs (src/backend/gpu), as data in the program ----
+
+CUDA_FATBINS := $(wildcard $(BUILD)/cuda/*.fatbin)
+$(BUILD)/cuda/images.inc: Makefile $(CUDA_FATBINS)
+	@mkdir -p $(@D)
+	$(Q)python3 src/backend/cuda/images.py $@ $(CUDA_FATBINS)
+$(BUILD)/src/backend/cuda/image.o: src/backend/cuda/image.S $(BUILD)/cuda/images.inc
+	@mkdir -p $(@D)
+	$(call SAY,AS)
+	$(Q)$(CC) -DCUDA_IMAGES='"$(BUILD)/cuda/images.inc"' -c -o $@ $<
 
 define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c

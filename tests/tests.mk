@@ -56,6 +56,23 @@ $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(HUB) $(LIBS)
 .SECONDARY:
 
+# The emulated GPU: kernels, the fibers they run on, and a driver over both, as the backend would load NVIDIA's.
+CXX     ?= g++
+GPU_SRC := $(wildcard src/backend/gpu/*.cu)
+GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/gpu/%.o) $(BUILD)/tests/gpu/emu.o $(BUILD)/tests/gpu/fake_cuda.o
+GPU_CXX := -std=c++17 -O2 -g -D_GNU_SOURCE -DGPU_EMU -ffp-contract=off -fPIC -Isrc -Itests/gpu -Wall -Wextra -Wno-unknown-pragmas
+$(BUILD)/tests/gpu/%.o: %.cu
+	@mkdir -p $(@D)
+	$(call SAY,CXX)
+	$(Q)$(CXX) $(GPU_CXX) $(SAN) -MMD -MP -x c++ -c -o $@ $<
+$(BUILD)/tests/gpu/%.o: tests/gpu/%.cpp
+	@mkdir -p $(@D)
+	$(call SAY,CXX)
+	$(Q)$(CXX) $(GPU_CXX) $(SAN) -MMD -MP -c -o $@ $<
+$(BUILD)/libfake_cuda.so: $(GPU_OBJ)
+	$(call SAY,LINK)
+	$(Q)$(CXX) $(SAN) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
+
 run-%: $(BUILD)/tests/%
 	./$<
 run-replay-%: $(BUILD)/tests/replay_%

@@ -13,105 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend/draw.h"
+#include "backend/pass.h"
 #include "base/error.h"
-#include "format/quant.h"
-
-enum { ROWS_DECODE = 64, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
-
-/* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
- * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations take. */
-typedef struct { Type type; int32_t rows, cols; void *data; int32_t n; } Tensor;
-
-/* What a layer keeps between passes, and the numbers its operations need. The model family fills it in; state.c
- * allocates from it. */
-typedef enum { LAYER_NONE, LAYER_ATTENTION, LAYER_DELTA } LayerKind;
-typedef struct {
-    LayerKind kind;
-    int32_t   heads, kv_heads, head_dim;       /* attention: query head h reads kv head h / (heads / kv_heads) */
-    int32_t   value_dim;                       /* size of a value vector; 0: head_dim */
-    int32_t   window;                          /* key visible iff q_pos - k_pos < window; 0: everything */
-    int32_t   ring;                            /* slots of a ring buffer, where that is shorter than the context: at
-                                                * least window + chunk + 64 rows, a multiple of 128; 0: none */
-    bool      causal;                          /* BLOCK rows see only themselves and earlier rows of the block */
-    float     scale, softcap;                  /* score = scale * q.k; softcap 0: none (else cap * tanh(score / cap)) */
-    Type      k_type, v_type;                  /* of stored keys and values */
-    int32_t   k_heads, v_heads, k_dim, v_dim;  /* delta net: value head m reads key head m % k_heads */
-    int32_t   conv_width;                      /* taps, e.g. 4; channels = 2 * k_heads * k_dim + v_heads * v_dim */
-    float     eps;                             /* epsilon of the l2 norm of q and k in the delta net */
-} LayerSpec;
-
-static inline int32_t value_dim(const LayerSpec *s) { return s->value_dim ? s->value_dim : s->head_dim; }
-
-/* One layer of one session, in backend memory.
- *   k, v      slot = position; pending row i of a pass is at position base + i. In a layer that wraps, slot = position
- *             % wrap: what its rows still see has not been overwritten. In a drafter's ring, slot = position % ring and
- *             BLOCK row i is at ring + i; positions may be missing. n slots take kv_bytes(spec, values, n), in a byte
- *             order of the backend's choice, which only kv_save and kv_load know.
- *   rec_*     row i of the last TREE pass: conv input, decay, delta, and k (l2-normalised) in two banks. A pass of
- *             generation g writes bank g & 1 and reads the noted path's rows, which pass g - 1 wrote, from bank (g - 1)
- *             & 1.
- *   mark[3]   the gen whose path has been applied here, for keys/values, window and matrices. The operation itself
- *             writes it, last. */
-typedef struct {
-    void    *k, *v;
-    void    *kept_k, *kept_v;                   /* copies of k and v for each checkpoint, in a layer that wraps */
-    int32_t  wrap, ring, *slot_pos;             /* wrap 0: does not wrap; slot_pos [ring]: position in the slot, -1:
-                                                 * none; ring 0: not a drafter's ring */
-    float   *matrix, *window;                   /* [sets, v_heads, k_dim, v_dim] [sets, conv_width - 1, channels],
-                                                 * oldest first */
-    float   *rec_x, *rec_a, *rec_d, *rec_k;     /* [64, channels] [64, v_heads] [64, v_heads, v_dim]
-                                                 * [2, 64, k_heads, k_dim] */
-    int32_t *mark;
-} StateLayer;
-
-typedef enum { SLICE_CHAIN, SLICE_TREE, SLICE_BLOCK } SliceKind;
-typedef struct {                                /* the rows of one session in a pass; in backend memory */
-    int32_t     kind, row0, n;
-    int32_t     base;                           /* committed length = position of the first row */
-    int32_t     gen, n_path, path[ROWS_DECODE]; /* position base - n_path + t is row path[t] of the session's
-                                                 * last TREE pass */
-    int32_t     set_in, set_out;                /* CHAIN reads the matrices of set_in and leaves the advanced ones in
-                                                 * set_out; TREE: both are the same */
-    StateLayer *layer;                          /* [n_layers] */
-    float      *taps;                           /* [tap slots, n_taps * dim] */
-    Draw        draw;
-} Slice;
-
-enum { WANT_TAPS = 1, WANT_LOGITS = 2 };
-typedef struct {                                   /* all rows of a pass, TREE and BLOCK slices first */
-    int32_t  n, n_decode, n_slices, n_logits, span; /* launch shape = replay key; n_decode: rows of TREE and BLOCK
-                                                     * slices; span: longest base, rounded up to a power of two */
-    int32_t *count;                                 /* [3] backend memory: the true n, n_decode and n_logits, where a
-                                                     * backend rounds them up (widths); the rows beyond belong to no
-                                                     * slice (-1), and their results are ignored */
-    int32_t *token, *slice, *parent;               /* [n] this and all below: backend memory at fixed addresses; parent:
-                                                    * row within the slice, -1: committed. CHAIN: i - 1 */
-    int32_t *pos, *lane;                           /* pos [n]: position in the text (slots, tiles, noise); lane [n,
-                                                    * POS_LANES]: what rotation reads */
-    int32_t *want, *tap_slot, *logit_row;          /* want [n]; tap_slot [n], -1: none; logit_row
-                                                    * [n_logits]: row of x */
-    Slice   *slices;                               /* [n_slices] */
-} Rows;
-
-/* Rotary embedding: angle of pair i = lane[lane_of[i]] * freq[i] in double; its sine and cosine by base/mathd.h,
- * rounded to float and multiplied by mscale, form the table of a pass, made once for all its layers. (a, b) -> (a cos -
- * b sin, a sin + b cos). neox: pairs are (x[i], x[i + n_rot / 2]), else (x[2i], x[2i + 1]); values beyond n_rot pass
- * through. */
-typedef struct {
-    int32_t        n_rot;
-    bool           neox;
-    float          mscale;
-    const double  *freq;                           /* [n_rot / 2] backend memory */
-    const int32_t *lane_of;                        /* [n_rot / 2] backend memory; NULL: lane 0 */
-} Rope;
 
 /* What is done to the heads of queries and keys before attention: norms (NULL: none), then rotation by a table. */
 typedef struct { const Tensor *q_norm, *k_norm, *turn; Rope rope; float eps; } Heads;
-
-/* silu(x) = x * sigmoid(x); gelu is its usual approximation, x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 *
- * x^3), which equals x / 2 * (1 + tanh(u)). */
-typedef enum { ACT_SILU, ACT_GELU_TANH, ACT_SIGMOID, ACT_SOFTPLUS } Act;
 
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
 

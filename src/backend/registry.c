@@ -4,10 +4,10 @@
 
 #include "backend/backend.h"
 
-extern const BackendEntry backend_cpu;
+extern const BackendEntry backend_cpu, backend_cuda;
 
 /* In the order in which "auto" tries them. */
-static const BackendEntry *const built_in[] = { &backend_cpu };
+static const BackendEntry *const built_in[] = { &backend_cpu, &backend_cuda };
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 /* The backends that a statically linked program adds, ended by NULL: the tests' device. */

@@ -6,7 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kv_panels.h"
 
-enum { MARK_KV, MARK_WINDOW, MARK_MATRIX };
+
 
 static size_t k_row(const LayerSpec *s) { return type_row_bytes(s->k_type, s->kv_heads * s->head_dim); }
 static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv_heads * value_dim(s)); }

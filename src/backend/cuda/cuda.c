@@ -1,0 +1,348 @@
+/* cuda.c - the CUDA backend: cards, memory, copies, launches, recorded passes. */
+#include "backend/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const uint8_t *const cuda_images[];         /* fatbins, one for each kernel file, ended by NULL (image.S) */
+
+typedef struct { const char *name; int32_t threads; size_t args, shared; } KernelInfo;
+static const KernelInfo kernels[] = {
+#define X(name, threads, Args, shared) { #name, threads, sizeof(Args), shared },
+#include "backend/gpu/kernels.def"
+#undef X
+};
+
+void cuda_enter(const CudaCard *card) { card->cu->cuCtxSetCurrent(card->context); }
+
+bool cuda_ok(Cuda *c, int code, const char *what)
+{
+    if (code && !cuda_failed(c)) cuda_fail(&c->error, c->card->cu, code, what);
+    return code == 0;
+}
+
+/* ---- launches ---- */
+
+enum { ATTR_STREAM_SERIALIZATION = 6 };            /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+typedef struct { int id; char pad[4]; union { char all[64]; int on; } value; } CuAttr;
+
+void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
+{
+    const KernelInfo *info = &kernels[k];
+    if (cuda_failed(c) || blocks == 0 || blocks_y == 0) return;
+    if (blocks < 0 || blocks > INT32_MAX || blocks_y < 0 || blocks_y > 65535 || bytes != info->args) {
+        fail(&c->error, ST_UNSUPPORTED, "cuda: %s on %lld x %lld blocks with %zu bytes, expected up to %d x 65535 and %zu",
+             info->name, (long long) blocks, (long long) blocks_y, bytes, INT32_MAX, info->args);
+        return;
+    }
+    CuAttr early = { .id = ATTR_STREAM_SERIALIZATION, .value.on = 1 };
+    CuLaunch l = { .grid_x = (unsigned) blocks, .grid_y = (unsigned) blocks_y, .grid_z = 1,
+                   .block_x = (unsigned) info->threads, .block_y = 1, .block_z = 1, .shared = (unsigned) info->shared,
+                   .stream = c->stream, .attrs = &early, .n_attrs = c->card->cc >= 90 ? 1 : 0 };
+    cuda_ok(c, c->card->cu->cuLaunchKernelEx(&l, c->card->function[k], (void *[]) { (void *) (uintptr_t) args }, NULL),
+            info->name);
+}
+
+/* ---- memory ---- */
+
+static void *cuda_alloc(Backend *b, size_t bytes, const char *part)
+{
+    Cuda *c = cuda_of(b);
+    void *p = NULL;
+    if (cuda_failed(c)) return NULL;
+    cuda_enter(c->card);
+    int code = c->card->cu->cuMemAlloc_v2(&p, bytes ? bytes : 1);
+    if (code == 0) code = c->card->cu->cuMemsetD8Async(p, 0, bytes ? bytes : 1, c->stream);
+    if (code == 0) code = c->card->cu->cuStreamSynchronize(c->stream);
+    if (code == 0) return p;
+    if (p) c->card->cu->cuMemFree_v2(p);
+    fail(&c->error, ST_MEMORY, "%s: no memory for %zu bytes on %s", part, bytes, c->card->name);
+    return NULL;
+}
+
+static void cuda_release(Backend *b, void *p, size_t bytes)
+{
+    (void) bytes;
+    cuda_enter(cuda_of(b)->card);
+    if (p) cuda_of(b)->card->cu->cuMemFree_v2(p);
+}
+
+static void memory(Backend *b, uint64_t *free, uint64_t *total)
+{
+    size_t there = 0, all = 0;
+    cuda_enter(cuda_of(b)->card);
+    cuda_of(b)->card->cu->cuMemGetInfo_v2(&there, &all);
+    *free = there, *total = all;
+}
+
+/* Waits, and hands over what was copied out. */
+static void settle(Cuda *c)
+{
+    cuda_ok(c, c->card->cu->cuStreamSynchronize(c->stream), "waiting for the device");
+    for (int32_t i = 0; i < c->n_outs; i++)
+        if (!cuda_failed(c)) memcpy(c->out[i].host, c->staging + c->out[i].at, c->out[i].bytes);
+    c->n_outs = 0;
+    c->staged_in = c->staged_out = 0;
+}
+
+static size_t staging_left(Cuda *c)
+{
+    if (c->staged_in + c->staged_out + 64 > STAGING || c->n_outs == OUTS_MAX) settle(c);
+    return STAGING - c->staged_in - c->staged_out;
+}
+
+static size_t up64(size_t n) { return (n + 63) / 64 * 64; }
+
+static void copy_in(Backend *b, void *dst, const void *host, size_t n)
+{
+    Cuda *c = cuda_of(b);
+    cuda_enter(c->card);
+    for (size_t at = 0; at < n && !cuda_failed(c);) {
+        size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
+        memcpy(c->staging + c->staged_in, (const uint8_t *) host + at, piece);
+        cuda_ok(c, c->card->cu->cuMemcpyHtoDAsync_v2((uint8_t *) dst + at, c->staging + c->staged_in, piece, c->stream),
+                "copying to the device");
+        c->staged_in += up64(piece) < left ? up64(piece) : left;
+        at += piece;
+    }
+}
+
+static void copy_out(Backend *b, void *host, const void *src, size_t n)
+{
+    Cuda *c = cuda_of(b);
+    cuda_enter(c->card);
+    for (size_t at = 0; at < n && !cuda_failed(c);) {
+        size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
+        size_t take = up64(piece) < left ? up64(piece) : left;
+        c->staged_out += take;
+        size_t to = STAGING - c->staged_out;
+        cuda_ok(c, c->card->cu->cuMemcpyDtoHAsync_v2(c->staging + to, (const uint8_t *) src + at, piece, c->stream),
+                "copying from the device");
+        c->out[c->n_outs++] = (CudaOut) { (uint8_t *) host + at, to, piece };
+        at += piece;
+    }
+}
+
+static const void *view(Backend *b, void *buf, const void *src, size_t n)
+{
+    copy_out(b, buf, src, n);
+    settle(cuda_of(b));
+    return buf;
+}
+
+static void fill(Backend *b, void *dst, int value, size_t n)
+{
+    Cuda *c = cuda_of(b);
+    if (cuda_failed(c) || n == 0) return;
+    cuda_enter(c->card);
+    cuda_ok(c, c->card->cu->cuMemsetD8Async(dst, (unsigned char) value, n, c->stream), "filling memory");
+}
+
+static void copy(Backend *b, void *dst, const void *src, size_t n)
+{
+    Cuda *c = cuda_of(b);
+    if (cuda_failed(c) || n == 0) return;
+    cuda_enter(c->card);
+    cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
+}
+
+/* ---- passes ---- */
+
+static bool pass_begin(Backend *b, const void *key, size_t n)
+{
+    cuda_enter(cuda_of(b)->card);
+    (void) key, (void) n;
+    return false;
+}
+
+static void pass_end(Backend *b, bool complete) { (void) b, (void) complete; }
+
+static Status cuda_sync(Backend *b, Error *err)
+{
+    Cuda *c = cuda_of(b);
+    cuda_enter(c->card);
+    GpuError wrong = { 0 };
+    if (c->forked && !cuda_failed(c)) copy_out(b, &wrong, c->failed, sizeof wrong);
+    settle(c);
+    if (!cuda_failed(c) && wrong.code == GPU_BAD_TOKEN)
+        fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", wrong.value, wrong.limit);
+    if (wrong.code) c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream);
+    Status code = c->error.code;
+    if (code != ST_OK && err) *err = c->error;
+    c->error = (Error) { 0 };
+    return code;
+}
+
+/* ---- open, fork, close ---- */
+
+static size_t fork_bytes(Backend *b, int32_t threads)
+{
+    (void) b, (void) threads;
+    return (size_t) WORK_INPUT + WORK_SPLITS + WORK_DRAW + 256;
+}
+
+static void close_card(CudaCard *card)
+{
+    for (int32_t i = 0; i < card->n_modules; i++) card->cu->cuModuleUnload(card->module[i]);
+    if (card->context) card->cu->cuDevicePrimaryCtxRelease_v2(card->device);
+    free(card);
+}
+
+static void cuda_close(Backend *b)
+{
+    Cuda *c = cuda_of(b);
+    cuda_enter(c->card);
+    if (c->stream) c->card->cu->cuStreamSynchronize(c->stream);
+    for (int32_t i = 0; i < c->n_records; i++) c->card->cu->cuGraphExecDestroy(c->record[i].graph);
+    if (c->work) c->card->cu->cuMemFree_v2(c->work);
+    if (c->staging) c->card->cu->cuMemFreeHost(c->staging);
+    if (c->stream) c->card->cu->cuStreamDestroy_v2(c->stream);
+    if (!c->forked) close_card(c->card);
+    free(c);
+}
+
+/* Stream and staging, of a fork or of the backend itself. */
+static Status take_stream(Cuda *c, Error *err)
+{
+    enum { NON_BLOCKING = 1 };
+    const CudaDriver *cu = c->card->cu;
+    int code = cu->cuStreamCreate(&c->stream, NON_BLOCKING);
+    if (code) return cuda_fail(err, cu, code, "making a stream");
+    code = cu->cuMemAllocHost_v2((void **) &c->staging, STAGING);
+    return code ? cuda_fail(err, cu, code, "taking staging memory") : ST_OK;
+}
+
+static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
+{
+    *out = NULL;
+    const Cuda *from = cuda_of(b);
+    Cuda *c = calloc(1, sizeof *c);
+    if (!c) return fail(err, ST_MEMORY, "cuda: out of memory");
+    c->be = from->be;
+    c->card = from->card;
+    c->forked = true;
+    c->recording = -1;
+    cuda_enter(c->card);
+    Status st = take_stream(c, err);
+    if (st == ST_OK) {
+        c->work = cuda_alloc(&c->be, fork_bytes(b, threads), "backend workspace");
+        if (!c->work) {
+            if (err) *err = c->error;
+            st = ST_MEMORY;
+        }
+    }
+    if (st != ST_OK) {
+        cuda_close(&c->be);
+        return st;
+    }
+    c->failed = (GpuError *) (void *) c->work;
+    c->input = c->work + 256;
+    c->splits = c->input + WORK_INPUT;
+    c->draw = c->splits + WORK_SPLITS;
+    *out = &c->be;
+    return ST_OK;
+}
+
+enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };    /* the driver's numbers */
+
+/* Loads the images and finds every kernel in one of them. The tests' driver has kernels of its own. */
+static Status find_kernels(CudaCard *card, Error *err)
+{
+    static const uint8_t none[16];
+    const CudaDriver *cu = card->cu;
+    const uint8_t *const *image = cuda_driver_emulated() ? (const uint8_t *const[]) { none, NULL } : cuda_images;
+    if (!*image)
+        return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
+    for (; *image && card->n_modules < CUDA_MODULES; image++) {
+        int code = cu->cuModuleLoadData(&card->module[card->n_modules], *image);
+        if (code) return cuda_fail(err, cu, code, "loading the kernels");
+        card->n_modules++;
+    }
+    for (int32_t i = 0; i < GPU_KERNELS; i++) {
+        int code = 1;
+        for (int32_t m = 0; m < card->n_modules && code; m++)
+            code = cu->cuModuleGetFunction(&card->function[i], card->module[m], kernels[i].name);
+        if (code == 0 && kernels[i].shared > 48 << 10)
+            code = cu->cuFuncSetAttribute(card->function[i], FUNC_SHARED, (int) kernels[i].shared);
+        if (code) return cuda_fail(err, cu, code, kernels[i].name);
+    }
+    return ST_OK;
+}
+
+static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
+{
+    const CudaDriver *cu = card->cu;
+    int n = 0, major = 0, minor = 0, code = cu->cuDeviceGetCount(&n);
+    if (code) return cuda_fail(err, cu, code, "counting devices");
+    if (ordinal >= n)
+        return fail(err, ST_UNSUPPORTED, n ? "cuda: device %d, expected 0 to %d" : "cuda: the driver sees no device", ordinal,
+                    n - 1);
+    code = cu->cuDeviceGet(&card->device, ordinal);
+    if (code == 0) code = cu->cuDeviceGetName(card->name, sizeof card->name, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&minor, ATTR_CC_MINOR, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&card->processors, ATTR_MULTIPROCESSORS, card->device);
+    if (code == 0) code = cu->cuDevicePrimaryCtxRetain(&card->context, card->device);
+    if (code) return cuda_fail(err, cu, code, "opening the device");
+    card->cc = 10 * major + minor;
+    snprintf(card->level, sizeof card->level, "sm_%d %s", card->cc, card->name);
+    cuda_enter(card);
+    return find_kernels(card, err);
+}
+
+static Status cuda_open(Backend **out, const char *detail, const BackendOptions *o, Error *err)
+{
+    (void) o;
+    *out = NULL;
+    char *end = NULL;
+    long ordinal = detail ? strtol(detail, &end, 10) : 0;
+    if (detail && (end == detail || *end || ordinal < 0 || ordinal > 1023))
+        return fail(err, ST_ARG, "cuda device: %s, expected a number (cuda:0)", detail);
+    const CudaDriver *cu = cuda_driver(err);
+    if (!cu) return ST_UNSUPPORTED;
+    CudaCard *card = calloc(1, sizeof *card);
+    Cuda *c = calloc(1, sizeof *c);
+    if (!card || !c) {
+        free(card);
+        free(c);
+        return fail(err, ST_MEMORY, "cuda: out of memory");
+    }
+    card->cu = cu;
+    c->card = card;
+    c->recording = -1;
+    Status st = open_card(card, (int32_t) ordinal, err);
+    if (st != ST_OK) {
+        close_card(card);
+        free(c);
+        return st;
+    }
+    st = take_stream(c, err);
+    if (st != ST_OK) {
+        cuda_close(&c->be);
+        return st;
+    }
+    static const int32_t widths[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
+    c->be = (Backend) {
+        .name = "cuda", .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
+        .memory = memory, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc, .release = cuda_release,
+        .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy, .pass_begin = pass_begin,
+        .pass_end = pass_end, .sync = cuda_sync, .close = cuda_close
+    };
+    cuda_rows_ops(&c->be);
+    cuda_matmul_ops(&c->be);
+    cuda_attend_ops(&c->be);
+    cuda_delta_ops(&c->be);
+    cuda_draw_ops(&c->be);
+    *out = &c->be;
+    return ST_OK;
+}
+
+static bool cuda_there(void)
+{
+    const CudaDriver *cu = cuda_driver(NULL);
+    int n = 0;
+    return cu && cu->cuDeviceGetCount(&n) == 0 && n > 0 && (cuda_images[0] || cuda_driver_emulated());
+}
+
+const BackendEntry backend_cuda = { .name = "cuda", .there = cuda_there, .open = cuda_open };

@@ -1,0 +1,81 @@
+/* cuda.h - internals of the CUDA backend: what its operations share. A card is opened once per backend and shared by
+ * its forks: context, kernels, what the device is. A fork has a stream, a workspace in device memory, staging memory
+ * that the device reads and writes by itself, and recorded passes. All of that is taken when the fork is made, so
+ * passes allocate nothing, and fork_bytes is exact. Weights are packed as the CPU packs them, keys and values lie as
+ * the CPU's do, and every kernel gives the CPU's bits, so kernels may be chosen by shape. Only files of this folder
+ * include this. */
+#ifndef RATOON_BACKEND_CUDA_CUDA_H
+#define RATOON_BACKEND_CUDA_CUDA_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver.h"
+#include "backend/gpu/args.h"
+
+typedef enum {
+#define X(name, threads, Args, shared) GPU_##name,
+#include "backend/gpu/kernels.def"
+#undef X
+    GPU_KERNELS
+} GpuKernel;
+
+/* Parts of a fork's workspace, in device memory. */
+enum {
+    WORK_INPUT = 64 << 20,                         /* the quantised rows of a product */
+    WORK_SPLITS = 64 << 20,                        /* attention: partial results of splits */
+    WORK_DRAW = 16 << 20                           /* top_k and pick */
+};
+
+enum { CUDA_MODULES = 16 };
+typedef struct {
+    const CudaDriver *cu;
+    void   *context, *module[CUDA_MODULES], *function[GPU_KERNELS];
+    int32_t n_modules, device, cc, processors;                /* cc: compute capability, 86 for 8.6; processors: multiprocessors */
+    char    name[128], level[160];
+} CudaCard;
+
+typedef struct { void *host; size_t at, bytes; } CudaOut;      /* what the next sync hands over from staging */
+typedef struct { uint8_t key[128]; size_t n; void *graph; uint64_t used; } CudaRecord;
+enum { STAGING = 32 << 20, OUTS_MAX = 256, RECORDS_MAX = 128 };
+
+typedef struct {
+    Backend   be;                                  /* first, so that the table's Backend * points to a Cuda */
+    CudaCard *card;
+    bool      forked;
+    void     *stream;
+    uint8_t  *work, *input, *splits, *draw;        /* forks only: the workspace and its parts */
+    GpuError *failed;                              /* device memory, what a kernel found wrong */
+    uint8_t  *staging;                             /* pinned: copies in from the front, copies out from the back */
+    size_t    staged_in, staged_out;
+    CudaOut   out[OUTS_MAX];
+    int32_t   n_outs;
+    CudaRecord record[RECORDS_MAX];
+    int32_t   n_records, recording;                /* recording: index of the open record, -1: none */
+    uint64_t  turn;
+    Error     error;                               /* the first failure since the last sync */
+} Cuda;
+
+static inline Cuda *cuda_of(Backend *b) { return (Cuda *) (void *) b; }
+static inline bool cuda_failed(const Cuda *c) { return c->error.code != ST_OK; }
+
+/* Makes the card's context that of the calling thread. */
+void cuda_enter(const CudaCard *card);
+
+/* Notes the first failure; returns true if code is success. */
+bool cuda_ok(Cuda *c, int code, const char *what);
+
+/* Queues a kernel on blocks x blocks_y blocks with its argument struct, which is copied; nothing after a failure, and
+ * nothing for no blocks. */
+void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes);
+#define LAUNCH(c, kernel, blocks, blocks_y, Args, ...) \
+    cuda_launch(c, GPU_##kernel, blocks, blocks_y, &(Args) { __VA_ARGS__ }, sizeof(Args))
+
+/* Each fills in its part of the operation table. */
+void cuda_rows_ops(Backend *b);                    /* ops_rows.c: norms, elementwise, rotation, taps */
+void cuda_matmul_ops(Backend *b);                  /* ops_matmul.c: weights, embed, matmul */
+void cuda_attend_ops(Backend *b);                  /* ops_attend.c: keys and values, attention */
+void cuda_delta_ops(Backend *b);                   /* ops_delta.c: convolution, delta rule, fold */
+void cuda_draw_ops(Backend *b);                    /* ops_draw.c: top_k, pick, the drafters' extras */
+
+#endif

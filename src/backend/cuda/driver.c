@@ -1,0 +1,54 @@
+#include "backend/cuda/driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static CudaDriver driver;
+static bool emulated;
+static Error why;                                  /* code ST_OK: the driver is there */
+
+static void load(void)
+{
+    const char *named = getenv("RATOON_CUDA_DRIVER"), *name = named && *named ? named : "libcuda.so.1";
+    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!so) {
+        fail(&why, ST_UNSUPPORTED, "cuda: no NVIDIA driver on this machine (%s)", dlerror());
+        return;
+    }
+    emulated = dlsym(so, "ratoon_emulated_driver") != NULL;
+#define FIND(function, args) \
+    *(void **) &driver.function = dlsym(so, #function); \
+    if (!driver.function) { \
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA 12 or newer", name, #function); \
+        return; \
+    }
+    CUDA_DRIVER(FIND)
+#undef FIND
+    int version = 0, code = driver.cuInit(0);
+    if (code) cuda_fail(&why, &driver, code, "starting the driver");
+    else if (driver.cuDriverGetVersion(&version) || version < CUDA_DRIVER_LEAST)
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name, version / 1000,
+             version % 1000 / 10, CUDA_DRIVER_LEAST / 1000, CUDA_DRIVER_LEAST % 1000 / 10);
+}
+
+const CudaDriver *cuda_driver(Error *err)
+{
+    pthread_once(&once, load);
+    if (why.code == ST_OK) return &driver;
+    if (err) *err = why;
+    return NULL;
+}
+
+bool cuda_driver_emulated(void) { return cuda_driver(NULL) && emulated; }
+
+Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what)
+{
+    enum { OUT_OF_MEMORY = 2 };
+    const char *name = NULL, *text = NULL;
+    cu->cuGetErrorName(code, &name);
+    cu->cuGetErrorString(code, &text);
+    return fail(err, code == OUT_OF_MEMORY ? ST_MEMORY : ST_BACKEND, "cuda: %s failed: %s (%s, %d)", what,
+                text ? text : "unknown error", name ? name : "?", code);
+}

@@ -1,0 +1,2 @@
+/* attend.cu */
+#include "backend/gpu/gpu.h"

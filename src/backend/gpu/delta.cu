@@ -1,0 +1,2 @@
+/* delta.cu */
+#include "backend/gpu/gpu.h"

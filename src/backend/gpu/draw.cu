@@ -1,0 +1,2 @@
+/* draw.cu */
+#include "backend/gpu/gpu.h"

@@ -1,0 +1,2 @@
+/* matmul.cu */
+#include "backend/gpu/gpu.h"

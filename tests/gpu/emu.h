@@ -1,0 +1,185 @@
+/* emu.h - the dialect of kernels (src/backend/gpu/gpu.h) on the processor: blocks in turn, the threads of a block as
+ * fibers on stacks of their own, all on one host thread. A thread runs until it meets others (barrier, shuffle, matrix
+ * instruction); the last of a warp to come computes for all. Shared memory is filled with rubbish before every block.
+ * Asynchronous copies arrive when they are waited for and not before. The order of lanes, warps and blocks is a choice
+ * (emu.order): results that depend on it are races. What lanes of a warp do not do together ends the process with a
+ * line that names kernel, block and thread: emulation is for tests only. */
+#ifndef RATOON_TESTS_GPU_EMU_H
+#define RATOON_TESTS_GPU_EMU_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct uint4 { uint32_t x, y, z, w; } __attribute__((aligned(16)));
+struct uint2 { uint32_t x, y; } __attribute__((aligned(8)));
+struct int2 { int x, y; } __attribute__((aligned(8)));
+struct int4 { int x, y, z, w; } __attribute__((aligned(16)));
+struct float2 { float x, y; } __attribute__((aligned(8)));
+struct float4 { float x, y, z, w; } __attribute__((aligned(16)));
+
+enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_STACK = 64 << 10, EMU_SHARED = 100 << 10, EMU_COPIES = 256 };
+enum EmuKind { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_SYNC_BLOCK, EMU_DONE };
+struct EmuCopy { void *to; const void *from; };
+struct EmuLane {
+    void    *sp;
+    EmuKind  at;
+    bool     waited;                               /* has called pass_wait */
+    uint32_t in[6];
+    int      io[4], group;
+    int      n_copies, copy_group[EMU_COPIES];
+    EmuCopy  copy[EMU_COPIES];
+};
+struct EmuKernel { const char *name; void (*run)(const void *args); int threads; size_t args, shared; };
+struct Emu {
+    EmuLane  lane[EMU_THREADS];
+    uint8_t *stacks;
+    void    *sp;                                   /* of the caller */
+    int      tid, bid, bid_y, blocks, blocks_y, n, order;
+    int      place[EMU_WARP], place_of[EMU_WARP], warp_place[EMU_THREADS / EMU_WARP];   /* who runs after whom */
+    EmuKind  kind[EMU_THREADS / EMU_WARP];         /* what those who wait in the warp wait for */
+    int      waiting[EMU_THREADS / EMU_WARP];
+    const EmuKernel *kernel;
+    const void *args;
+    alignas(128) uint8_t shared[EMU_SHARED];
+};
+extern Emu emu;
+void emu_meet(EmuKind kind);
+[[noreturn]] void emu_fatal(const char *what);
+void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t shared);
+
+#define KERNEL(threads, name, Args) extern "C" void name(const Args &a); void name(const Args &a)
+#define DEV static inline __attribute__((unused))
+#define DEV_TABLE static const
+#define UNROLL
+#define TID (emu.tid)
+#define BID (emu.bid)
+#define BID_Y (emu.bid_y)
+#define BLOCKS (emu.blocks)
+#define BLOCKS_Y (emu.blocks_y)
+#define SHARED(T, s) static_assert(sizeof(T) <= 48 << 10, "more than 48 KB of shared memory"); T &s = *(T *) emu.shared
+#define SHARED_BIG(T, s) static_assert(sizeof(T) <= 96 << 10, "shared memory"); \
+    if (sizeof(T) > emu.kernel->shared) emu_fatal("kernels.def says less shared memory than the kernel uses"); \
+    T &s = *(T *) emu.shared
+
+DEV void sync_block() { emu_meet(EMU_SYNC_BLOCK); }
+DEV void sync_warp() { emu_meet(EMU_SYNC_WARP); }
+DEV void pass_wait()
+{
+    if (emu.lane[emu.tid].waited) emu_fatal("waits for the launch before twice");
+    emu.lane[emu.tid].waited = true;
+}
+DEV void pass_next() {}
+DEV int shfl(int v, int from)
+{
+    EmuLane *l = &emu.lane[emu.tid];
+    l->io[0] = v, l->io[1] = from & 31;
+    emu_meet(EMU_SHFL);
+    return l->io[2];
+}
+DEV int shfl_xor(int v, int m) { return shfl(v, (emu.tid & 31) ^ m); }
+DEV uint32_t warp_ballot(bool is)
+{
+    EmuLane *l = &emu.lane[emu.tid];
+    l->io[0] = is;
+    emu_meet(EMU_BALLOT);
+    return (uint32_t) l->io[2];
+}
+DEV int atomic_add(int32_t *p, int32_t n)
+{
+    const int32_t was = *p;
+    *p = (int32_t) ((uint32_t) was + (uint32_t) n);
+    return was;
+}
+DEV void fence() {}
+
+template <class T> DEV T ld(const T *p)
+{
+    if (!emu.lane[emu.tid].waited) emu_fatal("reads what a pass writes before pass_wait");
+    return *p;
+}
+template <class T> DEV T ld_weight(const T *p) { return *p; }
+template <class T, class V> DEV void st(T *p, V v)
+{
+    if (!emu.lane[emu.tid].waited) emu_fatal("writes before pass_wait");
+    *p = v;
+}
+
+DEV float f32_fma(float a, float b, float c) { return fmaf(a, b, c); }
+DEV float f32_mul(float a, float b) { return a * b; }
+DEV float f32_add(float a, float b) { return a + b; }
+DEV float f32_div(float a, float b) { return a / b; }
+DEV float f32_sqrt(float a) { return sqrtf(a); }
+DEV float f32_of_int(int v) { return (float) v; }
+DEV float f32_of_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+DEV uint32_t bits_of_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+DEV double f64_fma(double a, double b, double c) { return fma(a, b, c); }
+DEV double f64_mul(double a, double b) { return a * b; }
+DEV double f64_add(double a, double b) { return a + b; }
+DEV double f64_div(double a, double b) { return a / b; }
+DEV double f64_of_int(int v) { return v; }
+DEV double f64_of_bits(uint64_t u) { double f; memcpy(&f, &u, 8); return f; }
+DEV uint64_t bits_of_f64(double f) { uint64_t u; memcpy(&u, &f, 8); return u; }
+DEV float f32_of_f64(double f) { return (float) f; }
+DEV double f64_of_f32(float f) { return f; }
+DEV float f32_of_half(uint32_t h)
+{
+    const uint32_t e = h >> 10 & 31, m = h & 1023, s = (h & 0x8000) << 16;
+    if (e == 31) return f32_of_bits(s | 0x7f800000u | (m ? 0x400000u : 0) | m << 13);
+    if (e) return f32_of_bits(s | (e + 112) << 23 | m << 13);
+    const float f = (float) m * 0x1p-24f;
+    return s ? -f : f;
+}
+DEV uint32_t half_of_f32(float f)                  /* to nearest even */
+{
+    const uint32_t u = bits_of_f32(f), s = u >> 16 & 0x8000, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return 0x7fff;            /* as the device makes it */
+    if (a >= 0x477ff000u) return s | 0x7c00;
+    if (a < 0x38800000u) return s | (uint32_t) nearbyintf(f32_of_bits(a) * 0x1p24f);
+    return s | ((a - 0x38000000u + 0xfff + (a >> 13 & 1)) >> 13);
+}
+DEV int dot4(uint32_t a, uint32_t b, int c)
+{
+    for (int i = 0; i < 4; i++) c += (int8_t) (a >> 8 * i) * (int8_t) (b >> 8 * i);
+    return c;
+}
+DEV int dot2lo(uint32_t a, uint32_t b, int c) { return c + (int16_t) a * (int8_t) b + (int16_t) (a >> 16) * (int8_t) (b >> 8); }
+DEV int dot2hi(uint32_t a, uint32_t b, int c) { return dot2lo(a, b >> 16, c); }
+DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select)
+{
+    const uint64_t v = (uint64_t) b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t by = select >> 4 * i & 15, byte = (uint32_t) (v >> 8 * (by & 7)) & 255;
+        r |= (by & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return r;
+}
+DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    EmuLane *l = &emu.lane[emu.tid];
+    memcpy(l->in, a, 16), memcpy(l->in + 4, b, 8), memcpy(l->io, c, 16);
+    emu_meet(EMU_MMA);
+    memcpy(c, l->io, 16);
+}
+DEV void copy16_async(void *to, const void *from)
+{
+    EmuLane *l = &emu.lane[emu.tid];
+    if (l->n_copies == EMU_COPIES) emu_fatal("too many asynchronous copies in flight");
+    if ((uintptr_t) to % 16 || (uintptr_t) from % 16) emu_fatal("an asynchronous copy that is not aligned to 16 bytes");
+    l->copy[l->n_copies] = EmuCopy{to, from}, l->copy_group[l->n_copies++] = l->group;
+}
+DEV void copy_commit() { emu.lane[emu.tid].group++; }
+template <int N> DEV void copy_wait()
+{
+    EmuLane *l = &emu.lane[emu.tid];
+    int kept = 0;
+    for (int i = 0; i < l->n_copies; i++) {
+        if (l->copy_group[i] < l->group - N) memcpy(l->copy[i].to, l->copy[i].from, 16);
+        else l->copy[kept] = l->copy[i], l->copy_group[kept++] = l->copy_group[i];
+    }
+    l->n_copies = kept;
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator, so
+ * that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is queued
+ * and done at the next synchronisation. */
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+#include <sys/mman.h>
+#include "backend/gpu/gpu.h"
+
+#define X(name, threads, Args, shared) extern "C" void name(const Args &);
+#include "backend/gpu/kernels.def"
+#undef X
+static const EmuKernel kernels[] = {
+#define X(name, threads, Args, shared) { #name, [](const void *a) { name(*(const Args *) a); }, threads, sizeof(Args), shared },
+#include "backend/gpu/kernels.def"
+#undef X
+};
+
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500 };
+typedef std::function<void()> Work;
+struct Stream { std::vector<Work> queue, *capture = nullptr; };
+struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs; unsigned n_attrs; };
+
+static const size_t ARENA = (size_t) 8 << 30;
+static uint8_t *arena;
+static size_t high;
+static std::map<uint8_t *, size_t> live;           /* blocks in use */
+static std::recursive_mutex lock;
+typedef std::lock_guard<std::recursive_mutex> Locked;
+
+static size_t pages_up(size_t n) { return (n + 4095) / 4096 * 4096; }
+static void reach(int how) { if (high) mprotect(arena, pages_up(high), how); }
+
+static bool inside(const void *p, size_t n)
+{
+    auto i = live.upper_bound((uint8_t *) p);
+    if (i == live.begin()) return false;
+    --i;
+    return (uint8_t *) p + n <= i->first + i->second;
+}
+
+static int put(void *stream, Work w)
+{
+    Stream *s = (Stream *) stream;
+    (s->capture ? *s->capture : s->queue).push_back(w);
+    return OK;
+}
+
+static void drain(Stream *s)
+{
+    if (s->queue.empty()) return;
+    reach(PROT_READ | PROT_WRITE);
+    for (auto &w : s->queue) w();
+    s->queue.clear();
+    reach(PROT_NONE);
+}
+
+extern "C" {
+
+int ratoon_emulated_driver;                        /* tells the backend that the kernels are here */
+
+int cuInit(unsigned)
+{
+    const char *order = getenv("RATOON_EMU_ORDER");
+    emu.order = order ? atoi(order) : 0;
+    arena = (uint8_t *) mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return arena == MAP_FAILED ? NO_MEMORY : OK;
+}
+int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+int cuGetErrorName(int code, const char **s)
+{
+    *s = code == INVALID ? "CUDA_ERROR_INVALID_VALUE" : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_NOT_FOUND";
+    return OK;
+}
+int cuGetErrorString(int code, const char **s)
+{
+    *s = code == INVALID ? "invalid argument" : code == NO_MEMORY ? "out of memory" : "named symbol not found";
+    return OK;
+}
+int cuDeviceGetCount(int *n) { *n = 1; return OK; }
+int cuDeviceGet(int *d, int) { *d = 0; return OK; }
+int cuDeviceGetName(char *s, int n, int) { snprintf(s, (size_t) n, "emulated GPU"); return OK; }
+int cuDeviceGetAttribute(int *v, int what, int) { *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0; return OK; }
+int cuDevicePrimaryCtxRetain(void **c, int) { *c = &arena; return OK; }
+int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+int cuCtxSetCurrent(void *) { return OK; }
+int cuMemGetInfo_v2(size_t *left, size_t *all) { Locked l(lock); *all = ARENA, *left = ARENA - high; return OK; }
+
+/* The first gap that is wide enough, 256 bytes behind each block kept free; what is new is rubbish. */
+int cuMemAlloc_v2(void **p, size_t n)
+{
+    Locked l(lock);
+    size_t at = 0;
+    const size_t need = (n + 511) / 256 * 256;
+    for (auto &b : live) {
+        const size_t from = (size_t) (b.first - arena);
+        if (from - at >= need) break;
+        at = from + (b.second + 511) / 256 * 256;
+    }
+    if (at + need > ARENA) return NO_MEMORY;
+    if (at + need > high) high = at + need;
+    reach(PROT_READ | PROT_WRITE);
+    memset(arena + at, 0xcd, need);
+    reach(PROT_NONE);
+    live[arena + at] = n;
+    *p = arena + at;
+    return OK;
+}
+int cuMemFree_v2(void *p) { Locked l(lock); return live.erase((uint8_t *) p) ? OK : INVALID; }
+int cuMemAllocHost_v2(void **p, size_t n) { *p = aligned_alloc(4096, pages_up(n)); return *p ? OK : NO_MEMORY; }
+int cuMemFreeHost(void *p) { free(p); return OK; }
+int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
+{
+    Locked l(lock);
+    return inside(d, n) ? put(s, [=] { memcpy(d, h, n); }) : INVALID;
+}
+int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
+{
+    Locked l(lock);
+    return inside(d, n) ? put(s, [=] { memcpy(h, d, n); }) : INVALID;
+}
+int cuMemcpyDtoDAsync_v2(void *d, const void *from, size_t n, void *s)
+{
+    Locked l(lock);
+    return inside(d, n) && inside(from, n) ? put(s, [=] { memmove(d, from, n); }) : INVALID;
+}
+int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
+{
+    Locked l(lock);
+    return inside(d, n) ? put(s, [=] { memset(d, v, n); }) : INVALID;
+}
+int cuModuleLoadData(void **m, const void *image) { *m = (void *) image; return OK; }
+int cuModuleUnload(void *) { return OK; }
+int cuModuleGetFunction(const void **f, void *, const char *name)
+{
+    for (auto &k : kernels) if (!strcmp(k.name, name)) { *f = &k; return OK; }
+    return NOT_FOUND;
+}
+int cuFuncSetAttribute(void *, int, int) { return OK; }
+int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **)
+{
+    Locked l(lock);
+    if (c->grid_z != 1 || c->block_y != 1 || c->block_z != 1 || (int) c->block_x != k->threads || !c->grid_x || !c->grid_y ||
+        c->grid_y > 65535 || c->shared != k->shared)
+        return INVALID;
+    std::vector<uint8_t> args((uint8_t *) params[0], (uint8_t *) params[0] + k->args);      /* captured at the call */
+    const int gx = (int) c->grid_x, gy = (int) c->grid_y;
+    const size_t shared = c->shared;
+    return put(c->stream, [=] { emu_launch(k, args.data(), gx, gy, shared); });
+}
+int cuStreamCreate(void **s, unsigned) { *s = new Stream; return OK; }
+int cuStreamDestroy_v2(void *s) { delete (Stream *) s; return OK; }
+int cuStreamSynchronize(void *s)
+{
+    Locked l(lock);
+    if (((Stream *) s)->capture) return INVALID;
+    drain((Stream *) s);
+    return OK;
+}
+int cuStreamBeginCapture_v2(void *s, int) { ((Stream *) s)->capture = new std::vector<Work>; return OK; }
+int cuStreamEndCapture(void *s, void **g) { *g = ((Stream *) s)->capture; ((Stream *) s)->capture = nullptr; return OK; }
+int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) { *e = new std::vector<Work>(*(std::vector<Work> *) g); return OK; }
+int cuGraphLaunch(void *e, void *s)
+{
+    Locked l(lock);
+    for (auto &w : *(std::vector<Work> *) e) put(s, w);
+    return OK;
+}
+int cuGraphExecDestroy(void *e) { delete (std::vector<Work> *) e; return OK; }
+int cuGraphDestroy(void *g) { delete (std::vector<Work> *) g; return OK; }
+
+}
