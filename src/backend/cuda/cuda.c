@@ -32,8 +32,8 @@ void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const v
     const KernelInfo *info = &kernels[k];
     if (cuda_failed(c) || blocks == 0 || blocks_y == 0) return;
     if (blocks < 0 || blocks > INT32_MAX || blocks_y < 0 || blocks_y > 65535 || bytes != info->args) {
-        fail(&c->error, ST_UNSUPPORTED, "cuda: %s on %lld x %lld blocks with %zu bytes, expected up to %d x 65535 and %zu",
-             info->name, (long long) blocks, (long long) blocks_y, bytes, INT32_MAX, info->args);
+        fail(&c->error, ST_UNSUPPORTED, "cuda: %s on %lld x %lld blocks with %zu bytes, expected up to %d x 65535 "
+             "and %zu", info->name, (long long) blocks, (long long) blocks_y, bytes, INT32_MAX, info->args);
         return;
     }
     CuAttr early = { .id = ATTR_STREAM_SERIALIZATION, .value.on = 1 };
@@ -244,7 +244,8 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     return ST_OK;
 }
 
-enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };    /* the driver's numbers */
+/* the driver's numbers */
+enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
 
 /* Loads the images and finds every kernel in one of them. The tests' driver has kernels of its own. */
 static Status find_kernels(CudaCard *card, Error *err)
@@ -276,8 +277,8 @@ static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
     int n = 0, major = 0, minor = 0, code = cu->cuDeviceGetCount(&n);
     if (code) return cuda_fail(err, cu, code, "counting devices");
     if (ordinal >= n)
-        return fail(err, ST_UNSUPPORTED, n ? "cuda: device %d, expected 0 to %d" : "cuda: the driver sees no device", ordinal,
-                    n - 1);
+        return fail(err, ST_UNSUPPORTED, n ? "cuda: device %d, expected 0 to %d" : "cuda: the driver sees no device",
+                    ordinal, n - 1);
     code = cu->cuDeviceGet(&card->device, ordinal);
     if (code == 0) code = cu->cuDeviceGetName(card->name, sizeof card->name, card->device);
     if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);

@@ -31,7 +31,8 @@ enum { CUDA_MODULES = 16 };
 typedef struct {
     const CudaDriver *cu;
     void   *context, *module[CUDA_MODULES], *function[GPU_KERNELS];
-    int32_t n_modules, device, cc, processors;                /* cc: compute capability, 86 for 8.6; processors: multiprocessors */
+    int32_t n_modules, device;
+    int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
     char    name[128], level[160];
 } CudaCard;
 

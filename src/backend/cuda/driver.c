@@ -21,7 +21,8 @@ static void load(void)
 #define FIND(function, args) \
     *(void **) &driver.function = dlsym(so, #function); \
     if (!driver.function) { \
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA 12 or newer", name, #function); \
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA 12 or newer", name, \
+             #function); \
         return; \
     }
     CUDA_DRIVER(FIND)
@@ -29,8 +30,8 @@ static void load(void)
     int version = 0, code = driver.cuInit(0);
     if (code) cuda_fail(&why, &driver, code, "starting the driver");
     else if (driver.cuDriverGetVersion(&version) || version < CUDA_DRIVER_LEAST)
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name, version / 1000,
-             version % 1000 / 10, CUDA_DRIVER_LEAST / 1000, CUDA_DRIVER_LEAST % 1000 / 10);
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name,
+             version / 1000, version % 1000 / 10, CUDA_DRIVER_LEAST / 1000, CUDA_DRIVER_LEAST % 1000 / 10);
 }
 
 const CudaDriver *cuda_driver(Error *err)

@@ -60,8 +60,8 @@ typedef struct { CUDA_DRIVER(CUDA_FIELD) } CudaDriver;
 /* 12.0: what kernels of this build and cuLaunchKernelEx need. */
 enum { CUDA_DRIVER_LEAST = 12000 };
 
-/* The driver, loaded and initialised once for the process, from any thread; NULL with an error: no driver, one that is too
- * old, or one that lacks a function. */
+/* The driver, loaded and initialised once for the process, from any thread; NULL with an error: no driver, one that is
+ * too old, or one that lacks a function. */
 const CudaDriver *cuda_driver(Error *err);
 
 /* The driver is the tests' emulation, which has the kernels itself. */

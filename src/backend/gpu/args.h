@@ -5,7 +5,8 @@
 
 #include "backend/pass.h"
 
-/* What went wrong in a kernel: the first to fail writes it, sync reads it. code: one of these; value: what was wrong. */
+/* What went wrong in a kernel: the first to fail writes it, sync reads it. code: one of these; value: what was
+ * wrong. */
 enum { GPU_FINE, GPU_BAD_TOKEN };
 typedef struct { int32_t code, value, limit, pad; } GpuError;
 

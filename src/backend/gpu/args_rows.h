@@ -2,8 +2,8 @@
 #ifndef RATOON_BACKEND_GPU_ARGS_ROWS_H
 #define RATOON_BACKEND_GPU_ARGS_ROWS_H
 
-/* Norms. A block per row of `cols` values; dx: added to x first (add_norm), z: gates the result (gated_norm); either, and
- * w, may be NULL. */
+/* Norms. A block per row of `cols` values; dx: added to x first (add_norm), z: gates the result (gated_norm);
+ * either, and w, may be NULL. */
 typedef struct { float *y, *x; const float *dx, *w, *z; int32_t cols; float eps; } NormArgs;
 
 /* y[i] = y[i] + x[i % period] */

@@ -1,7 +1,7 @@
-/* gpu.h - the dialect that kernels are written in. nvcc, clang for AMD (gpu_amd.h), and g++ (tests/gpu/emu.h, which runs
- * kernels on the processor) compile the same kernel files. Every float operation goes through a wrapper that rounds once
- * and may not be contracted, whatever the compiler's flags; every access to global memory goes through ld, ld_weight or
- * st, which the emulator watches.
+/* gpu.h - the dialect that kernels are written in. nvcc, clang for AMD (gpu_amd.h), and g++ (tests/gpu/emu.h, which
+ * runs kernels on the processor) compile the same kernel files. Every float operation goes through a wrapper that
+ * rounds once and may not be contracted, whatever the compiler's flags; every access to global memory goes through ld,
+ * ld_weight or st, which the emulator watches.
  *
  *   KERNEL(threads, name, Args)   a kernel with one argument, `a`, a struct of args.h; listed in kernels.def
  *   TID BID BID_Y BLOCKS BLOCKS_Y thread and block; blocks are one row of threads, grids are (BLOCKS, BLOCKS_Y)
@@ -13,11 +13,13 @@
  *   sync_block() sync_warp()      barriers; each orders memory among its threads
  *   shfl shfl_xor warp_ballot         all 32 lanes of a warp take part
  *   mma_16x8x32(c, a, b)          c [16, 8] += a [16, 32] b [8, 32]^T, int8 to int32; lane = 4 g + t has of A the words
- *                                 a0 (row g, columns 4 t ..), a1 (row g + 8), a2, a3 (the same, columns 16 + 4 t ..), of B
- *                                 b0 (column g, 4 t ..), b1 (16 + 4 t ..), of C c0, c1 (row g, columns 2 t, 2 t + 1), c2,
- *                                 c3 (row g + 8)
- *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the latest
- *   atomic_add(p, n)              in global memory, returns what was there; fence() orders this thread's writes for others
+ *                                 a0 (row g, columns 4 t ..), a1 (row g + 8), a2, a3 (the same, columns 16 + 4 t ..),
+ *                                 of B b0 (column g, 4 t ..), b1 (16 + 4 t ..), of C c0, c1 (row g, columns 2 t,
+ *                                 2 t + 1), c2, c3 (row g + 8)
+ *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
+ *                                 latest
+ *   atomic_add(p, n)              in global memory, returns what was there; fence() orders this thread's writes for
+ *                                 others
  * No recursion, no local arrays indexed by what is not known when compiling (they would go to memory), no printf. */
 #ifndef RATOON_BACKEND_GPU_GPU_H
 #define RATOON_BACKEND_GPU_GPU_H

@@ -1,5 +1,6 @@
 /* gpu_cuda.h - the dialect for nvcc and NVRTC. */
-#define KERNEL(threads, name, Args) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+#define KERNEL(threads, name, Args) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
 #define DEV static __device__ __forceinline__
 #define DEV_TABLE static __device__ const
 #define TID ((int) threadIdx.x)
@@ -71,7 +72,10 @@ DEV int dot4(uint32_t a, uint32_t b, int c)
     for (int i = 0; i < 4; i++) c += (int8_t) (a >> 8 * i) * (int8_t) (b >> 8 * i);
     return c;
 }
-DEV int dot2lo(uint32_t a, uint32_t b, int c) { return c + (int16_t) a * (int8_t) b + (int16_t) (a >> 16) * (int8_t) (b >> 8); }
+DEV int dot2lo(uint32_t a, uint32_t b, int c)
+{
+    return c + (int16_t) a * (int8_t) b + (int16_t) (a >> 16) * (int8_t) (b >> 8);
+}
 DEV int dot2hi(uint32_t a, uint32_t b, int c) { return dot2lo(a, b >> 16, c); }
 #endif
 DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select) { return __byte_perm(a, b, select); }
@@ -109,7 +113,8 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
     const int lane = TID & 31, row = lane & ~3, col = (lane & 3) * 8;
     for (int k = 0; k < 4; k++)
         for (int h = 0; h < 2; h++) {
-            const uint32_t a0 = (uint32_t) shfl((int) a[2 * h], row + k), a1 = (uint32_t) shfl((int) a[2 * h + 1], row + k);
+            const uint32_t a0 = (uint32_t) shfl((int) a[2 * h], row + k);
+            const uint32_t a1 = (uint32_t) shfl((int) a[2 * h + 1], row + k);
             const uint32_t b0 = (uint32_t) shfl((int) b[h], col + k), b1 = (uint32_t) shfl((int) b[h], col + 4 + k);
             c[0] = dot4(a0, b0, c[0]), c[1] = dot4(a0, b1, c[1]), c[2] = dot4(a1, b0, c[2]), c[3] = dot4(a1, b1, c[3]);
         }

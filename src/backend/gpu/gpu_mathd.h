@@ -18,7 +18,8 @@ DEV double f64_step(double p, double x, double c) { return f64_add(f64_mul(p, x)
 
 DEV double f64_log_reduced(double f, int k, double c)
 {
-    const double s = f64_div(f, f64_add(2.0, f)), z = f64_mul(s, s), half = f64_mul(f64_mul(0.5, f), f), n = f64_of_int(k);
+    const double s = f64_div(f, f64_add(2.0, f)), z = f64_mul(s, s), half = f64_mul(f64_mul(0.5, f), f);
+    const double n = f64_of_int(k);
     double r = 2.0 / 23;
     r = f64_step(r, z, 2.0 / 21);
     r = f64_step(r, z, 2.0 / 19);
