@@ -780,6 +780,13 @@ class Measure(Cli):
         self.assertEqual((j["differing"], j["first_difference"], j["prompts"]), (0, None, 2))
         self.assertEqual(j["compared"], sum(w["compared"] for w in j["ways"]))
         self.assertGreaterEqual(j["compared"], 2)
+        both = json.loads(self.ratoon("verify", *self.D, "--prompts", path("prompts.jsonl"), "-n", "4", "--budget", "8",
+                                      "--threads", "1", "--backend", "cpu:portable,cpu", "--json").stdout)
+        self.assertEqual([(r["backend"], r["way"]) for r in both["ways"]],
+                         [("cpu:portable", "tree 8"), ("cpu", "plain"), ("cpu", "tree 8")])
+        self.assertEqual(both["differing"], 0)
+        self.says("verify", *self.D, "--prompts", path("prompts.jsonl"), "--backend", "cpu,cpu,cpu,cpu,cpu", expect=2,
+                  names=["--backend", "4"])
         chain = json.loads(self.ratoon("verify", *self.D, "--prompts", path("prompts.jsonl"), "-n", "4", "--chain",
                                        "--modes", "greedy", "--json", "--threads", "1").stdout)
         self.assertEqual([w["way"] for w in chain["ways"]], ["chain"])

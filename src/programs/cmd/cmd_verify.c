@@ -1,6 +1,6 @@
-/* ratoon verify: speculation must not change the output. Every prompt is decoded plainly once per sampling mode; then
- * with every tree, thread count and budget, each time in a session that has already been used by the others. The tokens
- * must be the same. */
+/* ratoon verify: speculation must not change the output, and neither must another backend. Every prompt is decoded
+ * plainly once per sampling mode, on the first backend; then with every tree, thread count and budget on every backend,
+ * each time in a session that has already been used by the others. The tokens must be the same. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static const Mode all_modes[] = {
     { "t0.7", RT_SAMPLING(.temperature = 0.7f) },
     { "t1", RT_SAMPLING(.temperature = 1, .top_p = 0.95f, .repetition = 1.1f, .frequency = 0.2f, .presence = 0.1f) },
 };
-enum { MODES = 3, WAYS_MAX = 16, THREADS_MAX = 8 };
+enum { MODES = 3, WAYS_MAX = 16, THREADS_MAX = 8, BACKENDS_MAX = 4 };
 
 typedef struct { char name[40]; int32_t budget; bool chain; } Way;
 
@@ -24,6 +24,7 @@ typedef struct {
     Mode     mode[MODES]; int32_t n_modes;
     Way      way[WAYS_MAX]; int32_t n_ways;
     int32_t  threads[THREADS_MAX], n_threads, n;
+    char     backend[BACKENDS_MAX][32]; int32_t n_backends;
     Generated *plain;                              /* [modes, prompts] */
     Generated got;
     Progress bar;
@@ -95,6 +96,14 @@ static bool read_threads(Verify *v)
                                       : complain(&v->o, "--threads: %d numbers, expected 1 to %d", n, THREADS_MAX) == 0;
 }
 
+static bool read_backends(Verify *v)
+{
+    const char *list = v->o.backend ? v->o.backend : "auto";
+    while (v->n_backends < BACKENDS_MAX && next_word(&list, v->backend[v->n_backends])) v->n_backends++;
+    if (*list) return complain(&v->o, "--backend: more than %d backends", BACKENDS_MAX) == 0;
+    return v->n_backends > 0 || complain(&v->o, "--backend: nothing to try") == 0;
+}
+
 /* ---- runs ---- */
 
 static rt_sampling sampling_of(const Verify *v, int32_t mode, int32_t prompt)
@@ -161,12 +170,13 @@ static void compare(Verify *v, const Way *w, int32_t threads, int32_t mode, int3
     char want[16] = "the end", have[16] = "the end";
     if (same < a->n) snprintf(want, sizeof want, "%d", a->token[same]);
     if (same < b->n) snprintf(have, sizeof have, "%d", b->token[same]);
-    snprintf(v->first, sizeof v->first, "prompt %d, mode %s, %s, %d threads: token %d is %s, plain decoding has %s",
-             at + 1, v->mode[mode].name, w->name, threads, same + 1, have, want);
+    snprintf(v->first, sizeof v->first, "prompt %d, mode %s, %s, %s, %d threads: token %d is %s, plain decoding has %s",
+             at + 1, v->mode[mode].name, v->o.backend ? v->o.backend : "auto", w->name, threads, same + 1, have, want);
 }
 
-static bool decode_way(Verify *v, rt_session *session, const Way *w, int32_t threads)
+static bool decode_way(Verify *v, rt_session *session, const Way *w)
 {
+    const int32_t threads = v->o.threads;
     rt_error e = { 0 };
     rt_step *step = NULL;
     int64_t compared = v->compared, differ = 0, generated = 0, passes = 0;
@@ -189,11 +199,14 @@ static bool decode_way(Verify *v, rt_session *session, const Way *w, int32_t thr
     v->generated += generated;
     v->passes += passes;
     double length = passes ? (double) generated / (double) passes : 0;
-    json_array_append_new(v->rows, json_pack("{s:s s:i s:I s:I s:f}", "way", w->name, "threads", threads, "compared",
-                                             (json_int_t) (v->compared - compared), "differing", (json_int_t) differ,
+    json_array_append_new(v->rows, json_pack("{s:s s:s s:i s:I s:I s:f}", "backend",
+                                             v->o.backend ? v->o.backend : "auto", "way", w->name, "threads", threads,
+                                             "compared", (json_int_t) (v->compared - compared), "differing",
+                                             (json_int_t) differ,
                                              "accept_length", length));
     progress_end(&v->bar);
     if (!v->o.json) {
+        if (v->n_backends > 1) printf("%-12s ", v->o.backend);
         printf("%-10s %d thread%s  %8lld tokens compared, %lld differ, accept length %.2f\n", w->name, threads,
                threads == 1 ? " " : "s", (long long) (v->compared - compared), (long long) differ, length);
         return output_done(&v->o) == EXIT_FINE;
@@ -201,30 +214,45 @@ static bool decode_way(Verify *v, rt_session *session, const Way *w, int32_t thr
     return true;
 }
 
+/* With the backend and threads in v->o. On another backend than the one that decoded plainly, so does this one. */
+static bool decode_with(Verify *v, bool first, bool same_backend)
+{
+    static const Way plain = { "plain", BUDGET_OPTION_PLAIN, false };
+    rt_error e = { 0 };
+    rt_session *session = NULL;
+    bool good = program_open(&v->p, &v->o, WITH_DRAFTER, NULL, 0);
+    if (good && !v->p.files.draft[0] && v->o.ngram < 0)
+        good = complain(&v->o, "there is no drafter to verify; give one with -d, or --ngram on") == 0;
+    if (good && first) {
+        int32_t runs = 1 + v->n_threads * (v->n_ways * v->n_backends + v->n_backends - 1);
+        progress_start_long(&v->bar, "verify", (uint64_t) (v->prompts.n * v->n_modes * runs), v->o.quiet);
+        good = tokenize_prompts(v) && decode_plain(v);
+    }
+    /* Plain decoding leaves nothing for the drafter in a session, so it has one of its own. */
+    for (int32_t w = same_backend ? 0 : -1; good && w < v->n_ways; w++) {
+        if (!session && rt_session_new(&session, v->p.engine,
+                                       &RT_SESSION_OPTIONS(.ctx = v->o.ctx, .ngram = v->o.ngram), &e) != RT_OK)
+            good = complain(&v->o, "%s", e.text) == 0;
+        if (good) good = decode_way(v, session, w < 0 ? &plain : &v->way[w]);
+        if (w >= 0) continue;
+        rt_session_free(session);
+        session = NULL;
+    }
+    rt_session_free(session);
+    progress_end(&v->bar);
+    program_close(&v->p);
+    v->o.quiet = true;                             /* another engine would only repeat the notes */
+    return good;
+}
+
 static bool decode_all(Verify *v)
 {
-    for (int32_t t = 0; t < v->n_threads; t++) {
-        rt_error e = { 0 };
-        rt_session *session = NULL;
-        v->o.threads = v->threads[t];
-        bool good = program_open(&v->p, &v->o, WITH_DRAFTER, NULL, 0);
-        if (good && !v->p.files.draft[0] && v->o.ngram < 0)
-            good = complain(&v->o, "there is no drafter to verify; give one with -d, or --ngram on") == 0;
-        if (good && t == 0) {
-            progress_start_long(&v->bar, "verify", (uint64_t) (v->prompts.n * v->n_modes *
-                                                               (1 + v->n_threads * v->n_ways)), v->o.quiet);
-            good = tokenize_prompts(v) && decode_plain(v);
+    for (int32_t b = 0; b < v->n_backends; b++)
+        for (int32_t t = 0; t < v->n_threads; t++) {
+            v->o.backend = v->backend[b];
+            v->o.threads = v->threads[t];
+            if (!decode_with(v, b == 0 && t == 0, b == 0)) return false;
         }
-        if (good && rt_session_new(&session, v->p.engine,
-                                   &RT_SESSION_OPTIONS(.ctx = v->o.ctx, .ngram = v->o.ngram), &e) != RT_OK)
-            good = complain(&v->o, "%s", e.text) == 0;
-        for (int32_t w = 0; good && w < v->n_ways; w++) good = decode_way(v, session, &v->way[w], v->threads[t]);
-        rt_session_free(session);
-        progress_end(&v->bar);
-        program_close(&v->p);
-        v->o.quiet = true;                         /* the second engine would only repeat the notes */
-        if (!good) return false;
-    }
     return true;
 }
 
@@ -238,8 +266,10 @@ static int report(Verify *v)
                               v->prompts.n, "ways", v->rows);
         if (!json_print(&v->o, j)) return EXIT_FAILED;
     } else {
-        printf("%lld tokens compared over %d prompts x %d modes x %d ways x %d thread counts, %lld differ\n",
-               (long long) v->compared, v->prompts.n, v->n_modes, v->n_ways, v->n_threads, (long long) v->differing);
+        printf("%lld tokens compared over %d prompts x %d modes x %d ways x %d thread counts", (long long) v->compared,
+               v->prompts.n, v->n_modes, v->n_ways, v->n_threads);
+        if (v->n_backends > 1) printf(" x %d backends", v->n_backends);
+        printf(", %lld differ\n", (long long) v->differing);
         if (v->first[0]) printf("first difference: %s\n", v->first);
         if (output_done(&v->o)) return EXIT_FAILED;
     }
@@ -258,7 +288,7 @@ int cmd_verify(int argc, char **argv)
     v.n = v.o.n ? v.o.n : 64;
     v.rows = json_array();
     status = EXIT_USAGE;
-    if (read_budgets(&v) && read_modes(&v) && read_threads(&v)) {
+    if (read_budgets(&v) && read_modes(&v) && read_threads(&v) && read_backends(&v)) {
         status = EXIT_FAILED;
         if (prompts_read(&v.o, &v.prompts, v.o.prompts)) {
             if (decode_all(&v)) status = report(&v);

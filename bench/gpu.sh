@@ -1,0 +1,150 @@
+#!/bin/bash
+# gpu.sh - what is to be shown on a machine with an NVIDIA GPU, in calls of at most LIMIT seconds (default 480):
+#
+#   bench/gpu.sh DIR [STEP...]      the steps that DIR has no result of yet, or these again
+#
+# A step that has passed leaves DIR/STEP.ok with commit, card and time, and its output in DIR/STEP.log, so a call goes on where
+# the one before ended. No step is begun that would not fit into what is left of LIMIT. Exit status 0: all steps have passed;
+# 75: call again; 1: a step failed.
+#
+#   build         kernels for this card, the program and its tests (skipped if they are built and pkg-config finds no libraries)
+#   instructions  every wrapped instruction against the host's own computation: what the emulation believes of the hardware
+#   parity        every operation against cpu:portable, bit for bit
+#   faults        the host side: memory, graphs, images from one backend to the other
+#   verify        the demo pair: plain, chains, trees; no differing token, and the CPU's text
+#   memcheck      compute-sanitizer over the operations;  racecheck, initcheck: likewise
+#   demo          passes and prompts of the demo pair
+#   passes-SHAPE  qwen35-27b, -4b, -0.8b (random weights, Q4_K_M): passes of 1 to 64 rows behind 1,024 and 16,384 tokens, f16 and q8_0
+#   rates-SHAPE   prompts of 2,048 tokens and plain decoding; with LLAMA_BENCH=... llama.cpp beside it on the same file
+#   steps-27b     whole steps with a drafter of the 27B's size: acceptance is simulated
+set -uo pipefail
+dir=${1:?usage: bench/gpu.sh DIR [STEP...]}
+shift
+limit=${LIMIT:-480} began=$SECONDS
+build=${BUILD:-build} backend=${BACKEND:-cuda} models=${MODELS:-$dir/models}
+rt=$build/ratoon
+[ -x "$rt" ] || rt=./ratoon
+mkdir -p "$dir" "$models"
+commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || cat "$dir/commit" 2>/dev/null || echo unknown)
+card=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
+cc=$(printf %s "$card" | awk -F', ' '{ gsub(/\./, "", $2); print $2 }')
+
+build_it()
+{
+    if pkg-config --exists jansson libpcre2-8 libutf8proc libxxhash libmicrohttpd libcurl cmocka 2>/dev/null; then
+        make cuda CUDA_ARCHS="${cc:-90}" && make -j"$(nproc)" ratoon tests-built bench/make_synthetic
+    else
+        echo "no libraries to build with: what is built is used"
+        [ -x "$rt" ] && [ -x "$build/tests/test_ops" ]
+    fi
+}
+
+sanitize() { compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 "$build/tests/test_ops" --backend "$backend"; }
+
+model() # SHAPE: a file of random weights, made once
+{
+    [ -s "$models/$1.gguf" ] || { bench/make_synthetic "$1" "$models/$1.part" --type Q4_K_M && mv "$models/$1.part" "$models/$1.gguf"; }
+}
+
+passes() # SHAPE
+{
+    model "$1" || return 1
+    local kv
+    for kv in f16 q8_0; do
+        "$rt" bench -q -m "$models/$1.gguf" -d none --backend "$backend" --ctx 20480 -ctk $kv -ctv $kv --repeats 8 \
+            --passes 1,2,4,8,9,16,22,32,48,64 --after 1024,16384 --csv "$dir/$1-$kv.csv" --svg "$dir/$1-$kv.svg" || return 1
+        sed -i "1a # commit: $commit, card: $card" "$dir/$1-$kv.csv"
+    done
+}
+
+rates() # SHAPE
+{
+    model "$1" || return 1
+    local beside=()
+    [ -z "${LLAMA_BENCH:-}" ] || beside=(--compare "$LLAMA_BENCH -m '$models/$1.gguf' -ngl 99 -fa 1 -p 2048 -n 64 -r 2 -o json")
+    "$rt" bench -q -m "$models/$1.gguf" -d none --backend "$backend" --prompt-tokens 2048 -n 64 --repeats 3 "${beside[@]}" \
+        --csv "$dir/$1-rates.csv" --svg "$dir/$1-rates.svg"
+}
+
+steps()
+{
+    [ -s "$dir/profile.json" ] || { echo "no acceptance profile: run the step demo first"; return 1; }
+    model qwen35-27b && model dflash-qwen35-27b || return 1
+    head -n 1 models/demo/prompts/code.jsonl > "$dir/code.jsonl"
+    "$rt" bench -q -m "$models/qwen35-27b.gguf" -d "$models/dflash-qwen35-27b.gguf" --backend "$backend" --prompts "$dir/code.jsonl" \
+        --simulate-acceptance "$dir/profile.json" --ignore-eos -n 128 --pairs 3 --csv "$dir/steps-27b.csv"
+}
+
+demo()
+{
+    "$rt" bench -q --backend "$backend" --passes 1,2,4,8,16,22,32,64 --repeats 40 --csv "$dir/demo-passes.csv" --svg "$dir/demo-passes.svg" &&
+        "$rt" bench --backend "$backend" --prompts models/demo/prompts/code.jsonl --special -n 128 --pairs 5 \
+            --csv "$dir/demo-prompts.csv" --write-profile "$dir/profile.json"
+}
+
+run_step() # a step's name
+{
+    case $1 in
+    build)        build_it ;;
+    instructions) "$build/tests/test_gpu_instructions" ;;
+    parity)       "$build/tests/test_ops" --backend "$backend" ;;
+    faults)       "$build/tests/test_cuda" --device ;;
+    verify)       "$rt" verify --backend "cpu,$backend" --special ;;
+    memcheck | racecheck | initcheck) sanitize "$1" ;;
+    demo)         demo ;;
+    passes-*)     passes "${1#passes-}" ;;
+    rates-*)      rates "${1#rates-}" ;;
+    steps-27b)    steps ;;
+    *)            echo "gpu.sh: no step '$1'"; return 2 ;;
+    esac
+}
+
+# step and the seconds that it may take
+plan="build 300
+instructions 30
+parity 120
+faults 60
+verify 60
+demo 60
+passes-qwen35-27b 240
+rates-qwen35-27b 200
+passes-qwen35-4b 120
+rates-qwen35-4b 90
+passes-qwen35-0.8b 60
+rates-qwen35-0.8b 60
+steps-27b 240
+memcheck 400
+racecheck 400
+initcheck 400"
+
+echo "$commit" > "$dir/commit"
+printf 'card: %s\ncommit: %s\n' "${card:-none that nvidia-smi sees}" "$commit"
+status=0
+while read -r step seconds <&3; do
+    if [ $# -gt 0 ]; then
+        case " $* " in *" $step "*) ;; *) continue ;; esac
+    elif [ -e "$dir/$step.ok" ]; then
+        continue
+    fi
+    case $step in memcheck | racecheck | initcheck)
+        command -v compute-sanitizer >/dev/null || { echo "$step: no compute-sanitizer here"; continue; } ;;
+    esac
+    left=$((limit - (SECONDS - began)))
+    if [ "$left" -lt "$seconds" ] && [ "$left" -lt $((limit - 10)) ]; then
+        echo "$step: takes up to $seconds s, $left s are left: call again"
+        [ "$status" != 0 ] || status=75
+        break
+    fi
+    echo "== $step"
+    start=$SECONDS
+    if (run_step "$step") > >(tee "$dir/$step.log") 2>&1; then
+        printf '%s\n%s\n%s s\n' "$commit" "$card" $((SECONDS - start)) > "$dir/$step.ok"
+        echo "$step: passed, $((SECONDS - start)) s"
+    else
+        rm -f "$dir/$step.ok"
+        echo "$step: FAILED (see $dir/$step.log)"
+        status=1
+        case $step in build | instructions | parity) exit 1 ;; esac    # nothing that comes after would mean anything
+    fi
+done 3<<< "$plan"
+exit "$status"
