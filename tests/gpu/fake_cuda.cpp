@@ -1,6 +1,8 @@
 /* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator, so
  * that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is queued
- * and done at the next synchronisation. */
+ * and done at the next synchronisation.
+ * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
+ * blocks, blocks_y, threads, bytes of large shared memory), and so are recorded passes ("replay") and waits ("sync"). */
 #include <functional>
 #include <map>
 #include <mutex>
@@ -22,15 +24,17 @@ typedef std::function<void()> Work;
 struct Stream { std::vector<Work> queue, *capture = nullptr; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs; unsigned n_attrs; };
 
-static const size_t ARENA = (size_t) 8 << 30;
+static size_t ARENA = (size_t) 8 << 30;
 static uint8_t *arena;
 static size_t high;
 static std::map<uint8_t *, size_t> live;           /* blocks in use */
 static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> Locked;
 
+static FILE *dry;
+
 static size_t pages_up(size_t n) { return (n + 4095) / 4096 * 4096; }
-static void reach(int how) { if (high) mprotect(arena, pages_up(high), how); }
+static void reach(int how) { if (high && !dry) mprotect(arena, pages_up(high), how); }
 
 static bool inside(const void *p, size_t n)
 {
@@ -64,6 +68,9 @@ int cuInit(unsigned)
 {
     const char *order = getenv("RATOON_EMU_ORDER");
     emu.order = order ? atoi(order) : 0;
+    const char *to = getenv("RATOON_EMU_DRY");
+    if (to && !(dry = fopen(to, "w"))) return INVALID;
+    if (dry) ARENA = (size_t) 200 << 30;
     arena = (uint8_t *) mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return arena == MAP_FAILED ? NO_MEMORY : OK;
 }
@@ -101,7 +108,7 @@ int cuMemAlloc_v2(void **p, size_t n)
     if (at + need > ARENA) return NO_MEMORY;
     if (at + need > high) high = at + need;
     reach(PROT_READ | PROT_WRITE);
-    memset(arena + at, 0xcd, need);
+    if (!dry) memset(arena + at, 0xcd, need);
     reach(PROT_NONE);
     live[arena + at] = n;
     *p = arena + at;
@@ -113,22 +120,22 @@ int cuMemFreeHost(void *p) { free(p); return OK; }
 int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { memcpy(d, h, n); }) : INVALID;
+    return inside(d, n) ? put(s, [=] { if (!dry) memcpy(d, h, n); }) : INVALID;
 }
 int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { memcpy(h, d, n); }) : INVALID;
+    return inside(d, n) ? put(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, d, n); }) : INVALID;
 }
 int cuMemcpyDtoDAsync_v2(void *d, const void *from, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) && inside(from, n) ? put(s, [=] { memmove(d, from, n); }) : INVALID;
+    return inside(d, n) && inside(from, n) ? put(s, [=] { if (!dry) memmove(d, from, n); }) : INVALID;
 }
 int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { memset(d, v, n); }) : INVALID;
+    return inside(d, n) ? put(s, [=] { if (!dry) memset(d, v, n); }) : INVALID;
 }
 int cuModuleLoadData(void **m, const void *image) { *m = (void *) image; return OK; }
 int cuModuleUnload(void *) { return OK; }
@@ -147,7 +154,10 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     std::vector<uint8_t> args((uint8_t *) params[0], (uint8_t *) params[0] + k->args);      /* captured at the call */
     const int gx = (int) c->grid_x, gy = (int) c->grid_y;
     const size_t shared = c->shared;
-    return put(c->stream, [=] { emu_launch(k, args.data(), gx, gy, shared); });
+    return put(c->stream, [=] {
+        if (dry) fprintf(dry, "%s %d %d %d %zu\n", k->name, gx, gy, k->threads, shared);
+        else emu_launch(k, args.data(), gx, gy, shared);
+    });
 }
 int cuStreamCreate(void **s, unsigned) { *s = new Stream; return OK; }
 int cuStreamDestroy_v2(void *s) { delete (Stream *) s; return OK; }
@@ -156,6 +166,7 @@ int cuStreamSynchronize(void *s)
     Locked l(lock);
     if (((Stream *) s)->capture) return INVALID;
     drain((Stream *) s);
+    if (dry) fprintf(dry, "sync\n"), fflush(dry);
     return OK;
 }
 int cuStreamBeginCapture_v2(void *s, int) { ((Stream *) s)->capture = new std::vector<Work>; return OK; }
@@ -164,6 +175,7 @@ int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) { *e = ne
 int cuGraphLaunch(void *e, void *s)
 {
     Locked l(lock);
+    if (dry) put(s, [] { fprintf(dry, "replay\n"); });
     for (auto &w : *(std::vector<Work> *) e) put(s, w);
     return OK;
 }
