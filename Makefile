@@ -1,4 +1,5 @@
 # make          builds ./ratoon and the library
+# make cuda     the same with kernels for NVIDIA GPUs (fetches their compiler, 100 MB, where there is no nvcc of CUDA 12.8 or newer)
 # make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
 # make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
 # make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
@@ -19,7 +20,7 @@ LDCONFIG ?= ldconfig
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev node-markdown-it
+PACKAGES := gcc g++ libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev node-markdown-it
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -72,6 +73,7 @@ ratoon $(BUILD)/ratoon $(BUILD)/tarball/ratoon: $(PROG_OBJ) $(BUILD)/libratoon.a
 	@mkdir -p $(@D)
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(HTTP) $(HUB) $(LIBS)
+	$(if $(CUDA_MADE),,@echo "  this build has no GPU kernels; make cuda adds them")
 
 $(BUILD)/libratoon.a: $(LIB_OBJ)
 	@rm -f $@
@@ -114,8 +116,34 @@ $(BUILD)/src/programs/serve/http/page.o: $(BUILD)/page.html
 
 # ---- kernels for GPUs (src/backend/gpu), as data in the program ----
 
-CUDA_FATBINS := $(wildcard $(BUILD)/cuda/*.fatbin)
-$(BUILD)/cuda/images.inc: Makefile $(CUDA_FATBINS)
+# `make cuda` compiles them, one fatbin for each kernel file, and notes for which architectures (cuda/made.mk): from then
+# on they are part of the program and are kept up to date; without it, or with CUDA_ARCHS= , the program has none. PTX is
+# for newer cards.
+CUDA_ARCHS ?= 75 80 86 89 90 100 120
+CUDA_PTX   ?= 90
+-include $(BUILD)/cuda/made.mk
+NVCC       ?= $(or $(wildcard $(BUILD)/nvcc/nvidia/cu13/bin/nvcc),nvcc)
+NVCC_FLAGS := -Isrc -std=c++17 -O3 -fmad=false
+KERNELS    := $(sort $(wildcard src/backend/gpu/*.cu))
+CUDA_FATBINS := $(if $(CUDA_MADE),$(KERNELS:src/backend/gpu/%.cu=$(BUILD)/cuda/%.fatbin))
+
+cuda: setup
+	@$(NVCC) --list-gpu-code 2>/dev/null | grep -q sm_120 || $(MAKE) --no-print-directory cuda-compiler
+	@mkdir -p $(BUILD)/cuda
+	@echo 'CUDA_MADE := $(CUDA_ARCHS)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_ARCHS)' > $(BUILD)/cuda/made.mk
+	@$(MAKE) --no-print-directory all
+cuda-compiler:
+	@echo "  FETCH the compiler for GPU kernels"
+	@python3 -m pip --version >/dev/null 2>&1 || $(MAKE) --no-print-directory setup PACKAGES=python3-pip
+	$(Q)python3 -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade --target $(BUILD)/nvcc \
+	    -r src/backend/cuda/compiler.txt
+$(BUILD)/cuda/%.fatbin: src/backend/gpu/%.cu $(BUILD)/cuda/made.mk
+	$(call SAY,NVCC)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(foreach a,$(CUDA_MADE),-gencode arch=compute_$(a),code=sm_$(a)) \
+	    -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) --threads 0 --compress-mode=size -fatbin \
+	    -MMD -MP -MF $(@:.fatbin=.d) -MT $@ -o $@ $<
+-include $(CUDA_FATBINS:.fatbin=.d)
+$(BUILD)/cuda/images.inc: Makefile src/backend/cuda/images.py $(wildcard $(BUILD)/cuda/made.mk) $(CUDA_FATBINS)
 	@mkdir -p $(@D)
 	$(Q)python3 src/backend/cuda/images.py $@ $(CUDA_FATBINS)
 $(BUILD)/src/backend/cuda/image.o: src/backend/cuda/image.S $(BUILD)/cuda/images.inc
@@ -149,9 +177,9 @@ bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 
 # Installs what is missing, as root or with sudo. Nothing is asked of a machine that has it all.
 # Only Debian's packages are installed from here; elsewhere setup names what is missing.
-FEDORA := gcc make pkgconf-pkg-config python3 jansson-devel pcre2-devel utf8proc-devel xxhash-devel libcmocka-devel libmicrohttpd-devel libedit-devel libcurl-devel openssl-devel
+FEDORA := gcc gcc-c++ make pkgconf-pkg-config python3 jansson-devel pcre2-devel utf8proc-devel xxhash-devel libcmocka-devel libmicrohttpd-devel libedit-devel libcurl-devel openssl-devel
 ARCHLINUX := gcc make pkgconf python jansson pcre2 libutf8proc xxhash cmocka libmicrohttpd libedit curl openssl
-ALPINE := gcc musl-dev make pkgconf python3 jansson-dev pcre2-dev utf8proc-dev xxhash-dev cmocka-dev libmicrohttpd-dev libedit-dev curl-dev openssl-dev
+ALPINE := gcc g++ musl-dev make pkgconf python3 jansson-dev pcre2-dev utf8proc-dev xxhash-dev cmocka-dev libmicrohttpd-dev libedit-dev curl-dev openssl-dev
 setup:
 	@if command -v dpkg-query >/dev/null; then \
 	    missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
@@ -257,4 +285,4 @@ include tests/tests.mk
 include bench/bench.mk
 
 -include $(shell find $(BUILD)/src $(BUILD)/tests $(BUILD)/bench -name '*.d' -type f 2>/dev/null)
-.PHONY: all setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps
+.PHONY: all cuda cuda-compiler setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps

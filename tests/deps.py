@@ -41,7 +41,8 @@ def code_of(text):
 
 
 uses, wrong, seen = {l: set() for l in LAYERS}, [], {"line": [], "mark": [], "cast": [], "backend": []}
-for path in sorted((root / "src").rglob("*.[ch]")):
+CODE = {".c", ".h", ".cu", ".cpp", ".def"}
+for path in sorted(p for p in (root / "src").rglob("*") if p.suffix in CODE):
     inside, name, text = path.relative_to(root / "src"), path.relative_to(root), path.read_text()
     layer = inside.parts[0]
     for included in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.M):
@@ -67,7 +68,8 @@ for path in sorted((root / "src").rglob("*.[ch]")):
         bare = re.sub(r"/\*.*?\*/", lambda c: "\n" * c.group(0).count("\n"), text, flags=re.S)
         seen["mark"] += [f"{name}:{bare[:m.start()].count(chr(10)) + 1}" for m in MARKS.finditer(bare)]
 page = [p for p in (root / "src/programs/serve/page").iterdir() if p.suffix in (".js", ".css", ".html", ".py")]
-for path in page + sorted(p for d in ("src", "include", "tests", "bench", "examples") for p in (root / d).rglob("*.[ch]")):
+for path in page + sorted(p for d in ("src", "include", "tests", "bench", "examples") for p in (root / d).rglob("*")
+                        if p.suffix in CODE):
     text = path.read_text()
     for i, line in enumerate("" if text.startswith("/* Made by `") else text.splitlines(), 1):
         if len(line) > LINE_MOST:

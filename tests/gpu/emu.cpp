@@ -13,10 +13,12 @@ asm(".globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
 enum { SAVED = 6 };
 #elif defined(__aarch64__)
 asm(".globl emu_switch\n.type emu_switch,%function\nemu_switch:\n"
-    "sub sp,sp,#160\nstp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\n"
+    "sub sp,sp,#160\nstp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp x25,x26,[sp,#48]\n"
+    "stp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\n"
     "stp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
     "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
-    "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\n"
+    "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\n"
+    "ldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\n"
     "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\nadd sp,sp,#160\nret\n");
 #endif
 
@@ -30,11 +32,13 @@ static void to_lane(int tid)
 
 void emu_fatal(const char *what)
 {
-    fprintf(stderr, "emulated GPU: %s, block (%d, %d), thread %d: %s\n", emu.kernel->name, emu.bid, emu.bid_y, emu.tid, what);
+    fprintf(stderr, "emulated GPU: %s, block (%d, %d), thread %d: %s\n", emu.kernel->name, emu.bid, emu.bid_y,
+            emu.tid, what);
     abort();
 }
 
-/* Products of the documented fragments: lane = 4 g + t. A: a0 row g, a1 row g + 8, columns 4 t; a2, a3 the same, columns 16 + 4 t. B: column g. */
+/* Products of the documented fragments: lane = 4 g + t. A: a0 row g, a1 row g + 8, columns 4 t; a2, a3
+ * the same, columns 16 + 4 t. B: column g. */
 static void mma(EmuLane *l)
 {
     alignas(32) int16_t A[16][32], B[8][32];
@@ -42,7 +46,8 @@ static void mma(EmuLane *l)
         int g = i >> 2, t = i & 3;
         const int8_t *a = (const int8_t *)l[i].in, *b = a + 16;
         for (int j = 0; j < 4; j++) {
-            A[g][4 * t + j] = a[j], A[g + 8][4 * t + j] = a[4 + j], A[g][16 + 4 * t + j] = a[8 + j], A[g + 8][16 + 4 * t + j] = a[12 + j];
+            A[g][4 * t + j] = a[j], A[g + 8][4 * t + j] = a[4 + j];
+            A[g][16 + 4 * t + j] = a[8 + j], A[g + 8][16 + 4 * t + j] = a[12 + j];
             B[g][4 * t + j] = b[j], B[g][16 + 4 * t + j] = b[4 + j];
         }
     }
@@ -83,7 +88,8 @@ static int next_in_warp(int warp, int p)
 static void leave(void)
 {
     for (;;) {
-        int warp = emu.tid / EMU_WARP, next = next_in_warp(warp, emu.place_of[emu.tid % EMU_WARP]), warps = emu.n / EMU_WARP;
+        const int warp = emu.tid / EMU_WARP, warps = emu.n / EMU_WARP;
+        int next = next_in_warp(warp, emu.place_of[emu.tid % EMU_WARP]);
         if (next >= 0) { to_lane(next); return; }
         for (int i = 0; i < EMU_WARP; i++) {
             EmuKind k = emu.lane[warp * EMU_WARP + i].at;

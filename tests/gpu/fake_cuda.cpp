@@ -1,8 +1,9 @@
-/* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator, so
- * that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is queued
- * and done at the next synchronisation.
+/* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator,
+ * so that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is
+ * queued and done at the next synchronisation.
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
- * blocks, blocks_y, threads, bytes of large shared memory), and so are recorded passes ("replay") and waits ("sync"). */
+ * blocks, blocks_y, threads, bytes of large shared memory), and so are recorded passes ("replay") and waits
+ * ("sync"). */
 #include <functional>
 #include <map>
 #include <mutex>
@@ -14,7 +15,8 @@
 #include "backend/gpu/kernels.def"
 #undef X
 static const EmuKernel kernels[] = {
-#define X(name, threads, Args, shared) { #name, [](const void *a) { name(*(const Args *) a); }, threads, sizeof(Args), shared },
+#define X(name, threads, Args, shared) \
+    { #name, [](const void *a) { name(*(const Args *) a); }, threads, sizeof(Args), shared },
 #include "backend/gpu/kernels.def"
 #undef X
 };
@@ -22,7 +24,8 @@ static const EmuKernel kernels[] = {
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500 };
 typedef std::function<void()> Work;
 struct Stream { std::vector<Work> queue, *capture = nullptr; };
-struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs; unsigned n_attrs; };
+struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
+                unsigned n_attrs; };
 
 static size_t ARENA = (size_t) 8 << 30;
 static uint8_t *arena;
@@ -77,7 +80,8 @@ int cuInit(unsigned)
 int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
 int cuGetErrorName(int code, const char **s)
 {
-    *s = code == INVALID ? "CUDA_ERROR_INVALID_VALUE" : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_NOT_FOUND";
+    *s = code == INVALID ? "CUDA_ERROR_INVALID_VALUE"
+       : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_NOT_FOUND";
     return OK;
 }
 int cuGetErrorString(int code, const char **s)
@@ -88,7 +92,11 @@ int cuGetErrorString(int code, const char **s)
 int cuDeviceGetCount(int *n) { *n = 1; return OK; }
 int cuDeviceGet(int *d, int) { *d = 0; return OK; }
 int cuDeviceGetName(char *s, int n, int) { snprintf(s, (size_t) n, "emulated GPU"); return OK; }
-int cuDeviceGetAttribute(int *v, int what, int) { *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0; return OK; }
+int cuDeviceGetAttribute(int *v, int what, int)
+{
+    *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0;
+    return OK;
+}
 int cuDevicePrimaryCtxRetain(void **c, int) { *c = &arena; return OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 int cuCtxSetCurrent(void *) { return OK; }
@@ -148,8 +156,8 @@ int cuFuncSetAttribute(void *, int, int) { return OK; }
 int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **)
 {
     Locked l(lock);
-    if (c->grid_z != 1 || c->block_y != 1 || c->block_z != 1 || (int) c->block_x != k->threads || !c->grid_x || !c->grid_y ||
-        c->grid_y > 65535 || c->shared != k->shared)
+    if (c->grid_z != 1 || c->block_y != 1 || c->block_z != 1 || (int) c->block_x != k->threads || !c->grid_x ||
+        !c->grid_y || c->grid_y > 65535 || c->shared != k->shared)
         return INVALID;
     std::vector<uint8_t> args((uint8_t *) params[0], (uint8_t *) params[0] + k->args);      /* captured at the call */
     const int gx = (int) c->grid_x, gy = (int) c->grid_y;
@@ -170,8 +178,16 @@ int cuStreamSynchronize(void *s)
     return OK;
 }
 int cuStreamBeginCapture_v2(void *s, int) { ((Stream *) s)->capture = new std::vector<Work>; return OK; }
-int cuStreamEndCapture(void *s, void **g) { *g = ((Stream *) s)->capture; ((Stream *) s)->capture = nullptr; return OK; }
-int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long) { *e = new std::vector<Work>(*(std::vector<Work> *) g); return OK; }
+int cuStreamEndCapture(void *s, void **g)
+{
+    *g = ((Stream *) s)->capture, ((Stream *) s)->capture = nullptr;
+    return OK;
+}
+int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long)
+{
+    *e = new std::vector<Work>(*(std::vector<Work> *) g);
+    return OK;
+}
 int cuGraphLaunch(void *e, void *s)
 {
     Locked l(lock);
