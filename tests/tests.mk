@@ -13,6 +13,8 @@
 #                       under sanitizers, spoiled model files, requests and cache folders, the Dockerfile from its
 #                       first line
 #   make test-clock     the C tests by a clock that jumps and runs unevenly (tests/help/random_clock.h), once per CLOCK_SEEDS
+#   make cuda-archs     compiles the GPU kernels for NVIDIA's older chips (NVRTC, fetched by pip) and for AMD's (Debian's
+#                       clang-19 and lld-19)
 #   make test-serve-sanitized   the server's tests against a server built with ASan and UBSan, and one with TSan
 #   make run-test_NAME  builds and runs one C test program
 #   make fuzz           every target of tests/fuzz under clang's libFuzzer, each for FUZZ_SECONDS; FUZZ="record request":
@@ -72,6 +74,12 @@ $(BUILD)/tests/gpu/%.o: tests/gpu/%.cpp
 $(BUILD)/libfake_cuda.so: $(GPU_OBJ)
 	$(call SAY,LINK)
 	$(Q)$(CXX) $(SAN) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
+
+# Kernels compiled for chips that `make cuda` leaves out: NVIDIA's of 2016 to 2018, and AMD's. Nothing is run.
+cuda-archs:
+	@[ -d $(BUILD)/nvrtc ] || python3 -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	    --target $(BUILD)/nvrtc -r tests/gpu/nvrtc.txt || true
+	python3 tests/gpu/archs.py $(BUILD)
 
 run-%: $(BUILD)/tests/%
 	./$<
@@ -196,5 +204,5 @@ oracle: ratoon $(BUILD)/tests/make_tiny $(BUILD)/tests/peer_template
 	PYTHON=$(PYTHON) tests/oracle/run.sh
 PYTHON ?= python3
 
-.PHONY: check test test-clock test-serve test-serve-sanitized test-arm test-long tests-built setup-arm setup-test run-all run-fuzz fuzz oracle \
+.PHONY: check cuda-archs test test-clock test-serve test-serve-sanitized test-arm test-long tests-built setup-arm setup-test run-all run-fuzz fuzz oracle \
         $(PARTS:%=part-%)

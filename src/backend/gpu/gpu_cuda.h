@@ -1,6 +1,11 @@
 /* gpu_cuda.h - the dialect for nvcc and NVRTC. */
+#if __CUDA_ARCH__ >= 700
+#define ARGS_IN_PLACE __grid_constant__            /* no copy of them for each thread */
+#else
+#define ARGS_IN_PLACE
+#endif
 #define KERNEL(threads, name, Args) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+    extern "C" __global__ void __launch_bounds__(threads) name(const ARGS_IN_PLACE Args a)
 #define DEV static __device__ __forceinline__
 #define DEV_TABLE static __device__ const
 #define TID ((int) threadIdx.x)
