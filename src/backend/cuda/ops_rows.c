@@ -27,10 +27,31 @@ static void bias(Backend *b, Tensor *x, const Tensor *v)
            .period = x->cols);
 }
 
+static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act)
+{
+    LAUNCH(cuda_of(b), rows_glu, (values(y) + 255) / 256, 1, GluArgs, .y = y->data, .gate = gate->data, .up = up->data,
+           .n = values(y), .act = act, .width = 1);
+}
+
+static void gate(Backend *b, Tensor *x, const Tensor *logit, Act act, int32_t width)
+{
+    LAUNCH(cuda_of(b), rows_glu, (values(x) + 255) / 256, 1, GluArgs, .y = x->data, .gate = logit->data, .up = x->data,
+           .n = values(x), .act = act, .width = width);
+}
+
+static void scale(Backend *b, Tensor *x, float by, float softcap)
+{
+    LAUNCH(cuda_of(b), rows_scale, (values(x) + 255) / 256, 1, ScaleArgs, .x = x->data, .n = values(x), .by = by,
+           .softcap = softcap);
+}
+
 void cuda_rows_ops(Backend *b)
 {
     b->norm = norm;
     b->add_norm = add_norm;
     b->add = add;
     b->bias = bias;
+    b->glu = glu;
+    b->gate = gate;
+    b->scale = scale;
 }

@@ -9,4 +9,9 @@ typedef struct { float *y, *x; const float *dx, *w, *z; int32_t cols; float eps;
 /* y[i] = y[i] + x[i % period] */
 typedef struct { float *y; const float *x; int64_t n, period; } AddArgs;
 
+/* y[i] = act(gate[i / width]) * up[i]; up may be y itself. */
+typedef struct { float *y; const float *gate, *up; int64_t n; int32_t act, width; } GluArgs;
+/* x *= by; softcap > 0: softcap * tanh(x / softcap) */
+typedef struct { float *x; int64_t n; float by, softcap; } ScaleArgs;
+
 #endif

@@ -1,5 +1,5 @@
 /* rows.cu - kernels that read rows and write rows: norms, elementwise functions, rotation. */
-#include "backend/gpu/gpu.h"
+#include "backend/gpu/gpu_math.h"
 
 /* Sums of 16 lanes, halves 8, 4, 2, 1 (design, Exactness 3). */
 DEV float sum_of_16(float v)
@@ -43,4 +43,23 @@ KERNEL(256, rows_add, AddArgs)
     pass_wait();
     const int64_t i = (int64_t) BID * 256 + TID;
     if (i < a.n) st(a.y + i, f32_add(ld(a.y + i), ld(a.x + i % a.period)));
+}
+
+KERNEL(256, rows_glu, GluArgs)
+{
+    pass_next();
+    pass_wait();
+    const int64_t i = (int64_t) BID * 256 + TID;
+    if (i < a.n) st(a.y + i, f32_mul(f32_act(ld(a.gate + i / a.width), a.act), ld(a.up + i)));
+}
+
+KERNEL(256, rows_scale, ScaleArgs)
+{
+    pass_next();
+    pass_wait();
+    const int64_t i = (int64_t) BID * 256 + TID;
+    if (i >= a.n) return;
+    float v = f32_mul(ld(a.x + i), a.by);
+    if (a.softcap > 0) v = f32_mul(a.softcap, f32_tanh(f32_div(v, a.softcap)));
+    st(a.x + i, v);
 }
