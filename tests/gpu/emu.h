@@ -1,9 +1,17 @@
 /* emu.h - the dialect of kernels (src/backend/gpu/gpu.h) on the processor: blocks in turn, the threads of a block as
  * fibers on stacks of their own, all on one host thread. A thread runs until it meets others (barrier, shuffle, matrix
- * instruction); the last of a warp to come computes for all. Shared memory is filled with rubbish before every block.
- * Asynchronous copies arrive when they are waited for and not before. The order of lanes, warps and blocks is a choice
- * (emu.order): results that depend on it are races. What lanes of a warp do not do together ends the process with a
- * line that names kernel, block and thread: emulation is for tests only. */
+ * instruction); the last of a warp to come computes for all. Asynchronous copies arrive when they are waited for and
+ * not before. The order of lanes, warps and blocks is a choice (emu.order): results that depend on it are races.
+ *
+ * What a card would let pass, or answer with anything, ends the process with a line that names kernel, block and
+ * thread:
+ *   - lanes of a warp that do not come together to the same, threads that end while others wait for them
+ *   - global memory touched in another way than by ld, ld_weight, st, atomic_add and copy16_async (kernels get
+ *     addresses in a range that nobody can touch; what is there lies elsewhere), or not aligned, or outside of what is
+ *     allocated
+ *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it
+ *   - shared memory written behind the kernel's struct; under ASan, also read
+ * Shared memory and new device memory are full of rubbish (in some orders NaN). */
 #ifndef RATOON_TESTS_GPU_EMU_H
 #define RATOON_TESTS_GPU_EMU_H
 
@@ -19,35 +27,71 @@ struct int4 { int x, y, z, w; } __attribute__((aligned(16)));
 struct float2 { float x, y; } __attribute__((aligned(8)));
 struct float4 { float x, y, z, w; } __attribute__((aligned(16)));
 
-enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_STACK = 64 << 10, EMU_SHARED = 100 << 10, EMU_COPIES = 256 };
-enum EmuKind { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_SYNC_BLOCK, EMU_DONE };
-struct EmuCopy { void *to; const void *from; };
-struct EmuLane {
+enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 100 << 10, EMU_COPIES = 256, EMU_GRANULE = 256 };
+enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_SYNC_BLOCK, EMU_DONE };
+struct EmuCopy { void *to; const void *from; int group; };
+struct alignas(64) EmuLane {
     void    *sp;
     EmuKind  at;
     bool     waited;                               /* has called pass_wait */
+    int      group, n_copies;
+    int      io[4];
     uint32_t in[6];
-    int      io[4], group;
-    int      n_copies, copy_group[EMU_COPIES];
-    EmuCopy  copy[EMU_COPIES];
 };
 struct EmuKernel { const char *name; void (*run)(const void *args); int threads; size_t args, shared; };
 struct Emu {
-    EmuLane  lane[EMU_THREADS];
-    uint8_t *stacks;
-    void    *sp;                                   /* of the caller */
     int      tid, bid, bid_y, blocks, blocks_y, n, order;
-    int      place[EMU_WARP], place_of[EMU_WARP], warp_place[EMU_THREADS / EMU_WARP];   /* who runs after whom */
-    EmuKind  kind[EMU_THREADS / EMU_WARP];         /* what those who wait in the warp wait for */
-    int      waiting[EMU_THREADS / EMU_WARP];
+    bool     running;
+    int      after[EMU_WARP];                      /* the lane that runs after this one */
+    size_t   struct_bytes;                         /* of the block's SHARED, once a thread has come to it */
     const EmuKernel *kernel;
     const void *args;
+    void    *sp;                                   /* of the caller */
+    EmuLane  lane[EMU_THREADS];
+    int      first_lane, warp_place[EMU_THREADS / EMU_WARP];
+    EmuKind  kind[EMU_THREADS / EMU_WARP];         /* what those who wait in the warp wait for */
+    int      waiting[EMU_THREADS / EMU_WARP];
+    EmuCopy  copy[EMU_THREADS][EMU_COPIES];
     alignas(128) uint8_t shared[EMU_SHARED];
 };
 extern Emu emu;
 void emu_meet(EmuKind kind);
-[[noreturn]] void emu_fatal(const char *what);
+[[noreturn]] void emu_fatal(const char *what, ...) __attribute__((format(printf, 1, 2)));
 void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t shared);
+uint8_t *emu_shared(size_t bytes, bool big);
+
+/* Device memory: [base, base + size) are the addresses that kernels and the host's code see, `away` from what is there.
+ * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. */
+struct EmuMemory { uintptr_t base; size_t size; ptrdiff_t away; uint16_t *valid; uint8_t *written; };
+extern EmuMemory emu_memory;
+bool emu_memory_make(size_t size);
+void emu_memory_take(uintptr_t p, size_t bytes);
+void emu_memory_drop(uintptr_t p, size_t bytes);
+void emu_memory_host_wrote(uintptr_t p, size_t bytes);
+void emu_access(uintptr_t p, size_t bytes, size_t align);  /* the slow way: returns if it is fine */
+
+template <class T> static inline T *emu_there(const T *p)
+{
+    const uintptr_t at = (uintptr_t) p - emu_memory.base;
+    if (__builtin_expect(at >= emu_memory.size || emu_memory.valid[at / EMU_GRANULE] < at % EMU_GRANULE + sizeof(T) ||
+                         at % alignof(T), 0))
+        emu_access((uintptr_t) p, sizeof(T), alignof(T));
+    return (T *) ((uintptr_t) p + (uintptr_t) emu_memory.away);
+}
+template <class T> static inline T *emu_written(T *p)
+{
+    T *there = emu_there(p);
+    emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE] = 1;
+    return there;
+}
+/* What may be read before pass_wait. */
+template <class T> static inline const T *emu_constant(const T *p)
+{
+    const T *there = emu_there(p);
+    if (!emu.lane[emu.tid].waited && emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE])
+        emu_fatal("reads %p, which a kernel has written, before pass_wait", (const void *) p);
+    return there;
+}
 
 #define KERNEL(threads, name, Args) extern "C" void name(const Args &a); void name(const Args &a)
 #define DEV static inline __attribute__((unused))
@@ -58,10 +102,10 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
 #define BID_Y (emu.bid_y)
 #define BLOCKS (emu.blocks)
 #define BLOCKS_Y (emu.blocks_y)
-#define SHARED(T, s) static_assert(sizeof(T) <= 48 << 10, "more than 48 KB of shared memory"); T &s = *(T *) emu.shared
-#define SHARED_BIG(T, s) static_assert(sizeof(T) <= 96 << 10, "shared memory"); \
-    if (sizeof(T) > emu.kernel->shared) emu_fatal("kernels.def says less shared memory than the kernel uses"); \
-    T &s = *(T *) emu.shared
+#define SHARED(T, s) static_assert(sizeof(T) <= 48 << 10, "more than 48 KB of shared memory"); \
+    T &s = *(T *) emu_shared(sizeof(T), false)
+#define SHARED_BIG(T, s) static_assert(sizeof(T) <= 96 << 10, "more than 96 KB of shared memory"); \
+    T &s = *(T *) emu_shared(sizeof(T), true)
 
 DEV void sync_block() { emu_meet(EMU_SYNC_BLOCK); }
 DEV void sync_warp() { emu_meet(EMU_SYNC_WARP); }
@@ -88,8 +132,11 @@ DEV uint32_t warp_ballot(bool is)
 }
 DEV int atomic_add(int32_t *p, int32_t n)
 {
-    const int32_t was = *p;
-    *p = (int32_t) ((uint32_t) was + (uint32_t) n);
+    const bool shared = (uintptr_t) p - (uintptr_t) emu.shared < emu.struct_bytes;
+    if (!shared && !emu.lane[emu.tid].waited) emu_fatal("atomic_add before pass_wait");
+    int32_t *there = shared ? p : emu_written(p);
+    const int32_t was = *there;
+    *there = (int32_t) ((uint32_t) was + (uint32_t) n);
     return was;
 }
 DEV void fence() {}
@@ -97,13 +144,13 @@ DEV void fence() {}
 template <class T> DEV T ld(const T *p)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("reads what a pass writes before pass_wait");
-    return *p;
+    return *emu_there(p);
 }
-template <class T> DEV T ld_weight(const T *p) { return *p; }
+template <class T> DEV T ld_weight(const T *p) { return *emu_constant(p); }
 template <class T, class V> DEV void st(T *p, V v)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("writes before pass_wait");
-    *p = v;
+    *emu_written(p) = v;
 }
 
 DEV float f32_fma(float a, float b, float c) { return fmaf(a, b, c); }
@@ -170,17 +217,19 @@ DEV void copy16_async(void *to, const void *from)
 {
     EmuLane *l = &emu.lane[emu.tid];
     if (l->n_copies == EMU_COPIES) emu_fatal("too many asynchronous copies in flight");
-    if ((uintptr_t) to % 16 || (uintptr_t) from % 16) emu_fatal("an asynchronous copy that is not aligned to 16 bytes");
-    l->copy[l->n_copies] = EmuCopy{to, from}, l->copy_group[l->n_copies++] = l->group;
+    if ((uintptr_t) to % 16 || (uint8_t *) to < emu.shared || (uint8_t *) to + 16 > emu.shared + emu.struct_bytes)
+        emu_fatal("an asynchronous copy to %p: not shared memory, or not aligned to 16 bytes", to);
+    emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, emu_constant((const uint4 *) from), l->group};
 }
 DEV void copy_commit() { emu.lane[emu.tid].group++; }
 template <int N> DEV void copy_wait()
 {
     EmuLane *l = &emu.lane[emu.tid];
+    EmuCopy *c = emu.copy[emu.tid];
     int kept = 0;
     for (int i = 0; i < l->n_copies; i++) {
-        if (l->copy_group[i] < l->group - N) memcpy(l->copy[i].to, l->copy[i].from, 16);
-        else l->copy[kept] = l->copy[i], l->copy_group[kept++] = l->copy_group[i];
+        if (c[i].group < l->group - N) memcpy(c[i].to, c[i].from, 16);
+        else c[kept++] = c[i];
     }
     l->n_copies = kept;
 }

@@ -27,24 +27,40 @@ struct Stream { std::vector<Work> queue, *capture = nullptr; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
                 unsigned n_attrs; };
 
-static size_t ARENA = (size_t) 8 << 30;
-static uint8_t *arena;
+static std::map<uintptr_t, size_t> live;           /* blocks in use, by address */
+static std::map<uintptr_t, size_t> fresh;          /* those of them whose rubbish has not been written yet */
 static size_t high;
-static std::map<uint8_t *, size_t> live;           /* blocks in use */
 static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> Locked;
 
 static FILE *dry;
 
 static size_t pages_up(size_t n) { return (n + 4095) / 4096 * 4096; }
-static void reach(int how) { if (high && !dry) mprotect(arena, pages_up(high), how); }
+static uint8_t *there(const void *p) { return (uint8_t *) ((uintptr_t) p + (uintptr_t) emu_memory.away); }
 
 static bool inside(const void *p, size_t n)
 {
-    auto i = live.upper_bound((uint8_t *) p);
+    auto i = live.upper_bound((uintptr_t) p);
     if (i == live.begin()) return false;
     --i;
-    return (uint8_t *) p + n <= i->first + i->second;
+    return (uintptr_t) p + n <= i->first + i->second;
+}
+
+static void spoil_fresh()
+{
+    for (auto &b : fresh) if (!dry) memset(there((void *) b.first), emu.order & 1 ? 0xff : 0xcd, b.second);
+    fresh.clear();
+}
+
+/* Whole pages of zeros come from the system, so that large blocks cost nothing until they are used. */
+static void fill(void *d, unsigned char v, size_t n)
+{
+    uint8_t *p = there(d), *from = (uint8_t *) pages_up((size_t) p);
+    uint8_t *end = (uint8_t *) ((uintptr_t) (p + n) / 4096 * 4096);
+    if (v == 0 && from < end) {
+        madvise(from, (size_t) (end - from), MADV_DONTNEED);
+        memset(p, 0, (size_t) (from - p)), memset(end, 0, (size_t) (p + n - end));
+    } else memset(p, v, n);
 }
 
 static int put(void *stream, Work w)
@@ -57,25 +73,29 @@ static int put(void *stream, Work w)
 static void drain(Stream *s)
 {
     if (s->queue.empty()) return;
-    reach(PROT_READ | PROT_WRITE);
+    spoil_fresh();
     for (auto &w : s->queue) w();
     s->queue.clear();
-    reach(PROT_NONE);
 }
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int ratoon_emulated_driver;                        /* tells the backend that the kernels are here */
 
 int cuInit(unsigned)
 {
+#if defined(__FMA__)
+    if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) {
+        fprintf(stderr, "emulated GPU: compiled for another processor; make clean\n");
+        return INVALID;
+    }
+#endif
     const char *order = getenv("RATOON_EMU_ORDER");
     emu.order = order ? atoi(order) : 0;
     const char *to = getenv("RATOON_EMU_DRY");
     if (to && !(dry = fopen(to, "w"))) return INVALID;
-    if (dry) ARENA = (size_t) 200 << 30;
-    arena = (uint8_t *) mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return arena == MAP_FAILED ? NO_MEMORY : OK;
+    return emu_memory_make((size_t) (dry ? 200 : 8) << 30) ? OK : NO_MEMORY;
 }
 int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
 int cuGetErrorName(int code, const char **s)
@@ -97,53 +117,70 @@ int cuDeviceGetAttribute(int *v, int what, int)
     *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0;
     return OK;
 }
-int cuDevicePrimaryCtxRetain(void **c, int) { *c = &arena; return OK; }
+int cuDevicePrimaryCtxRetain(void **c, int) { *c = &emu_memory; return OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 int cuCtxSetCurrent(void *) { return OK; }
-int cuMemGetInfo_v2(size_t *left, size_t *all) { Locked l(lock); *all = ARENA, *left = ARENA - high; return OK; }
+int cuMemGetInfo_v2(size_t *left, size_t *all)
+{
+    Locked l(lock);
+    *all = emu_memory.size, *left = emu_memory.size - high;
+    return OK;
+}
 
 /* The first gap that is wide enough, 256 bytes behind each block kept free; what is new is rubbish. */
 int cuMemAlloc_v2(void **p, size_t n)
 {
     Locked l(lock);
-    size_t at = 0;
+    uintptr_t at = emu_memory.base;
     const size_t need = (n + 511) / 256 * 256;
     for (auto &b : live) {
-        const size_t from = (size_t) (b.first - arena);
-        if (from - at >= need) break;
-        at = from + (b.second + 511) / 256 * 256;
+        if (b.first - at >= need) break;
+        at = b.first + (b.second + 511) / 256 * 256;
     }
-    if (at + need > ARENA) return NO_MEMORY;
-    if (at + need > high) high = at + need;
-    reach(PROT_READ | PROT_WRITE);
-    if (!dry) memset(arena + at, 0xcd, need);
-    reach(PROT_NONE);
-    live[arena + at] = n;
-    *p = arena + at;
+    if (at - emu_memory.base + need > emu_memory.size) return NO_MEMORY;
+    if (at - emu_memory.base + need > high) high = at - emu_memory.base + need;
+    live[at] = fresh[at] = n;
+    emu_memory_take(at, n);
+    *p = (void *) at;
     return OK;
 }
-int cuMemFree_v2(void *p) { Locked l(lock); return live.erase((uint8_t *) p) ? OK : INVALID; }
+int cuMemFree_v2(void *p)
+{
+    Locked l(lock);
+    auto i = live.find((uintptr_t) p);
+    if (i == live.end()) return INVALID;
+    emu_memory_drop(i->first, i->second);
+    fresh.erase(i->first);
+    live.erase(i);
+    return OK;
+}
 int cuMemAllocHost_v2(void **p, size_t n) { *p = aligned_alloc(4096, pages_up(n)); return *p ? OK : NO_MEMORY; }
 int cuMemFreeHost(void *p) { free(p); return OK; }
 int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { if (!dry) memcpy(d, h, n); }) : INVALID;
+    return inside(d, n) ? put(s, [=] {
+        if (dry) return;
+        memcpy(there(d), h, n);
+        emu_memory_host_wrote((uintptr_t) d, n);
+    }) : INVALID;
 }
 int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, d, n); }) : INVALID;
+    return inside(d, n) ? put(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, there(d), n); }) : INVALID;
 }
 int cuMemcpyDtoDAsync_v2(void *d, const void *from, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) && inside(from, n) ? put(s, [=] { if (!dry) memmove(d, from, n); }) : INVALID;
+    return inside(d, n) && inside(from, n) ? put(s, [=] { if (!dry) memmove(there(d), there(from), n); }) : INVALID;
 }
 int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 {
     Locked l(lock);
-    return inside(d, n) ? put(s, [=] { if (!dry) memset(d, v, n); }) : INVALID;
+    auto i = fresh.find((uintptr_t) d);
+    if (i != fresh.end() && i->second == n && !((Stream *) s)->capture) fresh.erase(i);
+    return inside(d, n) ? put(s, [=] { if (!dry) fill(d, v, n); }) : INVALID;
 }
 int cuModuleLoadData(void **m, const void *image) { *m = (void *) image; return OK; }
 int cuModuleUnload(void *) { return OK; }
@@ -199,3 +236,4 @@ int cuGraphExecDestroy(void *e) { delete (std::vector<Work> *) e; return OK; }
 int cuGraphDestroy(void *g) { delete (std::vector<Work> *) g; return OK; }
 
 }
+#pragma GCC visibility pop

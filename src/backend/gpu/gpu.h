@@ -18,8 +18,8 @@
  *                                 2 t + 1), c2, c3 (row g + 8)
  *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
  *                                 latest
- *   atomic_add(p, n)              in global memory, returns what was there; fence() orders this thread's writes for
- *                                 others
+ *   atomic_add(p, n)              in global or shared memory, returns what was there; fence() orders this thread's
+ *                                 writes for others
  * No recursion, no local arrays indexed by what is not known when compiling (they would go to memory), no printf. */
 #ifndef RATOON_BACKEND_GPU_GPU_H
 #define RATOON_BACKEND_GPU_GPU_H
