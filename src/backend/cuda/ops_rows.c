@@ -45,6 +45,60 @@ static void scale(Backend *b, Tensor *x, float by, float softcap)
            .softcap = softcap);
 }
 
+static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps)
+{
+    LAUNCH(cuda_of(b), rows_norm, values(x) / head_dim, 1, NormArgs, .y = x->data, .x = x->data,
+           .w = w ? w->data : NULL, .cols = head_dim, .eps = eps);
+}
+
+static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
+{
+    LAUNCH(cuda_of(b), rows_norm, values(x) / head_dim, 1, NormArgs, .y = x->data, .x = x->data, .w = w->data,
+           .z = z->data, .cols = head_dim, .eps = eps);
+}
+
+static void split(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width)
+{
+    LAUNCH(cuda_of(b), rows_split, x->rows, 1, SplitArgs, .y0 = y0->data, .y1 = y1->data, .x = x->data,
+           .cols = x->cols, .cols0 = y0->cols, .cols1 = y1->cols, .width = width);
+}
+
+static void join(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1)
+{
+    LAUNCH(cuda_of(b), rows_join, y->rows, 1, JoinArgs, .y = y->data, .x0 = x0->data, .x1 = x1->data,
+           .cols0 = x0->cols, .cols1 = x1->cols);
+}
+
+static void logit_rows(Backend *b, Tensor *y, const Tensor *x, const Rows *r)
+{
+    LAUNCH(cuda_of(b), rows_logit_rows, r->n_logits, 1, PickRowsArgs, .y = y->data, .x = x->data, .rows = *r,
+           .cols = x->cols);
+}
+
+static void tap(Backend *b, const Tensor *x, const Rows *r, int32_t part, int32_t n_taps)
+{
+    LAUNCH(cuda_of(b), rows_tap, x->rows, 1, PickRowsArgs, .x = x->data, .rows = *r, .cols = x->cols, .part = part,
+           .n_taps = n_taps);
+}
+
+static void tap_get(Backend *b, Tensor *f, const Rows *r)
+{
+    LAUNCH(cuda_of(b), rows_tap_get, f->rows, 1, PickRowsArgs, .y = f->data, .rows = *r, .cols = f->cols);
+}
+
+static void rope_table(Backend *b, Tensor *t, const Rows *r, const Rope *rope)
+{
+    LAUNCH(cuda_of(b), rows_rope_table, r->n, 1, RopeTableArgs, .t = t->data, .rows = *r, .rope = *rope);
+}
+
+static void rope(Backend *b, Tensor *x, const Tensor *t, int32_t head_dim, const Rope *rope)
+{
+    if (rope->n_rot > head_dim && !cuda_failed(cuda_of(b)))
+        fail(&cuda_of(b)->error, ST_UNSUPPORTED, "rotary embedding: %d values of %d", rope->n_rot, head_dim);
+    LAUNCH(cuda_of(b), rows_rope, x->rows, 1, RopeArgs, .x = x->data, .t = t->data, .cols = x->cols,
+           .head_dim = head_dim, .n_rot = rope->n_rot, .neox = rope->neox);
+}
+
 void cuda_rows_ops(Backend *b)
 {
     b->norm = norm;
@@ -54,4 +108,13 @@ void cuda_rows_ops(Backend *b)
     b->glu = glu;
     b->gate = gate;
     b->scale = scale;
+    b->head_norm = head_norm;
+    b->gated_norm = gated_norm;
+    b->split = split;
+    b->join = join;
+    b->logit_rows = logit_rows;
+    b->tap = tap;
+    b->tap_get = tap_get;
+    b->rope_table = rope_table;
+    b->rope = rope;
 }

@@ -14,4 +14,15 @@ typedef struct { float *y; const float *gate, *up; int64_t n; int32_t act, width
 /* x *= by; softcap > 0: softcap * tanh(x / softcap) */
 typedef struct { float *x; int64_t n; float by, softcap; } ScaleArgs;
 
+/* Copies of rows. A block per row.
+ * split: column groups of `width` go alternately to y0 and y1. join: y = x0 | x1. */
+typedef struct { float *y0, *y1; const float *x; int32_t cols, cols0, cols1, width; } SplitArgs;
+typedef struct { float *y; const float *x0, *x1; int32_t cols0, cols1; } JoinArgs;
+/* logit_rows: y[j] = x[logit_row[j]]; tap and tap_get: see backend.h. */
+typedef struct { float *y; const float *x; Rows rows; int32_t cols, part, n_taps; } PickRowsArgs;
+
+/* Rotation: the table of a pass, a block per row; and turning heads by it, in place, a block per row. */
+typedef struct { float *t; Rows rows; Rope rope; } RopeTableArgs;
+typedef struct { float *x; const float *t; int32_t cols, head_dim, n_rot, neox; } RopeArgs;
+
 #endif
