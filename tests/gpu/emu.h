@@ -159,6 +159,8 @@ DEV float f32_add(float a, float b) { return a + b; }
 DEV float f32_div(float a, float b) { return a / b; }
 DEV float f32_sqrt(float a) { return sqrtf(a); }
 DEV float f32_of_int(int v) { return (float) v; }
+DEV int int_of_f32(float v) { return (int) v; }
+DEV double f64_sqrt(double a) { return sqrt(a); }
 DEV float f32_of_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 DEV uint32_t bits_of_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 DEV double f64_fma(double a, double b, double c) { return fma(a, b, c); }

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/cpu/kv_panels.h"
+#include "backend/cpu/kv_store.h"
 #include "ops_cases.h"
 #include "ops_pass.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kv_panels.h"
+#include "backend/cpu/kv_store.h"
 
 
 
@@ -13,67 +13,24 @@ static size_t v_row(const LayerSpec *s) { return type_row_bytes(s->v_type, s->kv
 
 /* ---- keys and values ---- */
 
-/* The keys or values of a layer: slots of type t in panels, kv_heads heads of head_dim columns. */
-typedef struct { uint8_t *base; Type t; int32_t panel, kv_heads, head_dim; } Stored;
-
-static Stored stored_keys(const StateLayer *l, const LayerSpec *s)
-{
-    return (Stored) { l->k, s->k_type, kv_panel(s->k_type, true), s->kv_heads, s->head_dim };
-}
-static Stored stored_values(const StateLayer *l, const LayerSpec *s)
-{
-    return (Stored) { l->v, s->v_type, kv_panel(s->v_type, false), s->kv_heads, value_dim(s) };
-}
-
-static uint8_t *head_of(const Stored *p, int32_t slot, int32_t head)
-{
-    return p->base + panel_offset((size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim), p->kv_heads, p->panel,
-                                  slot, head);
-}
-
 static void move_slot(const Stored *p, int32_t to, int32_t from)
 {
     if (!codes_are_integers(p->t)) {
-        memcpy(head_of(p, to, 0), head_of(p, from, 0), (size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim));
+        memcpy(stored_head(p, to, 0), stored_head(p, from, 0),
+               (size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim));
         return;
     }
     const int32_t blocks = p->head_dim / CODE_COLS;
     const PanelHead h = panel_head(p->t, p->panel, blocks);
     for (int32_t head = 0; head < p->kv_heads; head++)
-        panel_copy(head_of(p, to, head), to % p->panel, head_of(p, from, head), from % p->panel, &h, p->t, p->panel,
-                   blocks);
-}
-
-static size_t slots_bytes(const Stored *p, int32_t n)
-{
-    size_t panels = ((size_t) n + (size_t) p->panel - 1) / (size_t) p->panel;
-    return panels * (size_t) p->panel * (size_t) p->kv_heads * type_row_bytes(p->t, p->head_dim);
+        panel_copy(stored_head(p, to, head), to % p->panel, stored_head(p, from, head), from % p->panel, &h, p->t,
+                   p->panel, blocks);
 }
 
 static size_t kv_bytes(Backend *b, const LayerSpec *s, bool values, int32_t n)
 {
     (void) b;
-    static const bool keeps[T_COUNT] = { [T_F32] = true, [T_F16] = true, [T_BF16] = true, [T_Q8_0] = true,
-                                         [T_Q5_1] = true, [T_Q5_0] = true, [T_Q4_1] = true, [T_Q4_0] = true,
-                                         [T_TQ3_0] = true };
-    const StateLayer none = { 0 };
-    const Stored p = values ? stored_values(&none, s) : stored_keys(&none, s);
-    return keeps[p.t] && p.head_dim % type_info(p.t)->block == 0 ? slots_bytes(&p, n) : 0;
-}
-
-static void blank_slot(const Stored *p, int32_t slot)
-{
-    static const uint8_t zeros[CODE_BLOCK];
-    for (int32_t head = 0; head < p->kv_heads; head++) {
-        uint8_t *at = head_of(p, slot, head);
-        if (!codes_are_integers(p->t)) {
-            memset(at, 0, type_row_bytes(p->t, p->head_dim));
-            continue;
-        }
-        const PanelHead h = panel_head(p->t, p->panel, p->head_dim / CODE_COLS);
-        for (int32_t c = 0; c < p->head_dim / CODE_COLS; c++)
-            panel_put(at, &h, p->t, p->panel, slot % p->panel, c, zeros);
-    }
+    return kv_store_bytes(s, values, n);
 }
 
 /* The layout here is that of images, so all that remains is to clear the slots that are not kept. */
@@ -81,12 +38,8 @@ static void kv_save(Backend *b, const LayerSpec *s, bool values, const void *slo
                     uint8_t *host)
 {
     if (cpu_failed(cpu_of(b))) return;
-    const StateLayer l = { .k = host, .v = host };
-    const Stored p = values ? stored_values(&l, s) : stored_keys(&l, s);
-    memcpy(host, slots, slots_bytes(&p, n));
-    for (int32_t slot = n; slot % p.panel != 0; slot++) blank_slot(&p, slot);
-    for (int32_t slot = 0; keep && slot < n; slot++)
-        if (!keep[slot]) blank_slot(&p, slot);
+    memcpy(host, slots, kv_store_bytes(s, values, n));
+    kv_store_clear(s, values, host, n, keep);
 }
 
 static void kv_load(Backend *b, const LayerSpec *s, bool values, void *slots, int32_t n, const uint8_t *host)
@@ -102,7 +55,7 @@ static int32_t slot_at(const StateLayer *l, int32_t pos) { return l->wrap ? pos 
 static void move_path(const Slice *s, StateLayer *l, const LayerSpec *spec)
 {
     if (l->ring || l->mark[MARK_KV] == s->gen) return;
-    const Stored k = stored_keys(l, spec), v = stored_values(l, spec);
+    const Stored k = stored_keys(l->k, spec), v = stored_values(l->v, spec);
     const int32_t first = s->base - s->n_path;
     for (int32_t t = 0; t < s->n_path; t++) {
         if (s->path[t] == t) continue;
@@ -119,7 +72,7 @@ typedef struct { Cpu *c; const Tensor *k, *v; const Rows *r; int32_t il; const L
 /* Stores a head in the form that attention reads. The encoders are the format's own, at every level. */
 static void put_head(const Cpu *c, const Stored *p, int32_t slot, int32_t head, const float *x)
 {
-    uint8_t *to = head_of(p, slot, head), block[CODE_BLOCK];
+    uint8_t *to = stored_head(p, slot, head), block[CODE_BLOCK];
     if (type_info(p->t)->block == 1) {
         c->rows->store(to, p->t, x, p->head_dim);
     } else if (codes_are_integers(p->t)) {
@@ -150,7 +103,7 @@ static void put_task(void *arg, int32_t i, int32_t thread)
     const int32_t head = i / 2, dim = i & 1 ? value_dim(j->spec) : j->spec->head_dim;
     for (int32_t row = 0; row < j->r->n; row++) {
         const StateLayer *l = &j->r->slices[j->r->slice[row]].layer[j->il];
-        const Stored p = i & 1 ? stored_values(l, j->spec) : stored_keys(l, j->spec);
+        const Stored p = i & 1 ? stored_values(l->v, j->spec) : stored_keys(l->k, j->spec);
         const float *x = (const float *) (i & 1 ? j->v : j->k)->data +
                          (size_t) row * (size_t) (j->spec->kv_heads * dim);
         const int32_t slot = put_slot(j, row);

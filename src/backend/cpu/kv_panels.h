@@ -14,45 +14,52 @@
 #define RATOON_BACKEND_CPU_KV_PANELS_H
 
 #include <stdbool.h>
-#include <string.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "backend/cpu/line.h"
 #include "format/quant.h"
 
+/* Kernels for GPUs read the same layout and include this with a word of their own. */
+#ifndef KV_FN
+#define KV_FN static inline
+#endif
+
 enum { KEY_PANEL = 16, VALUE_PANEL = 128, FOUR = 4, CODE_COLS = 32 };
 
-static inline bool codes_are_integers(Type t)
+KV_FN bool codes_are_integers(Type t)
 {
     return t == T_Q8_0 || t == T_Q5_1 || t == T_Q5_0 || t == T_Q4_1 || t == T_Q4_0;
 }
-static inline bool codes_have_minimum(Type t) { return t == T_Q5_1 || t == T_Q4_1; }
-static inline bool codes_have_fifth(Type t) { return t == T_Q5_1 || t == T_Q5_0; }
+KV_FN bool codes_have_minimum(Type t) { return t == T_Q5_1 || t == T_Q4_1; }
+KV_FN bool codes_have_fifth(Type t) { return t == T_Q5_1 || t == T_Q5_0; }
 
 /* Slots of a panel of keys, or of values; 1 for other types, which are stored slot by slot. */
-static inline int32_t kv_panel(Type t, bool keys)
+KV_FN int32_t kv_panel(Type t, bool keys)
 {
     return !codes_are_integers(t) ? 1 : keys ? KEY_PANEL : VALUE_PANEL;
 }
 
 /* Where a head's part begins in the panel that holds a slot; a row of `heads` heads has `row` bytes. */
-static inline size_t panel_offset(size_t row, int32_t heads, int32_t slots, int32_t slot, int32_t head)
+KV_FN size_t panel_offset(size_t row, int32_t heads, int32_t slots, int32_t slot, int32_t head)
 {
     return (size_t) slots * (row * (size_t) (slot / slots) + row / (size_t) heads * (size_t) head);
 }
 
 /* What is subtracted from codes of four or five bits so that 0 stands for 0. */
-static inline int32_t code_offset(Type t) { return t == T_Q5_0 ? 16 : t == T_Q4_0 ? 8 : 0; }
+KV_FN int32_t code_offset(Type t) { return t == T_Q5_0 ? 16 : t == T_Q4_0 ? 8 : 0; }
 
 /* Lines of codes of a block when unpacked. */
-static inline int32_t panel_lines(int32_t slots) { return CODE_COLS * slots / LINE; }
+KV_FN int32_t panel_lines(int32_t slots) { return CODE_COLS * slots / LINE; }
 
 /* Offsets of the parts of a head in a panel, and the head's size. */
 typedef struct { size_t minima, fifth, codes, block, bytes; } PanelHead;    /* block: bytes of a block's codes */
 
-static inline PanelHead panel_head(Type t, int32_t slots, int32_t blocks)
+KV_FN PanelHead panel_head(Type t, int32_t slots, int32_t blocks)
 {
     const size_t halves = sizeof(uint16_t) * (size_t) slots * (size_t) blocks;
-    PanelHead h = { .minima = halves };
+    PanelHead h;
+    h.minima = halves;
     h.fifth = h.minima + (codes_have_minimum(t) ? halves : 0);
     h.codes = h.fifth + (codes_have_fifth(t) ? 2 * halves : 0);
     h.block = (size_t) slots * (t == T_Q8_0 ? CODE_COLS : CODE_COLS / 2);
@@ -61,73 +68,10 @@ static inline PanelHead panel_head(Type t, int32_t slots, int32_t blocks)
 }
 
 /* Byte k of a block's codes in a row is stored as byte *byte of line *line, for slot s of a panel. */
-static inline void panel_place(int32_t *line, int32_t *byte, int32_t slots, int32_t s, int32_t k)
+KV_FN void panel_place(int32_t *line, int32_t *byte, int32_t slots, int32_t s, int32_t k)
 {
     *line = slots == KEY_PANEL ? k / 4 : k / 16 * (VALUE_PANEL / FOUR) + s / FOUR;
     *byte = slots == KEY_PANEL ? 4 * s + k % 4 : FOUR * (k % 16) + s % FOUR;
-}
-
-/* Stores block c of a head, b in the file format, into slot s of the head's part of a panel. */
-static inline void panel_put(uint8_t *head, const PanelHead *h, Type t, int32_t slots, int32_t s, int32_t c,
-                             const uint8_t *b)
-{
-    const int32_t n = t == T_Q8_0 ? CODE_COLS : CODE_COLS / 2;
-    const size_t half = 2 * (size_t) (c * slots + s);
-    uint8_t *codes = head + h->codes + h->block * (size_t) c,
-            *fifth = head + h->fifth + 8 * (size_t) (c * panel_lines(slots));
-    int32_t line, byte;
-    memcpy(head + half, b, 2), b += 2;
-    if (codes_have_minimum(t)) memcpy(head + h->minima + half, b, 2), b += 2;
-    if (codes_have_fifth(t)) {
-        uint32_t bits;
-        memcpy(&bits, b, 4), b += 4;
-        for (int32_t k = 0; k < CODE_COLS; k++) {
-            panel_place(&line, &byte, slots, s, k);
-            uint8_t *at = fifth + 8 * line + byte / 8;
-            *at = (uint8_t) ((*at & ~(1u << byte % 8)) | (bits >> k & 1) << byte % 8);
-        }
-    }
-    for (int32_t k = 0; k < n; k++) {
-        panel_place(&line, &byte, slots, s, k);
-        codes[line * LINE + byte] = b[k];
-    }
-}
-
-static inline void panel_get(uint8_t *b, const uint8_t *head, const PanelHead *h, Type t, int32_t slots, int32_t s,
-                             int32_t c)
-{
-    const int32_t n = t == T_Q8_0 ? CODE_COLS : CODE_COLS / 2;
-    const size_t half = 2 * (size_t) (c * slots + s);
-    const uint8_t *codes = head + h->codes + h->block * (size_t) c,
-                  *fifth = head + h->fifth + 8 * (size_t) (c * panel_lines(slots));
-    int32_t line, byte;
-    memcpy(b, head + half, 2), b += 2;
-    if (codes_have_minimum(t)) memcpy(b, head + h->minima + half, 2), b += 2;
-    if (codes_have_fifth(t)) {
-        uint32_t bits = 0;
-        for (int32_t k = 0; k < CODE_COLS; k++) {
-            panel_place(&line, &byte, slots, s, k);
-            bits |= (uint32_t) (fifth[8 * line + byte / 8] >> byte % 8 & 1) << k;
-        }
-        memcpy(b, &bits, 4), b += 4;
-    }
-    for (int32_t k = 0; k < n; k++) {
-        panel_place(&line, &byte, slots, s, k);
-        b[k] = codes[line * LINE + byte];
-    }
-}
-
-enum { CODE_BLOCK = 34 };                          /* bytes of the longest block */
-
-/* Copies a head's blocks from slot s to slot d, in another panel or the same. */
-static inline void panel_copy(uint8_t *to, int32_t d, const uint8_t *from, int32_t s, const PanelHead *h, Type t,
-                              int32_t slots, int32_t blocks)
-{
-    uint8_t b[CODE_BLOCK];
-    for (int32_t c = 0; c < blocks; c++) {
-        panel_get(b, from, h, t, slots, s, c);
-        panel_put(to, h, t, slots, d, c, b);
-    }
 }
 
 #endif

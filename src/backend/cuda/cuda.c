@@ -76,8 +76,7 @@ static void memory(Backend *b, uint64_t *free, uint64_t *total)
     *free = there, *total = all;
 }
 
-/* Waits, and hands over what was copied out. */
-static void settle(Cuda *c)
+void cuda_settle(Cuda *c)
 {
     cuda_ok(c, c->card->cu->cuStreamSynchronize(c->stream), "waiting for the device");
     for (int32_t i = 0; i < c->n_outs; i++)
@@ -88,7 +87,7 @@ static void settle(Cuda *c)
 
 static size_t staging_left(Cuda *c)
 {
-    if (c->staged_in + c->staged_out + 64 > STAGING || c->n_outs == OUTS_MAX) settle(c);
+    if (c->staged_in + c->staged_out + 64 > STAGING || c->n_outs == OUTS_MAX) cuda_settle(c);
     return STAGING - c->staged_in - c->staged_out;
 }
 
@@ -127,7 +126,7 @@ static void copy_out(Backend *b, void *host, const void *src, size_t n)
 static const void *view(Backend *b, void *buf, const void *src, size_t n)
 {
     copy_out(b, buf, src, n);
-    settle(cuda_of(b));
+    cuda_settle(cuda_of(b));
     return buf;
 }
 
@@ -164,7 +163,7 @@ static Status cuda_sync(Backend *b, Error *err)
     cuda_enter(c->card);
     GpuError wrong = { 0 };
     if (c->forked && !cuda_failed(c)) copy_out(b, &wrong, c->failed, sizeof wrong);
-    settle(c);
+    cuda_settle(c);
     if (!cuda_failed(c) && wrong.code == GPU_BAD_TOKEN)
         fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", wrong.value, wrong.limit);
     if (wrong.code) c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream);
@@ -179,7 +178,7 @@ static Status cuda_sync(Backend *b, Error *err)
 static size_t fork_bytes(Backend *b, int32_t threads)
 {
     (void) b, (void) threads;
-    return (size_t) WORK_INPUT + WORK_SPLITS + WORK_DRAW + 256;
+    return (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW;
 }
 
 static void close_card(CudaCard *card)
@@ -237,7 +236,8 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
         return st;
     }
     c->failed = (GpuError *) (void *) c->work;
-    c->input = c->work + 256;
+    c->tickets = (int32_t *) (void *) (c->work + 256);
+    c->input = c->work + WORK_HEAD;
     c->splits = c->input + WORK_INPUT;
     c->draw = c->splits + WORK_SPLITS;
     *out = &c->be;
@@ -332,6 +332,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     };
     cuda_rows_ops(&c->be);
     cuda_matmul_ops(&c->be);
+    cuda_kv_ops(&c->be);
     cuda_attend_ops(&c->be);
     cuda_delta_ops(&c->be);
     cuda_draw_ops(&c->be);

@@ -22,6 +22,8 @@ typedef enum {
 
 /* Parts of a fork's workspace, in device memory. */
 enum {
+    WORK_HEAD = 8 << 10,                           /* what a kernel found wrong, and tickets */
+    TICKETS = 512,                                 /* sessions in a pass; each kind of state has as many */
     WORK_INPUT = 64 << 20,                         /* the quantised rows of a product */
     WORK_SPLITS = 64 << 20,                        /* attention: partial results of splits */
     WORK_DRAW = 16 << 20                           /* top_k and pick */
@@ -47,6 +49,8 @@ typedef struct {
     void     *stream;
     uint8_t  *work, *input, *splits, *draw;        /* forks only: the workspace and its parts */
     GpuError *failed;                              /* device memory, what a kernel found wrong */
+    int32_t  *tickets;                             /* [3, TICKETS] device memory, zeros between launches: whoever takes
+                                                    * the last ticket of a slice writes its mark (MARK_*) */
     uint8_t  *staging;                             /* pinned: copies in from the front, copies out from the back */
     size_t    staged_in, staged_out;
     CudaOut   out[OUTS_MAX];
@@ -72,10 +76,17 @@ void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const v
 #define LAUNCH(c, kernel, blocks, blocks_y, Args, ...) \
     cuda_launch(c, GPU_##kernel, blocks, blocks_y, &(Args) { __VA_ARGS__ }, sizeof(Args))
 
+/* Waits for the stream, and hands over what was copied out. */
+void cuda_settle(Cuda *c);
+
+/* Moves the noted paths of all slices, keys and values of layer il, where that has not been done. */
+void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s);
+
 /* Each fills in its part of the operation table. */
 void cuda_rows_ops(Backend *b);                    /* ops_rows.c: norms, elementwise, rotation, taps */
 void cuda_matmul_ops(Backend *b);                  /* ops_matmul.c: weights, embed, matmul */
-void cuda_attend_ops(Backend *b);                  /* ops_attend.c: keys and values, attention */
+void cuda_kv_ops(Backend *b);                      /* ops_kv.c: keys and values */
+void cuda_attend_ops(Backend *b);                  /* ops_attend.c: attention */
 void cuda_delta_ops(Backend *b);                   /* ops_delta.c: convolution, delta rule, fold */
 void cuda_draw_ops(Backend *b);                    /* ops_draw.c: top_k, pick, the drafters' extras */
 

@@ -11,7 +11,7 @@
  *                                 launch before has written is there from then on. Only weights may be read earlier
  *   pass_next()                   says that the next launch may begin (its threads stop at their pass_wait)
  *   sync_block() sync_warp()      barriers; each orders memory among its threads
- *   shfl shfl_xor warp_ballot         all 32 lanes of a warp take part
+ *   shfl shfl_xor warp_ballot     all 32 lanes of a warp take part
  *   mma_16x8x32(c, a, b)          c [16, 8] += a [16, 32] b [8, 32]^T, int8 to int32; lane = 4 g + t has of A the words
  *                                 a0 (row g, columns 4 t ..), a1 (row g + 8), a2, a3 (the same, columns 16 + 4 t ..),
  *                                 of B b0 (column g, 4 t ..), b1 (16 + 4 t ..), of C c0, c1 (row g, columns 2 t,

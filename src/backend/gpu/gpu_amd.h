@@ -65,6 +65,8 @@ DEV float f32_add(float a, float b) { return a + b; }
 DEV float f32_div(float a, float b) { return a / b; }
 DEV float f32_sqrt(float a) { return __builtin_sqrtf(a); }
 DEV float f32_of_int(int v) { return (float) v; }
+DEV int int_of_f32(float v) { return (int) v; }
+DEV double f64_sqrt(double a) { return __builtin_sqrt(a); }
 DEV float f32_of_bits(uint32_t u) { return __builtin_bit_cast(float, u); }
 DEV uint32_t bits_of_f32(float f) { return __builtin_bit_cast(uint32_t, f); }
 DEV double f64_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }

@@ -42,6 +42,8 @@ DEV float f32_add(float a, float b) { return __fadd_rn(a, b); }
 DEV float f32_div(float a, float b) { return __fdiv_rn(a, b); }
 DEV float f32_sqrt(float a) { return __fsqrt_rn(a); }
 DEV float f32_of_int(int v) { return __int2float_rn(v); }
+DEV int int_of_f32(float v) { return __float2int_rz(v); }
+DEV double f64_sqrt(double a) { return __dsqrt_rn(a); }
 DEV float f32_of_bits(uint32_t u) { return __uint_as_float(u); }
 DEV uint32_t bits_of_f32(float f) { return __float_as_uint(f); }
 DEV double f64_fma(double a, double b, double c) { return __fma_rn(a, b, c); }

@@ -105,7 +105,8 @@ KERNEL(256, rows_tap, PickRowsArgs)
     pass_wait();
     const int slice = ld(a.rows.slice + BID), slot = slice < 0 ? -1 : ld(a.rows.tap_slot + BID);
     if (slot < 0) return;
-    float *to = ld(&a.rows.slices[slice].taps) + ((size_t) slot * (size_t) a.n_taps + (size_t) a.part) * (size_t) a.cols;
+    const size_t at = ((size_t) slot * (size_t) a.n_taps + (size_t) a.part) * (size_t) a.cols;
+    float *to = ld(&a.rows.slices[slice].taps) + at;
     for (int i = TID; i < a.cols; i += 256) st(to + i, ld(a.x + (size_t) BID * (size_t) a.cols + i));
 }
 
