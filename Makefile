@@ -124,6 +124,8 @@ CUDA_PTX   ?= 90
 -include $(BUILD)/cuda/made.mk
 NVCC       ?= $(or $(wildcard $(BUILD)/nvcc/nvidia/cu13/bin/nvcc),nvcc)
 NVCC_FLAGS := -Isrc -std=c++17 -O3 -fmad=false
+NVCC_CODE   = $(foreach a,$(CUDA_MADE),-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) --threads 0 --compress-mode=size -fatbin
 KERNELS    := $(sort $(wildcard src/backend/gpu/*.cu))
 CUDA_FATBINS := $(if $(CUDA_MADE),$(KERNELS:src/backend/gpu/%.cu=$(BUILD)/cuda/%.fatbin))
 
@@ -139,9 +141,7 @@ cuda-compiler:
 	    -r src/backend/cuda/compiler.txt
 $(BUILD)/cuda/%.fatbin: src/backend/gpu/%.cu $(BUILD)/cuda/made.mk
 	$(call SAY,NVCC)
-	$(Q)$(NVCC) $(NVCC_FLAGS) $(foreach a,$(CUDA_MADE),-gencode arch=compute_$(a),code=sm_$(a)) \
-	    -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX) --threads 0 --compress-mode=size -fatbin \
-	    -MMD -MP -MF $(@:.fatbin=.d) -MT $@ -o $@ $<
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(NVCC_CODE) -MMD -MP -MF $(@:.fatbin=.d) -MT $@ -o $@ $<
 -include $(CUDA_FATBINS:.fatbin=.d)
 $(BUILD)/cuda/images.inc: Makefile src/backend/cuda/images.py $(wildcard $(BUILD)/cuda/made.mk) $(CUDA_FATBINS)
 	@mkdir -p $(@D)

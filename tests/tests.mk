@@ -60,7 +60,7 @@ $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay
 
 # The emulated GPU: kernels, the fibers they run on, and a driver over both, as the backend would load NVIDIA's.
 CXX     ?= g++
-GPU_SRC := $(wildcard src/backend/gpu/*.cu)
+GPU_SRC := $(wildcard src/backend/gpu/*.cu) tests/gpu/instructions.cu
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/gpu/%.o) $(BUILD)/tests/gpu/emu.o $(BUILD)/tests/gpu/fake_cuda.o
 # For this machine's processor: without its fma instruction every fma would be a call.
 GPU_FMA := $(shell grep -qs '^flags.* fma .* avx2 ' /proc/cpuinfo && echo -mavx2 -mfma)
@@ -78,12 +78,22 @@ $(BUILD)/libfake_cuda.so: $(GPU_OBJ)
 	$(call SAY,LINK)
 	$(Q)$(CXX) $(SAN) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
+# The tests' own kernels for a card, where `make cuda` has been asked for.
+$(BUILD)/tests/%.fatbin: tests/gpu/%.cu $(wildcard tests/gpu/*.h) $(wildcard src/backend/gpu/gpu*.h) $(BUILD)/cuda/made.mk
+	@mkdir -p $(@D)
+	$(call SAY,NVCC)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(NVCC_CODE) -Itests/gpu -o $@ $<
+
 # Kernels compiled for chips that `make cuda` leaves out: NVIDIA's of 2016 to 2018, and AMD's. Nothing is run.
 cuda-archs:
 	@[ -d $(BUILD)/nvrtc ] || python3 -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --target $(BUILD)/nvrtc -r tests/gpu/nvrtc.txt || true
 	python3 tests/gpu/archs.py $(BUILD)
 
+# On the emulated GPU, unless another driver is named (libcuda.so.1).
+run-test_gpu_%: export RATOON_CUDA_DRIVER ?= $(CURDIR)/$(BUILD)/libfake_cuda.so
+run-test_gpu_%: $(BUILD)/tests/test_gpu_% $(BUILD)/libfake_cuda.so
+	./$<
 run-%: $(BUILD)/tests/%
 	./$<
 run-replay-%: $(BUILD)/tests/replay_%
@@ -103,7 +113,7 @@ run-fuzz: $(FUZZ:%=run-fuzz-%)
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZING) run-fuzz
 
-tests-built: $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
+tests-built: $(if $(CUDA_MADE),$(BUILD)/tests/instructions.fatbin) $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
 check: setup
 	@$(MAKE) --no-print-directory ratoon tests-built $(LABS)
 	@$(MAKE) --no-print-directory run-all

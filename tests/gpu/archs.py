@@ -15,7 +15,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KERNELS = sorted((ROOT / "src/backend/gpu").glob("*.cu"))
+KERNELS = sorted((ROOT / "src/backend/gpu").glob("*.cu")) + [ROOT / "tests/gpu/instructions.cu"]
+INCLUDE = ["-I" + str(ROOT / "src"), "-I" + str(ROOT / "tests/gpu")]
 OLD = ["60", "61", "70", "72"]
 AMD = ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201"]
 CLANG = os.environ.get("CLANG", "clang-19")
@@ -50,7 +51,7 @@ def compile_old(lib, out, path, arch):
     strings = lambda items: (ctypes.c_char_p * len(items))(*[i.encode() for i in items])
     lib.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), path.name.encode(), len(HEADERS),
                            strings(list(HEADERS.values())), strings(list(HEADERS)))
-    flags = ["--gpu-architecture=sm_" + arch, "--fmad=false", "-std=c++17", "-default-device", "-I" + str(ROOT / "src")]
+    flags = ["--gpu-architecture=sm_" + arch, "--fmad=false", "-std=c++17", "-default-device", *INCLUDE]
     failed = lib.nvrtcCompileProgram(program, len(flags), strings(flags))
     if not failed:
         (out / ("%s.sm_%s.cubin" % (path.stem, arch))).write_bytes(text_of(lib, "CUBIN", program))
@@ -62,7 +63,7 @@ def compile_old(lib, out, path, arch):
 def compile_amd(out, path, chip):
     run = subprocess.run([CLANG, "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib",
                           "-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unused-function",
-                          "-Wno-pass-failed", "--offload-arch=" + chip, "-I" + str(ROOT / "src"),
+                          "-Wno-pass-failed", "--offload-arch=" + chip, *INCLUDE,
                           "-o", str(out / ("%s.%s" % (path.stem, chip))), str(path)],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return run.stdout.decode() if run.returncode else None

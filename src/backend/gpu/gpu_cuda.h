@@ -85,7 +85,12 @@ DEV int dot2lo(uint32_t a, uint32_t b, int c)
 }
 DEV int dot2hi(uint32_t a, uint32_t b, int c) { return dot2lo(a, b >> 16, c); }
 #endif
-DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select) { return __byte_perm(a, b, select); }
+DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select)        /* __byte_perm would drop the bit for signs */
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+    return r;
+}
 
 #if __CUDA_ARCH__ >= 800
 DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
