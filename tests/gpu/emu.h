@@ -215,6 +215,11 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
     emu_meet(EMU_MMA);
     memcpy(c, l->io, 16);
 }
+DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
+{
+    const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };
+    mma_16x8x32(c, a4, b2);
+}
 DEV void copy16_async(void *to, const void *from)
 {
     EmuLane *l = &emu.lane[emu.tid];

@@ -93,6 +93,14 @@ static size_t staging_left(Cuda *c)
 
 static size_t up64(size_t n) { return (n + 63) / 64 * 64; }
 
+uint8_t *cuda_staging(Cuda *c, size_t n)
+{
+    if (staging_left(c) < up64(n)) cuda_settle(c);
+    uint8_t *p = c->staging + c->staged_in;
+    c->staged_in += up64(n);
+    return p;
+}
+
 static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 {
     Cuda *c = cuda_of(b);

@@ -82,6 +82,9 @@ void cuda_settle(Cuda *c);
 /* Moves the noted paths of all slices, keys and values of layer il, where that has not been done. */
 void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s);
 
+/* n bytes of staging, at most STAGING / 2, to be filled and copied to the device; free again after the next wait. */
+uint8_t *cuda_staging(Cuda *c, size_t n);
+
 /* Each fills in its part of the operation table. */
 void cuda_rows_ops(Backend *b);                    /* ops_rows.c: norms, elementwise, rotation, taps */
 void cuda_matmul_ops(Backend *b);                  /* ops_matmul.c: weights, embed, matmul */

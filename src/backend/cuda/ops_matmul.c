@@ -1,3 +1,203 @@
+/* ops_matmul.c - weights, and the operations that read them. Weights lie on the device as the CPU packs them, so the
+ * host packs them, into the staging memory from which they are copied. */
+#include "backend/cpu/matmul_layout.h"
 #include "backend/cuda/cuda.h"
+#include "base/check.h"
+#include "base/pool.h"
 
-void cuda_matmul_ops(Backend *b) { (void) b; }
+/* ---- weights ---- */
+
+enum { PIECE = STAGING / 4 };                      /* packed at a time, while the device copies the one before */
+
+static size_t weight_bytes(Backend *b, Type t, int32_t rows, int32_t cols)
+{
+    (void) b;
+    const size_t bytes = matmul_packed_bytes(t, rows, cols);
+    return bytes && matmul_group_bytes(t, cols) <= PIECE ? bytes : 0;
+}
+
+static bool attach(Backend *b, Tensor *w, const Source *s)
+{
+    (void) b, (void) w, (void) s;
+    return false;
+}
+
+typedef struct { uint8_t *to; const uint8_t *src; const Tensor *w; int32_t rows, group0, group1; } Packing;
+
+static void *pack(void *arg)
+{
+    const Packing *p = arg;
+    matmul_pack(p->to, p->w->type, p->src, p->rows, p->w->cols, p->group0, p->group1);
+    return NULL;
+}
+
+/* Packs `groups` groups of `rows` rows, by several threads if that is worth their start. */
+static void pack_piece(uint8_t *to, const uint8_t *src, const Tensor *w, int32_t rows, int32_t groups)
+{
+    enum { THREADS = 8, LEAST = 1 << 20 };
+    const size_t bytes = matmul_group_bytes(w->type, w->cols) * (size_t) groups;
+    const int32_t cores = pool_size(0);
+    Packing p[THREADS];
+    pthread_t id[THREADS];
+    int32_t n = 1, started = 0;
+    while (n < THREADS && n < cores && n < groups && bytes / (size_t) (n + 1) >= LEAST) n++;
+    for (int32_t i = 0; i < n; i++) {
+        p[i] = (Packing) { to, src, w, rows, (int32_t) ((int64_t) groups * i / n),
+                           (int32_t) ((int64_t) groups * (i + 1) / n) };
+        if (i == n - 1 || pthread_create(&id[started], NULL, pack, &p[i]) != 0) pack(&p[i]);
+        else started++;
+    }
+    while (started > 0) pthread_join(id[--started], NULL);
+}
+
+static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows)
+{
+    Cuda *c = cuda_of(b);
+    if (cuda_failed(c)) return;
+    const size_t whole = weight_bytes(b, w->type, w->rows, w->cols);
+    if (!whole) {
+        fail(&c->error, ST_UNSUPPORTED, "upload: %d x %d values of type %s cannot be a weight", w->rows, w->cols,
+             type_info(w->type)->name);
+        return;
+    }
+    cuda_enter(c->card);
+    const size_t group_bytes = matmul_group_bytes(w->type, w->cols), row_bytes = type_row_bytes(w->type, w->cols);
+    const int32_t most = (int32_t) (PIECE / group_bytes);
+    uint8_t *to = (uint8_t *) w->data + whole * (size_t) i + (size_t) (row0 / WEIGHT_GROUP) * group_bytes;
+    for (int32_t at = 0; at < rows && !cuda_failed(c);) {
+        int32_t left = (int32_t) (((int64_t) rows - at + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
+        int32_t groups = left < most ? left : most;
+        const size_t bytes = group_bytes * (size_t) groups;
+        uint8_t *staged = cuda_staging(c, bytes);
+        pack_piece(staged, (const uint8_t *) src + row_bytes * (size_t) at, w, rows - at, groups);
+        cuda_ok(c, c->card->cu->cuMemcpyHtoDAsync_v2(to, staged, bytes, c->stream), "copying weights to the device");
+        to += bytes;
+        at = groups < left ? at + groups * WEIGHT_GROUP : rows;
+    }
+}
+
+static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
+{
+    const Layout *l = &matmul_layout[table->type];
+    LAUNCH(cuda_of(b), matmul_embed, x->rows, 1, EmbedArgs, .x = x->data, .table = table->data, .ids = ids->data,
+           .failed = cuda_of(b)->failed, .group_bytes = (int64_t) matmul_group_bytes(table->type, table->cols),
+           .type = table->type, .rows = table->rows, .cols = table->cols, .block = l->block, .lines = l->lines,
+           .planes = l->planes, .offset = l->offset);
+}
+
+/* ---- which kernel ---- */
+
+/* How a launch divides its work: a block has `rows` rows of x and `groups` groups of weights. */
+typedef struct { GpuKernel kernel; int32_t rows, groups; } Choice;
+
+/* By the number of rows of x; all give the same bits. */
+static Choice choose(Type t, int32_t n)
+{
+#define FEW(pack) n <= 8 ? (Choice) { GPU_matmul_##pack##_few1, 8, 1 } : (Choice) { GPU_matmul_##pack##_few2, 16, 1 }
+    switch (t) {
+    case T_F32: return (Choice) { GPU_matmul_f32, 8, 1 };
+    case T_F16: return (Choice) { GPU_matmul_f16, 8, 1 };
+    case T_BF16: return (Choice) { GPU_matmul_bf16, 8, 1 };
+    case T_Q8_0: return FEW(8);
+    case T_Q4_0: return FEW(4);
+    case T_Q4_1: return FEW(4m);
+    case T_IQ4_NL: return FEW(4x);
+    case T_Q5_0: return FEW(5);
+    case T_Q5_1: return FEW(5m);
+    case T_Q2_K: return FEW(k2);
+    case T_Q4_K: return FEW(k4);
+    case T_Q5_K: return FEW(k5);
+    case T_IQ4_XS: return FEW(k4x);
+    default: return FEW(k6);                       /* Q3_K, Q6_K */
+    }
+#undef FEW
+}
+
+/* The kernels of one launch read the same layout. */
+static bool same_kernel(Type a, Type b) { return choose(a, 1).kernel == choose(b, 1).kernel; }
+
+/* ---- products ---- */
+
+/* The parts of the input buffer in which n quantised rows lie; returns the bytes. form: a mask of 1 << ActForm. */
+static size_t place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols)
+{
+    const uint8_t *start = at;
+    for (int32_t f = 0; f < 2; f++) {
+        const ActForm form = f ? ACT_Q256 : ACT_Q32;
+        const int32_t block = f ? 256 : 32, tiles = (n + 15) / 16 * 2;
+        act[f] = (ActRows) { .tiles = tiles, .blocks = cols / block };
+        if (!(forms & 1 << form)) continue;
+        const size_t rows = 8 * (size_t) tiles, blocks = (size_t) act[f].blocks;
+        act[f].code = at;
+        act[f].sums = at += rows * (size_t) cols;
+        act[f].scale = (float *) (void *) (at += rows * blocks * (f ? 32 : 4));
+        at += (rows * blocks * sizeof(float) + 255) / 256 * 256;
+    }
+    return (size_t) (at - start);
+}
+
+typedef struct {
+    Cuda   *c;
+    int32_t n_products, row0, n;                   /* rows of this part */
+    Tensor *const *y;
+    const Tensor *const *w;
+    const Tensor *x;
+    ActRows act[2];
+} Product;
+
+/* One launch for all products from j on that the same kernel computes. */
+static void launch_products(const Product *p, int32_t j)
+{
+    const Type t = p->w[j]->type;
+    const Choice how = choose(t, p->n);
+    int64_t tiles = 0;
+    MatmulArgs a = { .act = p->act[matmul_act_form(t) == ACT_Q256], .n = p->n, .cols = p->x->cols,
+                     .x = (const float *) p->x->data + (size_t) p->row0 * (size_t) p->x->cols };
+    for (int32_t i = j; i < p->n_products; i++) {
+        if (!same_kernel(t, p->w[i]->type)) continue;
+        const int32_t groups = (int32_t) (((int64_t) p->w[i]->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
+        a.product[a.n_products++] = (ProductArgs) {
+            .w = p->w[i]->data, .y = (float *) p->y[i]->data + (size_t) p->row0 * (size_t) p->y[i]->cols,
+            .rows = p->w[i]->rows, .stride = p->y[i]->cols, .tile0 = (int32_t) tiles };
+        tiles += (groups + how.groups - 1) / how.groups;
+    }
+    cuda_launch(p->c, how.kernel, (p->n + how.rows - 1) / how.rows, tiles, &a, sizeof a);
+}
+
+static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
+{
+    Cuda *c = cuda_of(b);
+    if (cuda_failed(c) || x->rows == 0) return;
+    Product p = { .c = c, .n_products = n, .n = x->rows, .y = y, .w = w, .x = x };
+    int32_t forms = 0;
+    for (int32_t j = 0; j < n; j++) forms |= 1 << matmul_act_form(w[j]->type);
+    while (place_rows(p.act, c->input, forms, p.n, x->cols) > WORK_INPUT) {
+        if (p.n == 1) {
+            fail(&c->error, ST_UNSUPPORTED, "product: rows of %d values are too long", x->cols);
+            return;
+        }
+        p.n = (p.n / 2 + 63) / 64 * 64 < p.n ? (p.n / 2 + 63) / 64 * 64 : p.n / 2;
+    }
+    for (const int32_t part = p.n; p.row0 < x->rows; p.row0 += part) {
+        if (x->rows - p.row0 < part) p.n = x->rows - p.row0;
+        place_rows(p.act, c->input, forms, p.n, x->cols);
+        if (forms & ~(1 << ACT_F32))
+            LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
+                   .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
+                   .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
+        for (int32_t j = 0; j < n; j++) {
+            bool first = true;
+            for (int32_t i = 0; i < j; i++) first = first && !same_kernel(w[i]->type, w[j]->type);
+            if (first) launch_products(&p, j);
+        }
+    }
+}
+
+void cuda_matmul_ops(Backend *b)
+{
+    b->weight_bytes = weight_bytes;
+    b->attach = attach;
+    b->upload = upload;
+    b->embed = embed;
+    b->matmul = matmul;
+}

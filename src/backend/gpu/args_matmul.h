@@ -1,5 +1,36 @@
-/* args_matmul.h - arguments of the kernels in matmul.cu. */
+/* args_matmul.h - arguments of the kernels in matmul*.cu. */
 #ifndef RATOON_BACKEND_GPU_ARGS_MATMUL_H
 #define RATOON_BACKEND_GPU_ARGS_MATMUL_H
+
+/* Quantised rows in the order in which matrix fragments read them, for blocks of 256 or of 32 columns. The rows are
+ * padded to whole tiles of 8; what is in rows that do not exist does not matter.
+ *   code   [columns / 32][tile][lane] two words: lane 4 g + t has of row g the columns 4 t .. and 16 + 4 t ..
+ *   sums   blocks of 256: the sums of each 16 columns, 128 hi + lo with lo in [-64, 64), [block][tile][lane] two words,
+ *          lo and hi of sums 4 t .. 4 t + 3 of row g; blocks of 32: their sums, int32 [block][row]
+ *   scale  [block][row] */
+typedef struct { uint8_t *code, *sums; float *scale; int32_t tiles, blocks; } ActRows;
+
+/* A block per 8 x 256 columns: warp = row. act[0]: blocks of 32, act[1]: of 256; code NULL: not wanted. */
+typedef struct { ActRows act[2]; const float *x; int32_t n, cols; } QuantiseArgs;
+
+/* Products that read the same x [n, cols]: weights of one type, packed as the CPU packs them. Block (i, j): rows of x
+ * from i on, tile j of the weights, where the tiles of all products follow one another. */
+typedef struct { const uint8_t *w; float *y; int32_t rows, stride, tile0; } ProductArgs;     /* stride: of y */
+typedef struct {
+    ActRows     act;
+    const float *x;                                /* for weights that are floats */
+    int32_t     n, cols, n_products;
+    ProductArgs product[MATMUL_MAX];
+} MatmulArgs;
+
+/* x[i] = row ids[i] of a packed table; block, lines, planes, offset: of its layout (matmul_layout.h). */
+typedef struct {
+    float    *x;
+    const uint8_t *table;
+    const int32_t *ids;
+    GpuError *failed;
+    int64_t  group_bytes;
+    int32_t  type, rows, cols, block, lines, planes, offset;
+} EmbedArgs;
 
 #endif

@@ -16,6 +16,7 @@
  *                                 a0 (row g, columns 4 t ..), a1 (row g + 8), a2, a3 (the same, columns 16 + 4 t ..),
  *                                 of B b0 (column g, 4 t ..), b1 (16 + 4 t ..), of C c0, c1 (row g, columns 2 t,
  *                                 2 t + 1), c2, c3 (row g + 8)
+ *   mma_16x8x16(c, a, b)          c [16, 8] += a [16, 16] b [8, 16]^T: the same with a0, a1, b0 alone
  *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
  *                                 latest
  *   atomic_add(p, n)              in global or shared memory, returns what was there; fence() orders this thread's

@@ -99,6 +99,11 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 DEV void copy16_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
@@ -118,6 +123,10 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
     mma_8x8x16(c[0], c[1], a[0], b[0]), mma_8x8x16(c[0], c[1], a[2], b[1]);
     mma_8x8x16(c[2], c[3], a[1], b[0]), mma_8x8x16(c[2], c[3], a[3], b[1]);
 }
+DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
+{
+    mma_8x8x16(c[0], c[1], a[0], b), mma_8x8x16(c[2], c[3], a[1], b);
+}
 #else
 /* For chips without matrix units for integers: the fragments by shuffles and dot products. */
 DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
@@ -130,6 +139,11 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
             const uint32_t b0 = (uint32_t) shfl((int) b[h], col + k), b1 = (uint32_t) shfl((int) b[h], col + 4 + k);
             c[0] = dot4(a0, b0, c[0]), c[1] = dot4(a0, b1, c[1]), c[2] = dot4(a1, b0, c[2]), c[3] = dot4(a1, b1, c[3]);
         }
+}
+DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
+{
+    const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };
+    mma_16x8x32(c, a4, b2);
 }
 #endif
 DEV void copy16_async(void *to, const void *from) { *(uint4 *) to = *(const uint4 *) from; }

@@ -1,0 +1,406 @@
+/* gpu_packs.h - how products read packed weights (matmul_layout.h says what stands where). A pack is a struct of static
+ * functions over a unit: the 256 or 128 columns of a group of 16 weight rows that lie in shared memory at a time.
+ *   SCALES, CHUNKS   of a unit: blocks, each with a scale; steps of 32 columns
+ *   PARTS            integers per output that a unit leaves for the floats: for each block its isum, then for types
+ *                    with a minimum in blocks of 256 msum
+ *   ROW_SUMS         finish reads the sums of blocks of 32
+ *   WORDS            of a unit in shared memory
+ *   stage            starts to copy a unit; `left`: how many of its blocks exist
+ *   sums             a warp computes the integers of 16 weight rows by 8 NT rows of x, as result fragments have them
+ *   finish           the float operations of one output over a unit, blocks ascending; row: in the group
+ * Integers may be summed in any order, by any warp; floats go in one. Codes with an offset become signed bytes by
+ * moving them to the top of the byte, where the offset is one bit: sums are a power of two too large, and shifted
+ * back.
+ * Code lines lie swizzled in shared memory: of four lines that a warp reads at once, two have their halves swapped, so
+ * that every lane reads another bank. */
+#ifndef RATOON_BACKEND_GPU_GPU_PACKS_H
+#define RATOON_BACKEND_GPU_GPU_PACKS_H
+
+#include "backend/gpu/gpu_quantise.h"
+
+enum { LINE_WORDS = 16, LINE_BYTES = 64 };
+typedef uint16_t half_word __attribute__((may_alias));
+
+/* Where word i of the lines is: lines 2 and 3 of each four have their halves swapped. */
+DEV int swapped(int i) { return i ^ (i >> 2 & 8); }
+DEV uint32_t word_at(const uint32_t *w, int i) { return w[swapped(i)]; }
+DEV uint32_t half_at(const uint32_t *w, int byte)
+{
+    return ((const half_word *) w)[2 * swapped(byte >> 2) + (byte >> 1 & 1)];
+}
+DEV uint32_t byte_at(const uint32_t *w, int byte)
+{
+    return ((const uint8_t *) w)[4 * swapped(byte >> 2) + (byte & 3)];
+}
+
+/* n words of lines, by `step` threads of which this is number `at`. */
+DEV void stage_lines(uint32_t *to, const uint8_t *from, int n, int at, int step)
+{
+    for (int i = at; i < n / 4; i += step) copy16_async(to + swapped(4 * i), from + 16 * i);
+}
+
+/* The bytes of a word of nibbles, each the entry of IQ4's codebook: low nibbles, high nibbles. */
+DEV void iq4_values(uint32_t *low, uint32_t *high, uint32_t nibbles)
+{
+    const uint32_t t0 = 0xbfad9881u, t1 = 0xf6eaddcfu, t2 = 0x26190d01u, t3 = 0x71594535u;     /* -127, -104, ... */
+    const uint32_t at = nibbles & 0x77777777u, which = (nibbles & 0x88888888u) >> 1 | 0x32103210u;
+    const uint32_t a = byte_perm(byte_perm(t0, t1, at), byte_perm(t2, t3, at), which);
+    const uint32_t b = byte_perm(byte_perm(t0, t1, at >> 16), byte_perm(t2, t3, at >> 16), which >> 16);
+    *low = byte_perm(a, b, 0x6420), *high = byte_perm(a, b, 0x7531);
+}
+
+/* ---- blocks of 256 ---- */
+
+/* Where the halves of a block are; MINS: a minimum too. */
+template <int LINES, bool MINS> struct Pack256 {
+    enum { FORM = FORM_256, SCALES = 1, CHUNKS = 8, ROW_SUMS = 0, PARTS = MINS ? 2 : 1, WORDS = LINES * LINE_WORDS };
+    DEV size_t group_bytes(int blocks) { return (size_t) blocks * LINES * LINE_BYTES; }
+    DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at, int step)
+    {
+        stage_lines(to, group + (size_t) unit * LINES * LINE_BYTES, left > 0 ? WORDS : 0, at, step);
+    }
+    DEV float finish(float acc, const uint32_t *w, int row, const int *part, const float *da, const int *, int)
+    {
+        const float d = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 2 * row));
+        acc = f32_fma(f32_mul(d, da[0]), f32_of_int(part[0]), acc);
+        if (!MINS) return acc;
+        const float dmin = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 32 + 2 * row));
+        return f32_fma(-f32_mul(dmin, da[0]), f32_of_int(part[1]), acc);
+    }
+};
+
+template <int NT> DEV void clear_sums(int sum[NT][4])
+{
+    UNROLL
+    for (int j = 0; j < NT; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0;
+}
+
+/* sum of m [16 rows, 16] and the sums of 16 columns, in two halves; m: this lane's words of rows g, g + 8 */
+template <int NT, class Rows> DEV void min_sums(int msum[NT][4], const uint32_t m[2], const Rows &x)
+{
+    UNROLL
+    for (int j = 0; j < NT; j++) {
+        const uint2 s = sums_of(x, j);
+        int high[4] = { 0, 0, 0, 0 };
+        mma_16x8x16(high, m, s.y);
+        UNROLL
+        for (int i = 0; i < 4; i++) msum[j][i] = high[i] << 7;
+        mma_16x8x16(msum[j], m, s.x);
+    }
+}
+
+/* K4, K5 and K4X: a scale per 32 columns. P has fragments(a, w, pair, g, t): of sub-blocks 2 pair and 2 pair + 1; and
+ * scale(w, sub, row). */
+template <class P, int NT, class Rows> DEV void sums_of_32(int isum[NT][4], const uint32_t *w, const Rows &x, int lane)
+{
+    const int g = lane >> 2, t = lane & 3;
+    clear_sums<NT>(isum);
+    UNROLL
+    for (int p = 0; p < 4; p++) {
+        uint32_t a[2][4];
+        P::fragments(a, w, p, g, t);
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int s0 = P::scale(w, 2 * p + h, g), s1 = P::scale(w, 2 * p + h, g + 8);
+            UNROLL
+            for (int j = 0; j < NT; j++) {
+                const uint2 v = code_of(x, 2 * p + h, j);
+                const uint32_t b[2] = { v.x, v.y };
+                int d[4] = { 0, 0, 0, 0 };
+                mma_16x8x32(d, a[h], b);
+                isum[j][0] += s0 * d[0], isum[j][1] += s0 * d[1], isum[j][2] += s1 * d[2], isum[j][3] += s1 * d[3];
+            }
+        }
+    }
+}
+
+/* The four words of a pair's codes that a lane needs: vectors t and 4 + t of rows g and g + 8. */
+DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
+{
+    q[0] = word_at(w, (line + t) * LINE_WORDS + g), q[1] = word_at(w, (line + t) * LINE_WORDS + g + 8);
+    q[2] = word_at(w, (line + 4 + t) * LINE_WORDS + g), q[3] = word_at(w, (line + 4 + t) * LINE_WORDS + g + 8);
+}
+
+/* Minima of K4 and K5 from the scale lines at byte `lines`: those of this lane's sums 4 t .. 4 t + 3, which are two. */
+DEV void k4_mins(uint32_t m[2], const uint32_t *w, int lines, int g, int t)
+{
+    UNROLL
+    for (int r = 0; r < 2; r++) {
+        const int at = lines + (t & 1) * 32 + (g + 8 * r) * 2;
+        const uint32_t h0 = half_at(w, at), h1 = half_at(w, at + 64), h2 = half_at(w, at + 128);
+        const uint32_t both = t < 2 ? h2 & 0x3f3f : (h0 >> 6 & 0x0303) | (h1 >> 4 & 0x0c0c) | (h2 >> 2 & 0x3030);
+        m[r] = byte_perm(both, 0, 0x1100);
+    }
+}
+
+struct PackK4 : Pack256<36, true> {
+    DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
+    {
+        uint32_t q[4];
+        pair_words(q, w, 8 * p, g, t);
+        UNROLL
+        for (int i = 0; i < 4; i++) a[0][i] = q[i] & 0x0f0f0f0fu, a[1][i] = q[i] >> 4 & 0x0f0f0f0fu;
+    }
+    DEV int scale(const uint32_t *w, int sub, int row)
+    {
+        return (int) byte_at(w, 32 * LINE_BYTES + sub * 16 + row) & 63;
+    }
+    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    {
+        uint32_t m[2];
+        sums_of_32<PackK4, NT>(part[0], w, x, lane);
+        k4_mins(m, w, 32 * LINE_BYTES, lane >> 2, lane & 3);
+        min_sums<NT>(part[1], m, x);
+    }
+};
+
+struct PackK5 : Pack256<44, true> {
+    DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
+    {
+        uint32_t q[4];
+        pair_words(q, w, 8 * p, g, t);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const uint32_t fifth = word_at(w, (32 + 2 * p + (i >> 1)) * LINE_WORDS + g + 8 * (i & 1)) >> 2 * t;
+            a[0][i] = (q[i] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
+            a[1][i] = (q[i] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
+        }
+    }
+    DEV int scale(const uint32_t *w, int sub, int row)
+    {
+        return (int) byte_at(w, 40 * LINE_BYTES + sub * 16 + row) & 63;
+    }
+    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    {
+        uint32_t m[2];
+        sums_of_32<PackK5, NT>(part[0], w, x, lane);
+        k4_mins(m, w, 40 * LINE_BYTES, lane >> 2, lane & 3);
+        min_sums<NT>(part[1], m, x);
+    }
+};
+
+struct PackK4X : Pack256<35, false> {
+    DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
+    {
+        uint32_t q[4];
+        pair_words(q, w, 8 * p, g, t);
+        UNROLL
+        for (int i = 0; i < 4; i++) iq4_values(&a[0][i], &a[1][i], q[i]);
+    }
+    DEV int scale(const uint32_t *w, int sub, int row)
+    {
+        return (int8_t) byte_at(w, 32 * LINE_BYTES + sub * 16 + row);
+    }
+    template <int NT, class Rows> DEV void sums(int part[1][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    {
+        sums_of_32<PackK4X, NT>(part[0], w, x, lane);
+    }
+};
+
+/* A scale per 16 columns: half a fragment each. */
+struct PackK6 : Pack256<53, false> {
+    template <int NT, class Rows> DEV void sums(int part[1][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    {
+        const int g = lane >> 2, t = lane & 3;
+        clear_sums<NT>(part[0]);
+        UNROLL
+        for (int p = 0; p < 8; p++) {
+            const uint32_t q[2] = { word_at(w, (4 * p + t) * LINE_WORDS + g),
+                                    word_at(w, (4 * p + t) * LINE_WORDS + g + 8) };
+            const uint32_t s[2] = { half_at(w, 48 * LINE_BYTES + 32 * p + 2 * g),
+                                    half_at(w, 48 * LINE_BYTES + 32 * p + 2 * g + 16) };
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const int line = (32 + 2 * p + h) * LINE_WORDS, s0 = (int8_t) (s[0] >> 8 * h),
+                          s1 = (int8_t) (s[1] >> 8 * h);
+                uint32_t a[2];
+                UNROLL
+                for (int r = 0; r < 2; r++) {
+                    const uint32_t low = (h ? q[r] >> 2 : q[r] << 2) & 0x3c3c3c3cu;
+                    a[r] = (low | (word_at(w, line + g + 8 * r) << (6 - 2 * t) & 0xc0c0c0c0u)) ^ 0x80808080u;
+                }
+                UNROLL
+                for (int j = 0; j < NT; j++) {
+                    const uint2 v = code_of(x, p, j);
+                    int *sum = part[0][j], d[4] = { 0, 0, 0, 0 };
+                    mma_16x8x16(d, a, h ? v.y : v.x);
+                    sum[0] += s0 * d[0], sum[1] += s0 * d[1], sum[2] += s1 * d[2], sum[3] += s1 * d[3];
+                }
+            }
+        }
+        UNROLL
+        for (int j = 0; j < NT; j++)
+            UNROLL
+            for (int i = 0; i < 4; i++) part[0][j][i] >>= 2;
+    }
+};
+
+/* Codes of two bits times scales of four fit a byte: no products after the matrix instruction. */
+struct PackK2 : Pack256<21, true> {
+    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    {
+        const int g = lane >> 2, t = lane & 3;
+        clear_sums<NT>(part[0]);
+        UNROLL
+        for (int p = 0; p < 8; p++) {
+            uint32_t a[4];
+            UNROLL
+            for (int i = 0; i < 4; i++) {
+                const int sub = 2 * p + (i >> 1), row = g + 8 * (i & 1);
+                const uint32_t scale = byte_at(w, 16 * LINE_BYTES + sub * 16 + row) & 15;
+                a[i] = (word_at(w, sub * LINE_WORDS + row) >> 2 * t & 0x03030303u) * scale;
+            }
+            UNROLL
+            for (int j = 0; j < NT; j++) {
+                const uint2 v = code_of(x, p, j);
+                const uint32_t b[2] = { v.x, v.y };
+                mma_16x8x32(part[0][j], a, b);
+            }
+        }
+        uint32_t m[2] = { 0, 0 };
+        UNROLL
+        for (int i = 0; i < 4; i++)
+            UNROLL
+            for (int r = 0; r < 2; r++)
+                m[r] |= byte_at(w, 16 * LINE_BYTES + (4 * t + i) * 16 + g + 8 * r) >> 4 << 8 * i;
+        min_sums<NT>(part[1], m, x);
+    }
+};
+
+/* ---- blocks of 32: four to a unit ---- */
+
+/* LINES of codes; PLANES of halves, d and for two also m, behind all codes of a group; SHIFT: what sums are too large
+ * by. P has fragment(a, w, block, g, t). */
+template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 {
+    enum { FORM = FORM_32, SCALES = 4, CHUNKS = 4, ROW_SUMS = PLANES == 2, PARTS = 4,
+           CODES = SCALES * LINES * LINE_WORDS, WORDS = CODES + PLANES * 32 };
+    DEV size_t plane_bytes(int blocks) { return ((size_t) blocks * 32 + 63) / 64 * 64; }
+    DEV size_t group_bytes(int blocks)
+    {
+        return (size_t) blocks * LINES * LINE_BYTES + PLANES * plane_bytes(blocks);
+    }
+    DEV void stage(uint32_t *to, const uint8_t *group, int unit, int blocks, int left, int at, int step)
+    {
+        left = left < SCALES ? left : SCALES;
+        stage_lines(to, group + (size_t) unit * SCALES * LINES * LINE_BYTES, left * LINES * LINE_WORDS, at, step);
+        const uint8_t *plane = group + (size_t) blocks * LINES * LINE_BYTES + (size_t) unit * SCALES * 32;
+        for (int i = at; i < 8 * PLANES; i += step)
+            if ((i & 7) < 2 * left)
+                copy16_async(to + CODES + 4 * i, plane + (i >> 3) * plane_bytes(blocks) + 16 * (i & 7));
+    }
+    template <int NT, class Rows> DEV void sums(int part[4][NT][4], const uint32_t *w, const Rows &x, int left,
+                                                int lane)
+    {
+        UNROLL
+        for (int c = 0; c < SCALES; c++) {
+            if (c >= left) break;
+            uint32_t a[4];
+            P::fragment(a, w, c, lane >> 2, lane & 3);
+            UNROLL
+            for (int j = 0; j < NT; j++) {
+                const uint2 v = code_of(x, c, j);
+                const uint32_t b[2] = { v.x, v.y };
+                int d[4] = { 0, 0, 0, 0 };
+                mma_16x8x32(d, a, b);
+                UNROLL
+                for (int i = 0; i < 4; i++) part[c][j][i] = d[i] >> SHIFT;
+            }
+        }
+    }
+    DEV float finish(float acc, const uint32_t *w, int row, const int *part, const float *da, const int *qsum,
+                            int left)
+    {
+        const half_word *d = (const half_word *) (w + CODES), *m = d + 64;
+        UNROLL
+        for (int c = 0; c < SCALES; c++) {
+            if (c >= left) break;
+            acc = f32_fma(f32_mul(f32_of_half(d[16 * c + row]), da[c]), f32_of_int(part[c]), acc);
+            if (PLANES == 2) acc = f32_fma(f32_mul(f32_of_half(m[16 * c + row]), da[c]), f32_of_int(qsum[c]), acc);
+        }
+        return acc;
+    }
+};
+
+struct Pack8 : Pack32<Pack8, 8, 1, 0> {            /* Q8_0: codes + 128 */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        pair_words(a, w, 8 * block, g, t);
+        UNROLL
+        for (int i = 0; i < 4; i++) a[i] ^= 0x80808080u;
+    }
+};
+
+/* The words of a line of nibbles: rows g and g + 8 of vector t, whose high nibbles are vector 4 + t. */
+DEV void nibble_words(uint32_t q[2], const uint32_t *w, int line, int g, int t)
+{
+    q[0] = word_at(w, (line + t) * LINE_WORDS + g), q[1] = word_at(w, (line + t) * LINE_WORDS + g + 8);
+}
+
+struct Pack4 : Pack32<Pack4, 4, 1, 4> {            /* Q4_0: codes + 8 */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        uint32_t q[2];
+        nibble_words(q, w, 4 * block, g, t);
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            a[r] = (q[r] << 4 & 0xf0f0f0f0u) ^ 0x80808080u;
+            a[2 + r] = (q[r] & 0xf0f0f0f0u) ^ 0x80808080u;
+        }
+    }
+};
+
+struct Pack4M : Pack32<Pack4M, 4, 2, 0> {          /* Q4_1 */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        uint32_t q[2];
+        nibble_words(q, w, 4 * block, g, t);
+        UNROLL
+        for (int r = 0; r < 2; r++) a[r] = q[r] & 0x0f0f0f0fu, a[2 + r] = q[r] >> 4 & 0x0f0f0f0fu;
+    }
+};
+
+struct Pack4X : Pack32<Pack4X, 4, 1, 0> {          /* IQ4_NL */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        uint32_t q[2];
+        nibble_words(q, w, 4 * block, g, t);
+        UNROLL
+        for (int r = 0; r < 2; r++) iq4_values(&a[r], &a[2 + r], q[r]);
+    }
+};
+
+/* The fifth bits of vectors t and 4 + t are bits 2 t and 2 t + 1 of each byte of the block's last line. */
+DEV uint32_t fifth_word(const uint32_t *w, int block, int row, int t)
+{
+    return word_at(w, (5 * block + 4) * LINE_WORDS + row) >> 2 * t;
+}
+
+struct Pack5 : Pack32<Pack5, 5, 1, 3> {            /* Q5_0: codes + 16 */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        uint32_t q[2];
+        nibble_words(q, w, 5 * block, g, t);
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);
+            a[r] = ((q[r] << 3 & 0x78787878u) | (fifth << 7 & 0x80808080u)) ^ 0x80808080u;
+            a[2 + r] = ((q[r] >> 1 & 0x78787878u) | (fifth << 6 & 0x80808080u)) ^ 0x80808080u;
+        }
+    }
+};
+
+struct Pack5M : Pack32<Pack5M, 5, 2, 0> {          /* Q5_1 */
+    DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
+    {
+        uint32_t q[2];
+        nibble_words(q, w, 5 * block, g, t);
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);
+            a[r] = (q[r] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
+            a[2 + r] = (q[r] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
+        }
+    }
+};
+
+#endif
