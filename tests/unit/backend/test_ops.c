@@ -132,6 +132,7 @@ static const Case table[] = {
     { "pair_scores", ops_pair_scores, OWN, 1 },
     { "top_k", ops_top_k, OVER(logits), 1 },
     { "pick", ops_pick, OVER(logits), 4 },
+    { "draws", ops_draws, OWN, 104, .thinned = true },
     { "memory", ops_memory, OWN, 1 },
     { "replay", ops_replay, OVER(moved), 1 },
     { "failures_stick", ops_failures, OWN, 1 },
