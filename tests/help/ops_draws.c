@@ -187,3 +187,33 @@ void ops_draws(Run *r, const Turn *t)
     check_top_k(r, p, &rows, &logits, 1 + h_pick(&seed, 18));
     if (r->b->pick) check_pick(r, p, &rows, &logits, &seed);
 }
+
+/* Equal logits and a tail whose weights are nearly nothing, top-p exactly at, or by that nothing above, the share of
+ * some of the equal ones: bounds on the sum cannot tell how many are kept, only the sum in sorted order. The
+ * temperature makes every survivor as likely as any other. */
+void ops_draw_edges(Run *r, const Turn *t)
+{
+    enum { ROWS = 24, VOCAB = 16 };
+    static const float depths[] = { INFINITY, 12, 20.5f, 26, 33, 36, 37 };
+    uint64_t seed = 900 + (uint64_t) t->turn;
+    const int32_t equal = 2 << h_pick(&seed, 3), token[ROWS] = { 0 };
+    const float depth = depths[t->turn % 7];
+    float *x = run_host(r, sizeof *x * ROWS * VOCAB);
+    for (int32_t i = 0; i < ROWS * VOCAB; i++) x[i] = 3 - (i % VOCAB < equal ? 0 : depth);
+    for (int32_t i = 0; i < ROWS * VOCAB; i++) {
+        const int32_t other = i - i % VOCAB + h_pick(&seed, VOCAB);
+        const float l = x[i];
+        x[i] = x[other], x[other] = l;
+    }
+    Pass *p = pass_open(r);
+    Slice *sl = pass_add(p, sess_open(r, &none, 8, 0), SLICE_CHAIN, ROWS, token, NULL);
+    sl->draw.p.temperature = 10000;
+    sl->draw.p.seed = h_mix(seed);
+    sl->draw.p.top_p = equal > 2 && h_pick(&seed, 2) ? 0.25f : 0.5f;
+    sl->draw.p.top_k = h_pick(&seed, 2) ? 0 : VOCAB;
+    pass_want_all(p);
+    const Rows *rows = pass_rows(r, p);
+    Mat logits = mat_of(r, ROWS, VOCAB, x);
+    check_top_k(r, p, rows, &logits, 16);
+    if (r->b->pick) check_pick(r, p, rows, &logits, &seed);
+}

@@ -105,10 +105,13 @@ DEV void warp_top(uint64_t (&key)[N], const float (&logit)[N], const int (&id)[N
             const int other_who = shfl_xor(who, m);
             if (other > best || (other == best && other_who < who)) best = other, who = other_who;
         }
-        if (best == 0 && (TID & 31) == 0) out[r].key = 0;
+        if (best == 0) {                           /* in all lanes: nothing is left */
+            if ((TID & 31) < k - r) out[r + (TID & 31)].key = 0;
+            break;
+        }
         UNROLL
         for (int u = 0; u < N; u++)
-            if (best && key[u] == best && id[u] == who) {
+            if (key[u] == best && id[u] == who) {
                 out[r].key = best, out[r].logit = logit[u], out[r].id = who;
                 key[u] = 0;
             }
