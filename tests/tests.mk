@@ -60,7 +60,7 @@ $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay
 
 # The emulated GPU: kernels, the fibers they run on, and a driver over both, as the backend would load NVIDIA's.
 CXX     ?= g++
-GPU_SRC := $(wildcard src/backend/gpu/*.cu) tests/gpu/instructions.cu
+GPU_SRC := $(wildcard src/backend/gpu/*.cu tests/gpu/*.cu)
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/gpu/%.o) $(BUILD)/tests/gpu/emu.o $(BUILD)/tests/gpu/fake_cuda.o
 # For this machine's processor: without its fma instruction every fma would be a call.
 GPU_FMA := $(shell grep -qs '^flags.* fma .* avx2 ' /proc/cpuinfo && echo -mavx2 -mfma)

@@ -12,16 +12,19 @@
 #include "backend/gpu/gpu.h"
 
 #include "instructions.h"
+#include "planted.h"
 
 #define X(name, threads, Args, shared) extern "C" void name(const Args &);
 #include "backend/gpu/kernels.def"
 #include "instructions.def"
+#include "planted.def"
 #undef X
 static const EmuKernel kernels[] = {
 #define X(name, threads, Args, shared) \
     { #name, [](const void *a) { name(*(const Args *) a); }, threads, sizeof(Args), shared },
 #include "backend/gpu/kernels.def"
 #include "instructions.def"
+#include "planted.def"
 #undef X
 };
 

@@ -1,0 +1,129 @@
+/* test_gpu_planted.c - a test of the tests: the emulated GPU finds every error that is planted in
+ * tests/gpu/planted.cu, and none in the kernel without one. Each kernel runs in a process of its own, in every order of
+ * threads and blocks. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "gpu/planted.h"
+#include "gpu_device.h"
+#include "rows_helper.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { BLOCKS = 3, STEPS = 10, ORDERS = 8, OTHER_BITS = 7 };
+
+static int8_t a[BLOCKS][STEPS][16][32], b[STEPS][32][8];
+static int32_t weight[BLOCKS] = { 3, -2, 5 }, want[BLOCKS][128];
+static uint32_t a_words[BLOCKS][STEPS][4][32], b_words[STEPS][2][32];
+
+/* Words of the fragments as gpu.h describes them, and the products as the kernel lays them out: that of lane l, word i
+ * is at 4 l + i. */
+static void make(void)
+{
+    uint64_t seed = 4;
+    for (size_t i = 0; i < sizeof a; i++) (&a[0][0][0][0])[i] = (int8_t) (h_pick(&seed, 256) - 128);
+    for (size_t i = 0; i < sizeof b; i++) (&b[0][0][0])[i] = (int8_t) (h_pick(&seed, 256) - 128);
+    for (int n = 0; n < BLOCKS; n++)
+        for (int s = 0; s < STEPS; s++)
+            for (int lane = 0; lane < 32; lane++) {
+                const int g = lane / 4, t = lane % 4;
+                for (int i = 0; i < 4; i++)
+                    memcpy(&a_words[n][s][i][lane], &a[n][s][g + 8 * (i & 1)][4 * t + 8 * (i & 2)], 4);
+                for (int i = 0; i < 2; i++)
+                    for (int k = 0; k < 4; k++) ((int8_t *) &b_words[s][i][lane])[k] = b[s][4 * t + k + 16 * i][g];
+            }
+    for (int n = 0; n < BLOCKS; n++)
+        for (int at = 0; at < 128; at++) {
+            const int lane = at / 4, row = lane / 4 + (at & 2 ? 8 : 0), col = 2 * (lane % 4) + (at & 1);
+            int32_t sum = 0;
+            for (int s = 0; s < STEPS; s++)
+                for (int k = 0; k < 32; k++) sum += a[n][s][row][k] * b[s][k][col];
+            want[n][at] = sum * weight[n];
+        }
+}
+
+/* In the child. */
+static int run(const char *kernel)
+{
+    GpuDevice gpu;
+    Error why = { 0 };
+    int32_t got[BLOCKS][128], zero = 0;
+    if (!gpu_open(&gpu, "planted", &why)) return 1;
+    PlantArgs args = { .a = gpu_memory(&gpu, sizeof a_words, a_words), .b = gpu_memory(&gpu, sizeof b_words, b_words),
+                       .weight = gpu_memory(&gpu, sizeof weight, weight),
+                       .written = gpu_memory(&gpu, sizeof zero, &zero),
+                       .out = gpu_memory(&gpu, sizeof got, NULL), .steps = STEPS };
+    gpu_launch(&gpu, "plant_before", 1, 1, 32, 0, &args);
+    gpu_launch(&gpu, kernel, BLOCKS, 1, 64, 0, &args);
+    gpu_fetch(&gpu, got, args.out, sizeof got);
+    return memcmp(got, want, sizeof got) ? OTHER_BITS : 0;
+}
+
+/* Returns how it ended; said: what it wrote. */
+static int child(const char *kernel, int order, char *said, size_t cap)
+{
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        const char number[2] = { (char) ('0' + order), 0 };
+        setrlimit(RLIMIT_CORE, &(struct rlimit) { 0, 0 });
+        signal(SIGABRT, SIG_DFL);
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        setenv("RATOON_EMU_ORDER", number, 1);
+        _exit(run(kernel));
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], said + n, cap - 1 - n)) > 0;) n += (size_t) got;
+    said[n] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void check(const char *name, const char *found)
+{
+    char kernel[64], said[4096];
+    int others = 0, stopped = 0;
+    snprintf(kernel, sizeof kernel, "plant_%s", name);
+    for (int order = 0; order < ORDERS; order++) {
+        const int end = child(kernel, order, said, sizeof said);
+        if (end == 1) fail_msg("%s: %s", name, said);
+        if (strcmp(name, "sound") == 0) {
+            if (end != 0) fail_msg("the sound kernel, order %d: %d, %s", order, end, said);
+            continue;
+        }
+        if (end == OTHER_BITS) others++;
+        else if (end != 0 && !found) stopped++;
+        else if (end != 0 && found && strstr(said, found)) stopped++;
+        else if (end != 0) fail_msg("%s: expected '%s', not: %s", name, found, said);
+    }
+    if (strcmp(name, "sound") == 0) return;
+    printf("%-22s stopped in %d, other bits in %d of %d orders\n", name, stopped, others, ORDERS);
+    if (found ? stopped != ORDERS : stopped + others == 0) fail_msg("%s: not found", name);
+}
+
+static void planted(void **state)
+{
+    (void) state;
+    const char *driver = getenv("RATOON_CUDA_DRIVER");
+    if (!driver || !strstr(driver, "fake")) skip();        /* a card would only be spoiled by these */
+    make();
+#define X(name, found) check(#name, found);
+    PLANTED(X)
+#undef X
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(planted) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
