@@ -50,6 +50,7 @@ void   run_settle(Run *r);                         /* waits; a failure fails the
 void   run_use(Run *r, int32_t fork);              /* for what follows; queued work is done first */
 void   run_fetch(Run *r, void *host, const void *at, size_t bytes);
 
+/* Bits are compared, but any NaN is as good as another: processors make different ones. */
 void   run_give(Run *r, const char *what, const float *got, int64_t n);
 void   run_give_bytes(Run *r, const char *what, const void *got, size_t bytes);
 /* The reference's bytes, on every backend: for results that take long to compute again. */

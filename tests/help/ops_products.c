@@ -1,0 +1,101 @@
+/* ops_products.c - products with weights of every type, for every number of rows that kernels may distinguish, with
+ * values and scales at the ends of what floats can be. */
+#include <math.h>
+#include <string.h>
+
+#include "blocks.h"
+#include "ops_cases.h"
+
+static const Type types[] = { T_Q4_K, T_Q6_K, T_Q8_0, T_F32, T_F16, T_BF16, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
+                              T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS };
+static const int32_t counts[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64, 70, 200 };
+enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
+_Static_assert(TYPES * COUNTS == PRODUCT_ROUNDS, "the table of cases has a round for each");
+
+/* A half of a block: mostly of a sane size; zero, subnormal, or no number at all. */
+static uint16_t odd_half(uint64_t *seed)
+{
+    static const uint16_t odd[] = { 0, 0x8000, 1, 0x83ff, 0x7bff, 0x7c00, 0xfc00, 0x7e00 };
+    if (h_pick(seed, 100) == 0) return odd[h_pick(seed, sizeof odd / sizeof *odd)];
+    return half_from_float(((float) h_pick(seed, 2001) - 1000) * 2e-5f);
+}
+
+/* rows x cols of random blocks. Floats are normal, or the ends of their type. */
+static uint8_t *odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed)
+{
+    const TypeInfo *info = type_info(t);
+    const size_t blocks = (size_t) rows * (size_t) (cols / info->block), bytes = (size_t) info->bytes;
+    uint8_t *w = run_host(r, blocks * bytes);
+    int at_d, at_dmin;
+    block_halves(t, &at_d, &at_dmin);
+    for (size_t i = 0; i < blocks; i++) {
+        uint8_t *b = w + i * bytes;
+        const float f = h_pick(seed, 5000) == 0 ? 0x1p-140f : (float) (h_pick(seed, 2001) - 1000) * 1e-3f;
+        const uint16_t narrow = t == T_F16 ? half_from_float(f) : bf16_from_float(f);
+        if (t == T_F32) memcpy(b, &f, sizeof f);
+        else if (info->block == 1) memcpy(b, &narrow, sizeof narrow);
+        else {
+            for (size_t k = 0; k < bytes; k++) b[k] = (uint8_t) h_pick(seed, 256);
+            const uint16_t d = odd_half(seed), dmin = odd_half(seed);
+            memcpy(b + at_d, &d, sizeof d);
+            if (at_dmin >= 0) memcpy(b + at_dmin, &dmin, sizeof dmin);
+        }
+    }
+    return w;
+}
+
+/* Rows of very different size, with stretches of zeros, and in some rows subnormals, infinities, NaNs. */
+static float *odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed)
+{
+    float *x = run_host(r, sizeof *x * (size_t) n * (size_t) cols);
+    for (int32_t i = 0; i < n; i++) {
+        float *row = x + (int64_t) i * cols;
+        const int32_t kind = h_pick(seed, 12), from = h_pick(seed, cols);
+        const float by = kind == 0 ? 0x1p-135f : kind == 1 ? 0x1p-100f : kind == 2 ? 0x1p110f
+                       : ldexpf(1, h_pick(seed, 18) - 12);
+        for (int32_t k = 0; k < cols; k++) row[k] = by * ((float) h_pick(seed, 65537) - 32768) / 32768;
+        for (int32_t k = 0; k < cols && k < 700; k++)
+            if (kind == 3 || kind == 4) row[(from + k) % cols] = kind == 3 ? 0.0f : -0.0f;
+        if (kind == 5) row[from] = INFINITY;
+        if (kind == 6) row[from] = -INFINITY;
+        if (kind == 7) row[from] = NAN;
+    }
+    return x;
+}
+
+static Tensor odd_weight(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed)
+{
+    const uint8_t *file = odd_weights(r, t, rows, cols, seed);
+    Tensor w = h_tensor(t, rows, cols, run_memory(r, r->b->weight_bytes(r->b, t, rows, cols), NULL));
+    r->b->upload(r->b, &w, 0, file, 0, rows);
+    const int32_t id[2] = { h_pick(seed, rows), h_pick(seed, rows) };
+    Tensor e = mat_blank(r, 2, cols), ids = mat_ids(r, 1, 2, id);
+    r->b->embed(r->b, &e, &w, &ids);
+    run_give(r, "decoded rows", mat_get(r, &e), 2 * (int64_t) cols);
+    return w;
+}
+
+/* Up to four products of one input: the first has the round's type, the others any that the columns allow. */
+void ops_products(Run *r, const Turn *t)
+{
+    static const int32_t heights[] = { 1, 16, 17, 37, 64, 70, 131 };
+    const Type first = types[t->round % TYPES];
+    const int32_t n = counts[t->round / TYPES], block = type_info(first)->block;
+    uint64_t seed = h_mix((uint64_t) t->round + 77);
+    const int32_t products = 1 + h_pick(&seed, MATMUL_MAX), most = n > 64 ? 3 : n > 16 ? 5 : 9;
+    const int32_t cols = block == 1 ? 1 + h_pick(&seed, 300)
+                       : block * (1 + h_pick(&seed, block == 32 ? 4 * most : most));
+    Mat x = mat_of(r, n, cols, odd_rows(r, n, cols, &seed));
+    Tensor w[MATMUL_MAX], y[MATMUL_MAX], *py[MATMUL_MAX];
+    const Tensor *pw[MATMUL_MAX];
+    for (int32_t j = 0; j < products; j++) {
+        Type type = j ? types[h_pick(&seed, TYPES)] : first;
+        if (cols % type_info(type)->block) type = first;
+        w[j] = odd_weight(r, type, heights[h_pick(&seed, sizeof heights / sizeof *heights)], cols, &seed);
+        y[j] = mat_blank(r, n, w[j].rows);
+        pw[j] = &w[j], py[j] = &y[j];
+    }
+    r->b->matmul(r->b, products, py, pw, &x.t);
+    for (int32_t j = 0; j < products; j++)
+        run_give(r, type_info(w[j].type)->name, mat_get(r, &y[j]), (int64_t) n * w[j].rows);
+}
