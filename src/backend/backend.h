@@ -1,6 +1,7 @@
 /* backend.h - the operations a model is written in.
  * Operations run in call order and return nothing; the first failure sticks, later calls do nothing, and sync() reports
- * it.
+ * it. A failure that a device finds while queued work runs (a token beyond the table) may come after later calls: what
+ * they have written is undefined.
  * A call may be queued: its descriptors are copied at the call (plain data, no pointers to host arrays inside), and
  * everything that changes from pass to pass is read from backend memory when the operation runs. Outputs come first; no
  * output aliases an input unless the comment says "in place".

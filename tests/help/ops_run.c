@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 bool run_is_cpu(const Run *r) { return strncmp(r->name, "cpu", 3) == 0; }
+bool run_is_gpu(const Run *r) { return strncmp(r->name, "cuda", 4) == 0; }
 
 void run_fail(const Run *r, const char *format, ...)
 {

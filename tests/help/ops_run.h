@@ -36,6 +36,7 @@ typedef struct {
 
 /* Returns true only for "cpu" and "cpu:LEVEL": for what concerns that backend alone, like the words of its errors. */
 bool   run_is_cpu(const Run *r);
+bool   run_is_gpu(const Run *r);                   /* true for "cuda" and "cuda:N" */
 _Noreturn void run_fail(const Run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void   run_must(const Run *r, bool is, const char *what);
 

@@ -156,14 +156,61 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
 
 /* ---- passes ---- */
 
+static int32_t record_of(const Cuda *c, const void *key, size_t n)
+{
+    for (int32_t i = 0; i < c->n_records; i++)
+        if (c->record[i].n == n && memcmp(c->record[i].key, key, n) == 0) return i;
+    return -1;
+}
+
+/* A free place, or that of the record that has not been used for longest. */
+static int32_t record_place(Cuda *c)
+{
+    if (c->n_records < RECORDS_MAX) return c->n_records++;
+    int32_t oldest = 0;
+    for (int32_t i = 1; i < c->n_records; i++)
+        if (c->record[i].used < c->record[oldest].used) oldest = i;
+    return oldest;
+}
+
+/* A pass is captured and not run meanwhile; its end makes a graph of it and runs that. */
 static bool pass_begin(Backend *b, const void *key, size_t n)
 {
-    cuda_enter(cuda_of(b)->card);
-    (void) key, (void) n;
+    enum { THREAD_LOCAL = 1 };
+    Cuda *c = cuda_of(b);
+    cuda_enter(c->card);
+    if (cuda_failed(c) || n == 0 || n > sizeof c->recording.key) return false;
+    int32_t i = record_of(c, key, n);
+    if (i >= 0) {
+        c->record[i].used = ++c->turn;
+        cuda_ok(c, c->card->cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass");
+        return true;
+    }
+    if (!cuda_ok(c, c->card->cu->cuStreamBeginCapture_v2(c->stream, THREAD_LOCAL), "recording a pass")) return false;
+    c->recording = (CudaRecord) { .n = n };
+    memcpy(c->recording.key, key, n);
     return false;
 }
 
-static void pass_end(Backend *b, bool complete) { (void) b, (void) complete; }
+static void pass_end(Backend *b, bool complete)
+{
+    Cuda *c = cuda_of(b);
+    const CudaDriver *cu = c->card->cu;
+    void *graph = NULL, *exec = NULL;
+    if (c->recording.n == 0) return;
+    cuda_ok(c, cu->cuStreamEndCapture(c->stream, &graph), "recording a pass");
+    if (complete && !cuda_failed(c)) cuda_ok(c, cu->cuGraphInstantiateWithFlags(&exec, graph, 0), "recording a pass");
+    if (graph) cu->cuGraphDestroy(graph);
+    if (exec) {
+        CudaRecord *r = &c->record[record_place(c)];
+        if (r->graph) cu->cuGraphExecDestroy(r->graph);
+        *r = c->recording;
+        r->graph = exec;
+        r->used = ++c->turn;
+        cuda_ok(c, cu->cuGraphLaunch(exec, c->stream), "running a recorded pass");
+    }
+    c->recording.n = 0;
+}
 
 static Status cuda_sync(Backend *b, Error *err)
 {
@@ -229,7 +276,6 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->be = from->be;
     c->card = from->card;
     c->forked = true;
-    c->recording = -1;
     cuda_enter(c->card);
     Status st = take_stream(c, err);
     if (st == ST_OK) {
@@ -319,7 +365,6 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     }
     card->cu = cu;
     c->card = card;
-    c->recording = -1;
     Status st = open_card(card, (int32_t) ordinal, err);
     if (st != ST_OK) {
         close_card(card);

@@ -56,7 +56,8 @@ typedef struct {
     CudaOut   out[OUTS_MAX];
     int32_t   n_outs;
     CudaRecord record[RECORDS_MAX];
-    int32_t   n_records, recording;                /* recording: index of the open record, -1: none */
+    int32_t   n_records;
+    CudaRecord recording;                          /* the open pass; n 0: none is recorded */
     uint64_t  turn;
     Error     error;                               /* the first failure since the last sync */
 } Cuda;
