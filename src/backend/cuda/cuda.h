@@ -86,6 +86,9 @@ void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s);
 /* n bytes of staging, at most STAGING / 2, to be filled and copied to the device; free again after the next wait. */
 uint8_t *cuda_staging(Cuda *c, size_t n);
 
+/* How kernels find the rows of a packed weight. */
+PackedTable cuda_table(const Tensor *w);
+
 /* Each fills in its part of the operation table. */
 void cuda_rows_ops(Backend *b);                    /* ops_rows.c: norms, elementwise, rotation, taps */
 void cuda_matmul_ops(Backend *b);                  /* ops_matmul.c: weights, embed, matmul */

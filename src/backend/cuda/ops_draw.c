@@ -49,8 +49,17 @@ static void block_conv(Backend *b, Tensor *y, const Tensor *x, const Tensor *bas
            .slices = r->slices, .cols = x->cols, .taps = taps, .group = group, .deltas = delta->cols);
 }
 
+static void pair_scores(Backend *b, Tensor *edge, const Tensor *pred, const Tensor *succ, const Tensor *ids,
+                        const Tensor *score, const Tensor *g, const Rows *r)
+{
+    LAUNCH(cuda_of(b), draw_pairs, score->cols, r->n_logits, PairArgs, .edge = edge->data, .ids = ids->data,
+           .count = r->count, .logit_row = r->logit_row, .slice = r->slice, .token = r->token, .score = score->data,
+           .g = g->data, .slices = r->slices, .pred = cuda_table(pred), .succ = cuda_table(succ), .k = score->cols);
+}
+
 void cuda_draw_ops(Backend *b)
 {
+    b->pair_scores = pair_scores;
     b->top_k = top_k;
     b->pick = pick;
     b->block_conv = block_conv;

@@ -76,13 +76,18 @@ static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t ro
     }
 }
 
+PackedTable cuda_table(const Tensor *w)
+{
+    const Layout *l = &matmul_layout[w->type];
+    return (PackedTable) { .data = w->data, .group_bytes = (int64_t) matmul_group_bytes(w->type, w->cols),
+                           .type = w->type, .rows = w->rows, .cols = w->cols, .block = l->block, .lines = l->lines,
+                           .planes = l->planes, .offset = l->offset };
+}
+
 static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 {
-    const Layout *l = &matmul_layout[table->type];
-    LAUNCH(cuda_of(b), matmul_embed, x->rows, 1, EmbedArgs, .x = x->data, .table = table->data, .ids = ids->data,
-           .failed = cuda_of(b)->failed, .group_bytes = (int64_t) matmul_group_bytes(table->type, table->cols),
-           .type = table->type, .rows = table->rows, .cols = table->cols, .block = l->block, .lines = l->lines,
-           .planes = l->planes, .offset = l->offset);
+    LAUNCH(cuda_of(b), matmul_embed, x->rows, 1, EmbedArgs, .x = x->data, .ids = ids->data,
+           .failed = cuda_of(b)->failed, .table = cuda_table(table));
 }
 
 /* ---- which kernel ---- */

@@ -53,4 +53,14 @@ typedef struct {
     int32_t        cols, taps, group, deltas;
 } BlockConvArgs;
 
+/* edge[j][p][i] of logits row j: how well candidate i follows candidate p of the row before. */
+typedef struct {
+    float         *edge;
+    const int32_t *ids, *count, *logit_row, *slice, *token;
+    const float   *score, *g;
+    const Slice   *slices;
+    PackedTable    pred, succ;
+    int32_t        k;
+} PairArgs;
+
 #endif

@@ -23,14 +23,14 @@ typedef struct {
     ProductArgs product[MATMUL_MAX];
 } MatmulArgs;
 
-/* x[i] = row ids[i] of a packed table; block, lines, planes, offset: of its layout (matmul_layout.h). */
+/* A packed weight whose rows are read one by one; block, lines, planes, offset: of its layout (matmul_layout.h). */
 typedef struct {
-    float    *x;
-    const uint8_t *table;
-    const int32_t *ids;
-    GpuError *failed;
+    const uint8_t *data;
     int64_t  group_bytes;
     int32_t  type, rows, cols, block, lines, planes, offset;
-} EmbedArgs;
+} PackedTable;
+
+/* x[i] = row ids[i] of the table. */
+typedef struct { float *x; const int32_t *ids; GpuError *failed; PackedTable table; } EmbedArgs;
 
 #endif
