@@ -1,6 +1,6 @@
 /* instructions.cu - kernels that do one thing each with a wrapper of gpu.h (instructions.h says what), compiled like
  * the program's and loaded by test_gpu_instructions.c alone. */
-#include "backend/gpu/gpu.h"
+#include "backend/gpu/gpu_mathd.h"
 #include "instructions.h"
 
 DEV float f32(uint64_t u) { return f32_of_bits((uint32_t) u); }
@@ -13,6 +13,7 @@ DEV uint64_t word(uint32_t u) { return u; }
 DEV uint64_t done(Instruction op, uint64_t a, uint64_t b, uint64_t c)
 {
     const uint32_t a32 = (uint32_t) a, b32 = (uint32_t) b, c32 = (uint32_t) c;
+    double sine, cosine;
     switch (op) {
     case I_F32_FMA:     return word(f32_fma(f32(a), f32(b), f32(c)));
     case I_F32_MUL:     return word(f32_mul(f32(a), f32(b)));
@@ -32,6 +33,11 @@ DEV uint64_t done(Instruction op, uint64_t a, uint64_t b, uint64_t c)
     case I_F64_MUL:     return word(f64_mul(f64(a), f64(b)));
     case I_F64_ADD:     return word(f64_add(f64(a), f64(b)));
     case I_F64_DIV:     return word(f64_div(f64(a), f64(b)));
+    case I_F64_EXP:     return word(f64_exp(f64(a)));
+    case I_F64_LOG:     return word(f64_log(f64(a)));
+    case I_F64_LOG1P:   return word(f64_log1p(f64(a)));
+    case I_F64_SIN:     f64_sincos(f64(a), &sine, &cosine); return word(sine);
+    case I_F64_COS:     f64_sincos(f64(a), &sine, &cosine); return word(cosine);
     case I_DOT4:        return word(dot4(a32, b32, (int) c32));
     case I_DOT2LO:      return word(dot2lo(a32, b32, (int) c32));
     case I_DOT2HI:      return word(dot2hi(a32, b32, (int) c32));

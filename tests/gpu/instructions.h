@@ -5,11 +5,13 @@
 
 #include <stdint.h>
 
-/* What one thread does with words of up to 64 bits: name, number of operands. */
+/* What one thread does with words of up to 64 bits: name, number of operands. Functions in double are those of
+ * base/mathd.h. */
 #define INSTRUCTIONS(X) \
     X(F32_FMA, 3) X(F32_MUL, 2) X(F32_ADD, 2) X(F32_SUB, 2) X(F32_DIV, 2) X(F32_SQRT, 1) X(F32_MAX, 2) X(F32_MIN, 2) \
     X(F32_OF_INT, 1) X(F32_OF_HALF, 1) X(HALF_OF_F32, 1) X(F32_OF_F64, 1) X(F64_OF_F32, 1) X(F64_OF_INT, 1) \
-    X(F64_FMA, 3) X(F64_MUL, 2) X(F64_ADD, 2) X(F64_DIV, 2) X(DOT4, 3) X(DOT2LO, 3) X(DOT2HI, 3) X(BYTE_PERM, 3)
+    X(F64_FMA, 3) X(F64_MUL, 2) X(F64_ADD, 2) X(F64_DIV, 2) X(F64_EXP, 1) X(F64_LOG, 1) X(F64_LOG1P, 1) \
+    X(F64_SIN, 1) X(F64_COS, 1) X(DOT4, 3) X(DOT2LO, 3) X(DOT2HI, 3) X(BYTE_PERM, 3)
 typedef enum {
 #define X(name, operands) I_##name,
     INSTRUCTIONS(X)

@@ -4,6 +4,7 @@
  * the first thing to run. Without a driver it is skipped. */
 #include <math.h>
 
+#include "base/mathd.h"
 #include "format/quant.h"
 #include "gpu/instructions.h"
 #include "gpu_device.h"
@@ -75,6 +76,7 @@ static uint64_t permuted(uint64_t a, uint64_t b, uint64_t select)
 static uint64_t expected(Instruction op, uint64_t a, uint64_t b, uint64_t c)
 {
     int64_t sum = (int32_t) (uint32_t) c;
+    double sine, cosine;
     switch (op) {
     case I_F32_FMA:     return of_f32(fmaf(f32(a), f32(b), f32(c)));
     case I_F32_MUL:     return of_f32(f32(a) * f32(b));
@@ -94,6 +96,11 @@ static uint64_t expected(Instruction op, uint64_t a, uint64_t b, uint64_t c)
     case I_F64_MUL:     return of_f64(f64(a) * f64(b));
     case I_F64_ADD:     return of_f64(f64(a) + f64(b));
     case I_F64_DIV:     return of_f64(f64(a) / f64(b));
+    case I_F64_EXP:     return of_f64(mathd_exp(f64(a)));
+    case I_F64_LOG:     return of_f64(mathd_log(f64(a)));
+    case I_F64_LOG1P:   return of_f64(mathd_log1p(f64(a)));
+    case I_F64_SIN:     mathd_sincos(f64(a), &sine, &cosine); return of_f64(sine);
+    case I_F64_COS:     mathd_sincos(f64(a), &sine, &cosine); return of_f64(cosine);
     case I_DOT4:
         for (int i = 0; i < 4; i++) sum += byte_of(a, i) * byte_of(b, i);
         return (uint32_t) sum;
@@ -113,7 +120,7 @@ typedef enum { BITS, FLOAT, DOUBLE, HALF } Kind;
 static Kind result_of(Instruction op)
 {
     if (op == I_HALF_OF_F32) return HALF;
-    if ((op >= I_F64_OF_F32 && op <= I_F64_DIV)) return DOUBLE;
+    if ((op >= I_F64_OF_F32 && op <= I_F64_COS)) return DOUBLE;
     return op <= I_F32_OF_F64 ? FLOAT : BITS;
 }
 
@@ -125,7 +132,7 @@ static bool is_nan(Kind k, uint64_t u)
 
 static Kind operand_of(Instruction op)
 {
-    if (op == I_F32_OF_F64 || op >= I_F64_FMA) return op <= I_F64_DIV ? DOUBLE : BITS;
+    if (op == I_F32_OF_F64 || op >= I_F64_FMA) return op <= I_F64_COS ? DOUBLE : BITS;
     return op == I_F32_OF_INT || op == I_F32_OF_HALF || op == I_F64_OF_INT ? BITS : FLOAT;
 }
 
