@@ -2,8 +2,8 @@
 # all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           its parts side by side (tests/parts.py): check; sanitize, the same under ASan and UBSan; races,
-#                       threads under TSan; cli, the command line, the demo pair and installing; serve; packages, in a
-#                       bare Debian; arm, under qemu
+#                       threads under TSan; gpu, test_ops on the emulated GPU in eight orders; cli, the command line,
+#                       the demo pair and installing; serve; packages, in a bare Debian; arm, under qemu
 #   make part-NAME      one of the parts, once everything is built
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in
 #                       Chromium), and the official SDKs where pip can get them
@@ -91,7 +91,7 @@ cuda-archs:
 	python3 tests/gpu/archs.py $(BUILD)
 
 # On the emulated GPU, unless another driver is named (libcuda.so.1).
-run-test_gpu_%: export RATOON_CUDA_DRIVER ?= $(CURDIR)/$(BUILD)/libfake_cuda.so
+run-test_gpu_% run-test_cuda: export RATOON_CUDA_DRIVER ?= $(abspath $(BUILD)/libfake_cuda.so)
 run-test_gpu_%: $(BUILD)/tests/test_gpu_% $(BUILD)/libfake_cuda.so
 	./$<
 run-%: $(BUILD)/tests/%
@@ -113,7 +113,7 @@ run-fuzz: $(FUZZ:%=run-fuzz-%)
 fuzz:
 	@$(MAKE) --no-print-directory $(FUZZING) run-fuzz
 
-tests-built: $(if $(CUDA_MADE),$(BUILD)/tests/instructions.fatbin) $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
+tests-built: $(BUILD)/libfake_cuda.so $(if $(CUDA_MADE),$(BUILD)/tests/instructions.fatbin) $(TEST_BIN) $(FUZZ_BIN) $(BUILD)/tests/make_tiny
 check: setup
 	@$(MAKE) --no-print-directory ratoon tests-built $(LABS)
 	@$(MAKE) --no-print-directory run-all
@@ -124,7 +124,7 @@ SANITIZE := SAN="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-
 RACES    := SAN="-fsanitize=thread" CFLAGS="-O1 -g" SIMD_OPT="-O1 -fno-var-tracking" PART=7 BUILD=build-tsan
 
 # All parts side by side (tests/parts.py); a part alone, once it is built: make part-cli. The longest come first.
-PARTS := sanitize serve packages check cli races arm
+PARTS := sanitize serve packages check cli gpu races arm
 test: export XDG_CONFIG_HOME := /nonexistent
 test: export XDG_CACHE_HOME := $(CURDIR)/$(BUILD)/cache
 test: setup-arm
@@ -135,8 +135,13 @@ part-check: run-all
 part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
+	python3 tests/gpu/orders.py build-sanitize --orders 1,6
 part-races:
 	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool
+# Without nvcc what it makes of the kernels is not checked.
+part-gpu:
+	python3 tests/gpu/orders.py $(BUILD)
+	python3 tests/gpu/test_compiled.py
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check
@@ -195,6 +200,9 @@ test-clock:
 	for s in $(CLOCK_SEEDS); do CLOCK_SEED=$$s $(MAKE) --no-print-directory $(CLOCK) run-all || exit 1; done
 
 test-long: test
+	python3 tests/gpu/orders.py $(BUILD) --all
+	python3 tests/gpu/orders.py build-sanitize
+	@$(MAKE) --no-print-directory cuda-archs
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
 	@$(MAKE) --no-print-directory test-clock
 	ROUNDS=200 python3 tests/serve/test_jobs.py Exact

@@ -190,12 +190,14 @@ DEV uint32_t half_of_f32(float f)                  /* to nearest even */
 }
 DEV int dot4(uint32_t a, uint32_t b, int c)
 {
-    for (int i = 0; i < 4; i++) c += (int8_t) (a >> 8 * i) * (int8_t) (b >> 8 * i);
-    return c;
+    uint32_t sum = (uint32_t) c;                   /* wraps, as on a card */
+    for (int i = 0; i < 4; i++) sum += (uint32_t) ((int8_t) (a >> 8 * i) * (int8_t) (b >> 8 * i));
+    return (int) sum;
 }
 DEV int dot2lo(uint32_t a, uint32_t b, int c)
 {
-    return c + (int16_t) a * (int8_t) b + (int16_t) (a >> 16) * (int8_t) (b >> 8);
+    const uint32_t low = (uint32_t) ((int16_t) a * (int8_t) b);
+    return (int) ((uint32_t) c + low + (uint32_t) ((int16_t) (a >> 16) * (int8_t) (b >> 8)));
 }
 DEV int dot2hi(uint32_t a, uint32_t b, int c) { return dot2lo(a, b >> 16, c); }
 DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select)

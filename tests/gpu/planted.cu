@@ -10,7 +10,6 @@ enum Plant {
 };
 
 struct PlantShared { uint4 a[2][2][32], b[2][2][16]; int32_t part[2][128], sum[128]; };
-struct PlantHalf { uint4 a[2][2][32], b[2][2][16]; int32_t part[2][128]; };
 
 template <Plant P> DEV void fetch(const PlantArgs &a, PlantShared &s, int step)
 {
@@ -62,14 +61,16 @@ template <Plant P> DEV void planted(const PlantArgs &a)
     for (int i = 0; i < 4; i++) s.part[warp][4 * lane + i] = c[i];
     if (P == P_early_end && warp == 1) return;
     if (P != P_no_first_sync) sync_block();
-    for (int i = TID; i < 128; i += 64)
-        s.sum[i] = (P == P_rubbish_counts ? s.sum[i] & 1 : 0) + (s.part[0][127 - i] + s.part[1][127 - i]) * weight;
+    for (int i = TID; i < 128; i += 64) {
+        const uint32_t parts = (uint32_t) s.part[0][127 - i] + (uint32_t) s.part[1][127 - i];
+        s.sum[i] = (P == P_rubbish_counts ? s.sum[i] & 1 : 0) ^ (int32_t) (parts * (uint32_t) weight);
+    }
     if (P == P_behind_shared && TID == 5) (&s.sum[0])[128 + weight % 7] = 1;
     if (P != P_no_second_sync) sync_block();
     if (P == P_no_pass_wait) return;
     for (int i = TID; i < 128; i += 64) {
         int v = s.sum[127 - i];
-        if (P == P_race_of_blocks && BID > 0) v += ld(a.out + (BID - 1) * 128 + i) & 1;
+        if (P == P_race_of_blocks && BID > 0) v ^= ld(a.out + (BID - 1) * 128 + i) & 1;
         st(a.out + BID * 128 + i, v);
     }
 }
