@@ -99,3 +99,32 @@ void ops_products(Run *r, const Turn *t)
     for (int32_t j = 0; j < products; j++)
         run_give(r, type_info(w[j].type)->name, mat_get(r, &y[j]), (int64_t) n * w[j].rows);
 }
+
+/* Products right behind what makes their rows, which a backend may do at once; sometimes the rows change in between. */
+void ops_products_behind(Run *r, const Turn *t)
+{
+    enum { NORM, ADD_NORM, HEAD_NORM, GATED_NORM, GLU, GATE, GATE_GROUPS, WAYS };
+    static const int32_t wide[] = { 256, 2304, 64, 10496 };
+    const int32_t way = t->round % WAYS, cols = wide[t->round / WAYS % 4], n = 1 + t->round % 5, head = 32;
+    uint64_t seed = h_mix((uint64_t) t->round + 7);
+    const bool blocks = cols % 256 == 0;
+    const Type type[2] = { blocks && t->round % 2 ? T_Q4_K : T_Q8_0, blocks ? T_Q6_K : T_Q5_1 };
+    Mat x = mat_of(r, n, cols, odd_rows(r, n, cols, &seed)), z = mat_make(r, n, cols, seed, 3);
+    Mat v = mat_make(r, 1, cols, seed + 1, 2), few = mat_make(r, n, cols / head, seed + 2, 3);
+    Tensor made = mat_blank(r, n, cols), *rows = way == NORM || way == ADD_NORM || way == GLU ? &made : &x.t;
+    const Tensor w = odd_weight(r, type[0], 37, cols, &seed), u = odd_weight(r, type[1], 16, cols, &seed);
+    Tensor y[2] = { mat_blank(r, n, 37), mat_blank(r, n, 16) };
+    switch (way) {
+    case NORM:       r->b->norm(r->b, &made, &x.t, &v.t, 1e-6f); break;
+    case ADD_NORM:   r->b->add_norm(r->b, &made, &x.t, &z.t, NULL, 1e-6f); break;
+    case HEAD_NORM:  r->b->head_norm(r->b, &x.t, &v.t, head, 1e-6f); break;
+    case GATED_NORM: r->b->gated_norm(r->b, &x.t, &v.t, &z.t, head, 1e-6f); break;
+    case GLU:        r->b->glu(r->b, &made, &z.t, &x.t, (Act) (t->round % 4)); break;
+    case GATE:       r->b->gate(r->b, &x.t, &z.t, ACT_SIGMOID, 1); break;
+    default:         r->b->gate(r->b, &x.t, &few.t, ACT_SIGMOID, head); break;
+    }
+    if (t->round % 3 == 0) r->b->add(r->b, rows, &z.t);
+    r->b->matmul(r->b, 2, (Tensor *[]) { &y[0], &y[1] }, (const Tensor *[]) { &w, &u }, rows);
+    run_give(r, "rows", mat_get(r, rows), (int64_t) n * cols);
+    for (int32_t j = 0; j < 2; j++) run_give(r, "products", mat_get(r, &y[j]), (int64_t) n * y[j].cols);
+}

@@ -27,7 +27,7 @@ bool cuda_ok(Cuda *c, int code, const char *what)
 enum { ATTR_STREAM_SERIALIZATION = 6 };            /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 typedef struct { int id; char pad[4]; union { char all[64]; int on; } value; } CuAttr;
 
-void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
+static void launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
 {
     const KernelInfo *info = &kernels[k];
     if (cuda_failed(c) || blocks == 0 || blocks_y == 0) return;
@@ -42,6 +42,39 @@ void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const v
                    .stream = c->stream, .attrs = &early, .n_attrs = c->card->cc >= 90 ? 1 : 0 };
     cuda_ok(c, c->card->cu->cuLaunchKernelEx(&l, c->card->function[k], (void *[]) { (void *) (uintptr_t) args }, NULL),
             info->name);
+}
+
+void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
+{
+    cuda_flush(c);
+    launch(c, k, blocks, blocks_y, args, bytes);
+}
+
+void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes, size_t act_at,
+                const Tensor *y)
+{
+    cuda_flush(c);
+    CudaDelayed *d = &c->delayed;
+    *d = (CudaDelayed) { .kernel = k, .blocks = blocks, .blocks_y = blocks_y, .bytes = bytes, .act_at = act_at,
+                         .y = y->data, .rows = y->rows, .cols = y->cols };
+    memcpy(d->args, args, bytes);
+}
+
+void cuda_flush(Cuda *c)
+{
+    const size_t bytes = c->delayed.bytes;
+    c->delayed.bytes = 0;
+    if (bytes) launch(c, c->delayed.kernel, c->delayed.blocks, c->delayed.blocks_y, c->delayed.args, bytes);
+}
+
+bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2])
+{
+    CudaDelayed *d = &c->delayed;
+    if (d->bytes == 0 || d->y != x->data || d->rows != x->rows || d->cols != x->cols || d->blocks != x->rows)
+        return false;
+    memcpy(d->args + d->act_at, act, 2 * sizeof *act);
+    cuda_flush(c);
+    return true;
 }
 
 /* ---- memory ---- */
@@ -78,6 +111,7 @@ static void memory(Backend *b, uint64_t *free, uint64_t *total)
 
 void cuda_settle(Cuda *c)
 {
+    cuda_flush(c);
     cuda_ok(c, c->card->cu->cuStreamSynchronize(c->stream), "waiting for the device");
     for (int32_t i = 0; i < c->n_outs; i++)
         if (!cuda_failed(c)) memcpy(c->out[i].host, c->staging + c->out[i].at, c->out[i].bytes);
@@ -104,6 +138,7 @@ uint8_t *cuda_staging(Cuda *c, size_t n)
 static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     cuda_enter(c->card);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
@@ -118,6 +153,7 @@ static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 static void copy_out(Backend *b, void *host, const void *src, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     cuda_enter(c->card);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
@@ -141,6 +177,7 @@ static const void *view(Backend *b, void *buf, const void *src, size_t n)
 static void fill(Backend *b, void *dst, int value, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
     cuda_enter(c->card);
     cuda_ok(c, c->card->cu->cuMemsetD8Async(dst, (unsigned char) value, n, c->stream), "filling memory");
@@ -149,6 +186,7 @@ static void fill(Backend *b, void *dst, int value, size_t n)
 static void copy(Backend *b, void *dst, const void *src, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
     cuda_enter(c->card);
     cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
@@ -178,6 +216,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
 {
     enum { THREAD_LOCAL = 1 };
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     cuda_enter(c->card);
     if (cuda_failed(c) || n == 0 || n > sizeof c->recording.key) return false;
     int32_t i = record_of(c, key, n);
@@ -195,6 +234,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
 static void pass_end(Backend *b, bool complete)
 {
     Cuda *c = cuda_of(b);
+    cuda_flush(c);
     const CudaDriver *cu = c->card->cu;
     void *graph = NULL, *exec = NULL;
     if (c->recording.n == 0) return;

@@ -39,6 +39,17 @@ typedef struct {
 } CudaCard;
 
 typedef struct { void *host; size_t at, bytes; } CudaOut;      /* what the next sync hands over from staging */
+/* A launch that waits for the next call: if that is a product that reads its rows y, it quantises them, too. */
+typedef struct {
+    GpuKernel   kernel;
+    int64_t     blocks, blocks_y;
+    size_t      bytes, act_at;                     /* of the argument struct, and where its ActRows [2] are; bytes 0:
+                                                    * nothing waits */
+    const void *y;
+    int32_t     rows, cols;
+    _Alignas(16) uint8_t args[256];
+} CudaDelayed;
+
 typedef struct { uint8_t key[128]; size_t n; void *graph; uint64_t used; } CudaRecord;
 enum { STAGING = 32 << 20, OUTS_MAX = 256, RECORDS_MAX = 128 };
 
@@ -59,6 +70,7 @@ typedef struct {
     int32_t   n_records;
     CudaRecord recording;                          /* the open pass; n 0: none is recorded */
     uint64_t  turn;
+    CudaDelayed delayed;
     Error     error;                               /* the first failure since the last sync */
 } Cuda;
 
@@ -76,6 +88,14 @@ bool cuda_ok(Cuda *c, int code, const char *what);
 void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes);
 #define LAUNCH(c, kernel, blocks, blocks_y, Args, ...) \
     cuda_launch(c, GPU_##kernel, blocks, blocks_y, &(Args) { __VA_ARGS__ }, sizeof(Args))
+
+/* Queues a kernel that makes the rows of y at the next call of this fork, whatever that is: cuda_quantise_with lets it
+ * quantise them as well. */
+void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes, size_t act_at,
+                const Tensor *y);
+void cuda_flush(Cuda *c);
+/* Returns true if the rows of x are made by a launch that waited: it now quantises them into act, and is queued. */
+bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2]);
 
 /* Waits for the stream, and hands over what was copied out. */
 void cuda_settle(Cuda *c);

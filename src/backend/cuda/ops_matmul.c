@@ -186,7 +186,8 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     for (const int32_t part = p.n; p.row0 < x->rows; p.row0 += part) {
         if (x->rows - p.row0 < part) p.n = x->rows - p.row0;
         place_rows(p.act, c->input, forms, p.n, x->cols);
-        if (forms & ~(1 << ACT_F32))
+        const bool whole = p.n == x->rows, quantised = (forms & ~(1 << ACT_F32)) != 0;
+        if (quantised && !(whole && cuda_quantise_with(c, x, p.act)))
             LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
                    .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
                    .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);

@@ -1,18 +1,32 @@
 /* ops_rows.c - operations that read rows and write rows. */
+#include <stddef.h>
+
 #include "backend/cuda/cuda.h"
 
 static int64_t values(const Tensor *t) { return (int64_t) t->rows * t->cols; }
 
+/* Rows of norms wait for the product that reads them. */
+static void norm_rows(Cuda *c, const Tensor *t, NormArgs a)
+{
+    a.cols = t->cols;
+    int64_t rows = t->rows;
+    if (a.cols / a.group > NORM_GROUPS) {          /* groups do not know of rows */
+        rows = values(t) / a.group;
+        a.cols = a.group;
+    }
+    cuda_delay(c, GPU_rows_norm, rows, 1, &a, sizeof a, offsetof(NormArgs, act), t);
+}
+
 static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps)
 {
-    LAUNCH(cuda_of(b), rows_norm, x->rows, 1, NormArgs, .y = y->data, .x = x->data, .w = w ? w->data : NULL,
-           .cols = x->cols, .eps = eps);
+    norm_rows(cuda_of(b), y, (NormArgs) { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols,
+                                          .eps = eps });
 }
 
 static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps)
 {
-    LAUNCH(cuda_of(b), rows_norm, x->rows, 1, NormArgs, .y = y->data, .x = x->data, .dx = dx->data,
-           .w = w ? w->data : NULL, .cols = x->cols, .eps = eps);
+    norm_rows(cuda_of(b), y, (NormArgs) { .y = y->data, .x = x->data, .dx = dx->data, .w = w ? w->data : NULL,
+                                          .group = x->cols, .eps = eps });
 }
 
 static void add(Backend *b, Tensor *x, const Tensor *dx)
@@ -27,16 +41,22 @@ static void bias(Backend *b, Tensor *x, const Tensor *v)
            .period = x->cols);
 }
 
+static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
+{
+    a.cols = t->cols;
+    cuda_delay(c, GPU_rows_glu, t->rows, (t->cols + GLU_COLS - 1) / GLU_COLS, &a, sizeof a, offsetof(GluArgs, act), t);
+}
+
 static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act)
 {
-    LAUNCH(cuda_of(b), rows_glu, (values(y) + 255) / 256, 1, GluArgs, .y = y->data, .gate = gate->data, .up = up->data,
-           .n = values(y), .act = act, .width = 1);
+    glu_rows(cuda_of(b), y, (GluArgs) { .y = y->data, .gate = gate->data, .up = up->data, .function = act,
+                                        .width = 1 });
 }
 
 static void gate(Backend *b, Tensor *x, const Tensor *logit, Act act, int32_t width)
 {
-    LAUNCH(cuda_of(b), rows_glu, (values(x) + 255) / 256, 1, GluArgs, .y = x->data, .gate = logit->data, .up = x->data,
-           .n = values(x), .act = act, .width = width);
+    glu_rows(cuda_of(b), x, (GluArgs) { .y = x->data, .gate = logit->data, .up = x->data, .function = act,
+                                        .width = width });
 }
 
 static void scale(Backend *b, Tensor *x, float by, float softcap)
@@ -47,14 +67,14 @@ static void scale(Backend *b, Tensor *x, float by, float softcap)
 
 static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps)
 {
-    LAUNCH(cuda_of(b), rows_norm, values(x) / head_dim, 1, NormArgs, .y = x->data, .x = x->data,
-           .w = w ? w->data : NULL, .cols = head_dim, .eps = eps);
+    norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w ? w->data : NULL, .group = head_dim,
+                                          .eps = eps });
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
 {
-    LAUNCH(cuda_of(b), rows_norm, values(x) / head_dim, 1, NormArgs, .y = x->data, .x = x->data, .w = w->data,
-           .z = z->data, .cols = head_dim, .eps = eps);
+    norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w->data, .z = z->data, .group = head_dim,
+                                          .eps = eps });
 }
 
 static void split(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width)

@@ -10,9 +10,9 @@
 enum { GPU_FINE, GPU_BAD_TOKEN };
 typedef struct { int32_t code, value, limit, pad; } GpuError;
 
-#include "backend/gpu/args_rows.h"
 #include "backend/gpu/args_kv.h"
 #include "backend/gpu/args_matmul.h"
+#include "backend/gpu/args_rows.h"
 #include "backend/gpu/args_attend.h"
 #include "backend/gpu/args_delta.h"
 #include "backend/gpu/args_draw.h"

@@ -1,6 +1,7 @@
 /* rows.cu - kernels that read rows and write rows: norms, elementwise functions, rotation. */
 #include "backend/gpu/gpu_math.h"
 #include "backend/gpu/gpu_mathd.h"
+#include "backend/gpu/gpu_quantise.h"
 
 /* Sums of 16 lanes, halves 8, 4, 2, 1 (design, Exactness 3). */
 DEV float sum_of_16(float v)
@@ -9,34 +10,59 @@ DEV float sum_of_16(float v)
     return v;
 }
 
-struct NormShared { float r; };
+enum { NORM_COLS = 10240 };
+struct NormShared { float x[NORM_COLS], r[NORM_GROUPS]; };
+
+/* Value i of a row after the addition; those beyond the shared memory come from the row itself. */
+DEV float norm_value(const NormShared &s, const float *x, int i) { return i < NORM_COLS ? s.x[i] : ld(x + i); }
+
+/* Quantises columns 256 at .. of a row for the product that reads it; lane l has columns 8 l .. in v. */
+DEV void quantise_for_product(const ActRows act[2], int row, int at, const float v[8], bool there)
+{
+    if (act[FORM_32].code) quantise_columns<FORM_32>(act[FORM_32], row, at, v, there);
+    if (act[FORM_256].code) quantise_columns<FORM_256>(act[FORM_256], row, at, v, there);
+}
 
 KERNEL(256, rows_norm, NormArgs)
 {
     SHARED(NormShared, s);
     pass_next();
     pass_wait();
-    float *x = a.x + (size_t) BID * (size_t) a.cols, *y = a.y + (size_t) BID * (size_t) a.cols;
-    if (a.dx) {
-        const float *dx = a.dx + (size_t) BID * (size_t) a.cols;
-        for (int i = TID; i < a.cols; i += 256) st(x + i, f32_add(ld(x + i), ld(dx + i)));
-        sync_block();
+    const size_t row = (size_t) BID * (size_t) a.cols;
+    const int groups = a.cols / a.group, half = TID >> 4, lane = TID & 31;
+    float *x = a.x + row;
+    for (int i = TID; i < a.cols; i += 256) {
+        float v = ld(x + i);
+        if (a.dx) st(x + i, v = f32_add(v, ld(a.dx + row + i)));
+        if (i < NORM_COLS) s.x[i] = v;
     }
-    if (TID < 32) {
+    sync_block();
+    for (int first = 0; first < groups; first += 16) {         /* 16 lanes have a group */
+        const int g = first + half, from = g * a.group;
         float acc = 0;
-        for (int i = TID & 15; i < a.cols; i += 16) {
-            const float v = ld(x + i);
+        for (int i = TID & 15; g < groups && i < a.group; i += 16) {
+            const float v = norm_value(s, x, from + i);
             acc = f32_fma(v, v, acc);
         }
         acc = sum_of_16(acc);
-        if (TID == 0) s.r = f32_div(1.0f, f32_sqrt(f32_add(f32_div(acc, f32_of_int(a.cols)), a.eps)));
+        const float mean = f32_div(acc, f32_of_int(a.group));
+        if ((TID & 15) == 0 && g < groups) s.r[g] = f32_div(1.0f, f32_sqrt(f32_add(mean, a.eps)));
     }
     sync_block();
-    for (int i = TID; i < a.cols; i += 256) {
-        float v = f32_mul(ld(x + i), s.r);
-        if (a.w) v = f32_mul(v, ld_weight(a.w + i));
-        if (a.z) v = f32_mul(v, f32_silu(ld(a.z + (size_t) BID * (size_t) a.cols + i)));
-        st(y + i, v);
+    for (int at = TID >> 5; 256 * at < a.cols; at += 8) {      /* a warp has 256 columns */
+        const int col = 256 * at + 8 * lane;
+        float v[8];
+        UNROLL
+        for (int i = 0; i < 8; i++) {
+            const int c = col + i;
+            v[i] = 0;
+            if (c >= a.cols) continue;
+            v[i] = f32_mul(norm_value(s, x, c), s.r[c / a.group]);
+            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.group));
+            if (a.z) v[i] = f32_mul(v[i], f32_silu(ld(a.z + row + c)));
+            st(a.y + row + c, v[i]);
+        }
+        quantise_for_product(a.act, BID, at, v, col < a.cols);
     }
 }
 
@@ -52,8 +78,19 @@ KERNEL(256, rows_glu, GluArgs)
 {
     pass_next();
     pass_wait();
-    const int64_t i = (int64_t) BID * 256 + TID;
-    if (i < a.n) st(a.y + i, f32_mul(f32_act(ld(a.gate + i / a.width), a.act), ld(a.up + i)));
+    const int at = GLU_COLS / 256 * BID_Y + (TID >> 5), col = 256 * at + 8 * (TID & 31);
+    const size_t row = (size_t) BID * (size_t) a.cols, gates = (size_t) BID * (size_t) (a.cols / a.width);
+    if (256 * at >= a.cols) return;                /* whole warps, and there is no barrier */
+    float v[8];
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        const int c = col + i;
+        v[i] = 0;
+        if (c >= a.cols) continue;
+        v[i] = f32_mul(f32_act(ld(a.gate + gates + c / a.width), a.function), ld(a.up + row + c));
+        st(a.y + row + c, v[i]);
+    }
+    quantise_for_product(a.act, BID, at, v, col < a.cols);
 }
 
 KERNEL(256, rows_scale, ScaleArgs)

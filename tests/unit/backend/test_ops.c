@@ -112,6 +112,7 @@ static const Case table[] = {
     { "rope_table", ops_rope_table, OWN, 1 },
     { "attend_block", ops_attend_block, OVER(blocks), 2 },
     { "matmul", ops_matmul, OVER(product), 1 },
+    { "products_behind", ops_products_behind, OWN, 56 },
     { "products", ops_products, OWN, PRODUCT_ROUNDS, .thinned = true },
     { "attention", ops_attention, OVER(texts), 1, .thinned = true },
     { "pairs_of_types", ops_pairs, OWN, 64, .thinned = true },
