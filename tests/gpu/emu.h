@@ -94,9 +94,11 @@ template <class T> static inline const T *emu_constant(const T *p)
 }
 
 #define KERNEL(threads, name, Args) extern "C" void name(const Args &a); void name(const Args &a)
+#define KERNEL_BLOCKS(threads, blocks, name, Args) KERNEL(threads, name, Args)
 #define DEV static inline __attribute__((unused))
 #define DEV_TABLE static const
 #define UNROLL
+#define UNROLL_BY(n)
 #define TID (emu.tid)
 #define BID (emu.bid)
 #define BID_Y (emu.bid_y)

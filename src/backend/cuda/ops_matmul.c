@@ -95,27 +95,32 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 /* How a launch divides its work: a block has `rows` rows of x and `groups` groups of weights. */
 typedef struct { GpuKernel kernel; int32_t rows, groups; } Choice;
 
-/* By the number of rows of x; all give the same bits. */
+/* By the number of rows of x; all give the same bits. Few rows leave the columns to be shared by warps, more make it
+ * worth that warps share what is read; many fill the card with larger tiles. */
 static Choice choose(Type t, int32_t n)
 {
-#define FEW(pack) n <= 8 ? (Choice) { GPU_matmul_##pack##_few1, 8, 1 } : (Choice) { GPU_matmul_##pack##_few2, 16, 1 }
+#define BY_ROWS(pack) n <= 8 ? (Choice) { GPU_matmul_##pack##_few1, 8, 1 } \
+                    : n <= 16 ? (Choice) { GPU_matmul_##pack##_few2, 16, 1 } \
+                    : n <= 32 ? (Choice) { GPU_matmul_##pack##_wide4, 32, 2 } \
+                    : n <= 64 ? (Choice) { GPU_matmul_##pack##_wide8, 64, 4 } \
+                    : (Choice) { GPU_matmul_##pack##_many, 64, 4 }
     switch (t) {
     case T_F32: return (Choice) { GPU_matmul_f32, 8, 1 };
     case T_F16: return (Choice) { GPU_matmul_f16, 8, 1 };
     case T_BF16: return (Choice) { GPU_matmul_bf16, 8, 1 };
-    case T_Q8_0: return FEW(8);
-    case T_Q4_0: return FEW(4);
-    case T_Q4_1: return FEW(4m);
-    case T_IQ4_NL: return FEW(4x);
-    case T_Q5_0: return FEW(5);
-    case T_Q5_1: return FEW(5m);
-    case T_Q2_K: return FEW(k2);
-    case T_Q4_K: return FEW(k4);
-    case T_Q5_K: return FEW(k5);
-    case T_IQ4_XS: return FEW(k4x);
-    default: return FEW(k6);                       /* Q3_K, Q6_K */
+    case T_Q8_0: return BY_ROWS(8);
+    case T_Q4_0: return BY_ROWS(4);
+    case T_Q4_1: return BY_ROWS(4m);
+    case T_IQ4_NL: return BY_ROWS(4x);
+    case T_Q5_0: return BY_ROWS(5);
+    case T_Q5_1: return BY_ROWS(5m);
+    case T_Q2_K: return BY_ROWS(k2);
+    case T_Q4_K: return BY_ROWS(k4);
+    case T_Q5_K: return BY_ROWS(k5);
+    case T_IQ4_XS: return BY_ROWS(k4x);
+    default: return BY_ROWS(k6);                       /* Q3_K, Q6_K */
     }
-#undef FEW
+#undef BY_ROWS
 }
 
 /* The kernels of one launch read the same layout. */
@@ -123,13 +128,16 @@ static bool same_kernel(Type a, Type b) { return choose(a, 1).kernel == choose(b
 
 /* ---- products ---- */
 
+/* Tiles of 8 rows, rounded up to what a block of the chosen kernels reads. */
+static int32_t tiles_of(int32_t n) { return n <= 8 ? 1 : n <= 16 ? 2 : n <= 32 ? 4 : (n + 63) / 64 * 8; }
+
 /* The parts of the input buffer in which n quantised rows lie; returns the bytes. form: a mask of 1 << ActForm. */
 static size_t place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols)
 {
     const uint8_t *start = at;
     for (int32_t f = 0; f < 2; f++) {
         const ActForm form = f ? ACT_Q256 : ACT_Q32;
-        const int32_t block = f ? 256 : 32, tiles = (n + 15) / 16 * 2;
+        const int32_t block = f ? 256 : 32, tiles = tiles_of(n);
         act[f] = (ActRows) { .tiles = tiles, .blocks = cols / block };
         if (!(forms & 1 << form)) continue;
         const size_t rows = 8 * (size_t) tiles, blocks = (size_t) act[f].blocks;

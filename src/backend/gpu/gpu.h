@@ -4,6 +4,7 @@
  * ld_weight or st, which the emulator watches.
  *
  *   KERNEL(threads, name, Args)   a kernel with one argument, `a`, a struct of args.h; listed in kernels.def
+ *   KERNEL_BLOCKS(threads, blocks, name, Args)    the same, with registers for so many blocks of a multiprocessor
  *   TID BID BID_Y BLOCKS BLOCKS_Y thread and block; blocks are one row of threads, grids are (BLOCKS, BLOCKS_Y)
  *   SHARED(T, s)                  the block's shared memory as a struct, at most 48 KB
  *   SHARED_BIG(T, s)              the same, up to 96 KB; its size stands in kernels.def
@@ -21,6 +22,7 @@
  *                                 latest
  *   atomic_add(p, n)              in global or shared memory, returns what was there; fence() orders this thread's
  *                                 writes for others
+ *   UNROLL UNROLL_BY(n)           the loop that follows is unrolled wholly, or n times
  * No recursion, no local arrays indexed by what is not known when compiling (they would go to memory), no printf. */
 #ifndef RATOON_BACKEND_GPU_GPU_H
 #define RATOON_BACKEND_GPU_GPU_H

@@ -4,6 +4,7 @@
 #define DEVICE __attribute__((device))
 #define KERNEL(threads, name, Args) \
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(Args a)
+#define KERNEL_BLOCKS(threads, blocks, name, Args) KERNEL(threads, name, Args)
 #define DEV static inline DEVICE __attribute__((always_inline, unused))
 #define DEV_TABLE static DEVICE const
 #define TID ((int) __builtin_amdgcn_workitem_id_x())
@@ -16,6 +17,8 @@
     T &s = *(T *) s##_bytes
 #define SHARED_BIG(T, s) T &s = *(T *) gpu_shared
 #define UNROLL _Pragma("unroll")
+#define GPU_PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(n) GPU_PRAGMA(unroll n)
 
 extern __attribute__((shared)) __attribute__((aligned(128))) unsigned char gpu_shared[];
 
@@ -120,6 +123,11 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
             const uint32_t b0 = (uint32_t) shfl((int) b[h], col + k), b1 = (uint32_t) shfl((int) b[h], col + 4 + k);
             c[0] = dot4(a0, b0, c[0]), c[1] = dot4(a0, b1, c[1]), c[2] = dot4(a1, b0, c[2]), c[3] = dot4(a1, b1, c[3]);
         }
+}
+DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
+{
+    const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };
+    mma_16x8x32(c, a4, b2);
 }
 DEV void copy16_async(void *to, const void *from) { *(uint4 *) to = *(const uint4 *) from; }
 DEV void copy_commit() {}

@@ -6,6 +6,8 @@
 #endif
 #define KERNEL(threads, name, Args) \
     extern "C" __global__ void __launch_bounds__(threads) name(const ARGS_IN_PLACE Args a)
+#define KERNEL_BLOCKS(threads, blocks, name, Args) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
 #define DEV static __device__ __forceinline__
 #define DEV_TABLE static __device__ const
 #define TID ((int) threadIdx.x)
@@ -16,6 +18,8 @@
 #define SHARED(T, s) __shared__ __align__(128) unsigned char s##_bytes[sizeof(T)]; T &s = *(T *) s##_bytes
 #define SHARED_BIG(T, s) extern __shared__ __align__(128) unsigned char gpu_shared[]; T &s = *(T *) gpu_shared
 #define UNROLL _Pragma("unroll")
+#define GPU_PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(n) GPU_PRAGMA(unroll n)
 
 DEV void sync_block() { __syncthreads(); }
 DEV void sync_warp() { __syncwarp(); }

@@ -1,18 +1,18 @@
 /* gpu_packs.h - how products read packed weights (matmul_layout.h says what stands where). A pack is a struct of static
  * functions over a unit: the 256 or 128 columns of a group of 16 weight rows that lie in shared memory at a time.
- *   SCALES, CHUNKS   of a unit: blocks, each with a scale; steps of 32 columns
- *   PARTS            integers per output that a unit leaves for the floats: for each block its isum, then for types
- *                    with a minimum in blocks of 256 msum
- *   ROW_SUMS         finish reads the sums of blocks of 32
+ *   SCALES, CHUNKS   blocks of a unit, each with a scale; steps of 32 columns of a block
+ *   MINS, ROW_SUMS   finish reads a second integer, msum of min_sums; or the sum of the row's block of 32
  *   WORDS            of a unit in shared memory
  *   stage            starts to copy a unit; `left`: how many of its blocks exist
- *   sums             a warp computes the integers of 16 weight rows by 8 NT rows of x, as result fragments have them
- *   finish           the float operations of one output over a unit, blocks ascending; row: in the group
+ *   sums             a warp computes isum of a block, for MW groups by 8 NT rows of x, as result fragments have them;
+ *                    w: the first group's unit, the others' follow; x: at the block
+ *   mins             this lane's words for min_sums
+ *   finish           the float operations of one output over a block; row: in the group
  * Integers may be summed in any order, by any warp; floats go in one. Codes with an offset become signed bytes by
  * moving them to the top of the byte, where the offset is one bit: sums are a power of two too large, and shifted
  * back.
- * Code lines lie swizzled in shared memory: of four lines that a warp reads at once, two have their halves swapped, so
- * that every lane reads another bank. */
+ * Lines lie swizzled in shared memory: of four that a warp reads at once, two have their halves swapped, so that every
+ * lane reads another bank. */
 #ifndef RATOON_BACKEND_GPU_GPU_PACKS_H
 #define RATOON_BACKEND_GPU_GPU_PACKS_H
 
@@ -51,64 +51,83 @@ DEV void iq4_values(uint32_t *low, uint32_t *high, uint32_t nibbles)
 
 /* ---- blocks of 256 ---- */
 
-/* Where the halves of a block are; MINS: a minimum too. */
-template <int LINES, bool MINS> struct Pack256 {
-    enum { FORM = FORM_256, SCALES = 1, CHUNKS = 8, ROW_SUMS = 0, PARTS = MINS ? 2 : 1, WORDS = LINES * LINE_WORDS };
+struct NoMins { DEV void mins(uint32_t min[2], const uint32_t *, int, int) { min[0] = min[1] = 0; } };
+
+template <int LINES, bool WITH_MINS> struct Pack256 : NoMins {
+    enum { SCALES = 1, CHUNKS = 8, MINS = WITH_MINS, ROW_SUMS = 0, WORDS = LINES * LINE_WORDS };
     DEV size_t group_bytes(int blocks) { return (size_t) blocks * LINES * LINE_BYTES; }
     DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at, int step)
     {
         stage_lines(to, group + (size_t) unit * LINES * LINE_BYTES, left > 0 ? WORDS : 0, at, step);
     }
-    DEV float finish(float acc, const uint32_t *w, int row, const int *part, const float *da, const int *, int)
+    DEV float finish(float acc, const uint32_t *w, int, int row, int isum, int msum, float da)
     {
         const float d = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 2 * row));
-        acc = f32_fma(f32_mul(d, da[0]), f32_of_int(part[0]), acc);
+        acc = f32_fma(f32_mul(d, da), f32_of_int(isum), acc);
         if (!MINS) return acc;
         const float dmin = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 32 + 2 * row));
-        return f32_fma(-f32_mul(dmin, da[0]), f32_of_int(part[1]), acc);
+        return f32_fma(-f32_mul(dmin, da), f32_of_int(msum), acc);
     }
 };
 
-template <int NT> DEV void clear_sums(int sum[NT][4])
+template <int MW, int NT> DEV void clear_sums(int sum[MW][NT][4])
 {
     UNROLL
-    for (int j = 0; j < NT; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = 0;
+    for (int m = 0; m < MW; m++)
+        UNROLL
+        for (int j = 0; j < NT; j++) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 }
 
-/* sum of m [16 rows, 16] and the sums of 16 columns, in two halves; m: this lane's words of rows g, g + 8 */
-template <int NT, class Rows> DEV void min_sums(int msum[NT][4], const uint32_t m[2], const Rows &x)
+/* sum += products of d with the scales of rows g and g + 8 */
+DEV void add_scaled(int sum[4], const int d[4], int s0, int s1)
+{
+    sum[0] += s0 * d[0], sum[1] += s0 * d[1], sum[2] += s1 * d[2], sum[3] += s1 * d[3];
+}
+
+/* Sums of minimum times sum of 16 columns, the latter in two halves; min: this lane's words of rows g and g + 8. */
+DEV void min_sums(int msum[4], const uint32_t min[2], uint2 s)
+{
+    int high[4] = { 0, 0, 0, 0 };
+    mma_16x8x16(high, min, s.y);
+    UNROLL
+    for (int i = 0; i < 4; i++) msum[i] = high[i] << 7;
+    mma_16x8x16(msum, min, s.x);
+}
+
+/* The words of all NT tiles of x for a step of 32 columns. */
+template <int NT, class Rows> DEV void codes_of(uint2 b[NT], const Rows &x, int chunk)
 {
     UNROLL
-    for (int j = 0; j < NT; j++) {
-        const uint2 s = sums_of(x, j);
-        int high[4] = { 0, 0, 0, 0 };
-        mma_16x8x16(high, m, s.y);
-        UNROLL
-        for (int i = 0; i < 4; i++) msum[j][i] = high[i] << 7;
-        mma_16x8x16(msum[j], m, s.x);
-    }
+    for (int j = 0; j < NT; j++) b[j] = code_of(x, chunk, j);
 }
 
 /* K4, K5 and K4X: a scale per 32 columns. P has fragments(a, w, pair, g, t): of sub-blocks 2 pair and 2 pair + 1; and
  * scale(w, sub, row). */
-template <class P, int NT, class Rows> DEV void sums_of_32(int isum[NT][4], const uint32_t *w, const Rows &x, int lane)
+template <class P, int MW, int NT, class Rows>
+DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int lane)
 {
     const int g = lane >> 2, t = lane & 3;
-    clear_sums<NT>(isum);
-    UNROLL
+    clear_sums<MW, NT>(isum);
+    UNROLL_BY((MW * NT < 4 ? 4 : 1))
     for (int p = 0; p < 4; p++) {
-        uint32_t a[2][4];
-        P::fragments(a, w, p, g, t);
+        uint32_t a[MW][2][4];
+        UNROLL
+        for (int m = 0; m < MW; m++) P::fragments(a[m], w + m * P::WORDS, p, g, t);
         UNROLL
         for (int h = 0; h < 2; h++) {
-            const int s0 = P::scale(w, 2 * p + h, g), s1 = P::scale(w, 2 * p + h, g + 8);
+            uint2 v[NT];
+            codes_of<NT>(v, x, 2 * p + h);
             UNROLL
-            for (int j = 0; j < NT; j++) {
-                const uint2 v = code_of(x, 2 * p + h, j);
-                const uint32_t b[2] = { v.x, v.y };
-                int d[4] = { 0, 0, 0, 0 };
-                mma_16x8x32(d, a[h], b);
-                isum[j][0] += s0 * d[0], isum[j][1] += s0 * d[1], isum[j][2] += s1 * d[2], isum[j][3] += s1 * d[3];
+            for (int m = 0; m < MW; m++) {
+                const uint32_t *wm = w + m * P::WORDS;
+                const int s0 = P::scale(wm, 2 * p + h, g), s1 = P::scale(wm, 2 * p + h, g + 8);
+                UNROLL
+                for (int j = 0; j < NT; j++) {
+                    const uint32_t b[2] = { v[j].x, v[j].y };
+                    int d[4] = { 0, 0, 0, 0 };
+                    mma_16x8x32(d, a[m][h], b);
+                    add_scaled(isum[m][j], d, s0, s1);
+                }
             }
         }
     }
@@ -122,18 +141,32 @@ DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
 }
 
 /* Minima of K4 and K5 from the scale lines at byte `lines`: those of this lane's sums 4 t .. 4 t + 3, which are two. */
-DEV void k4_mins(uint32_t m[2], const uint32_t *w, int lines, int g, int t)
+DEV void k4_mins(uint32_t min[2], const uint32_t *w, int lines, int g, int t)
 {
     UNROLL
     for (int r = 0; r < 2; r++) {
         const int at = lines + (t & 1) * 32 + (g + 8 * r) * 2;
         const uint32_t h0 = half_at(w, at), h1 = half_at(w, at + 64), h2 = half_at(w, at + 128);
         const uint32_t both = t < 2 ? h2 & 0x3f3f : (h0 >> 6 & 0x0303) | (h1 >> 4 & 0x0c0c) | (h2 >> 2 & 0x3030);
-        m[r] = byte_perm(both, 0, 0x1100);
+        min[r] = byte_perm(both, 0, 0x1100);
     }
 }
 
-struct PackK4 : Pack256<36, true> {
+/* K4 and K5: scales and minima of 6 bits in lines from LINES - 4 on. */
+template <class P, int LINES> struct PackMins : Pack256<LINES, true> {
+    DEV int scale(const uint32_t *w, int sub, int row)
+    {
+        return (int) byte_at(w, (LINES - 4) * LINE_BYTES + sub * 16 + row) & 63;
+    }
+    DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t) { k4_mins(min, w, (LINES - 4) * LINE_BYTES, g, t); }
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
+    {
+        sums_of_32<P, MW, NT>(isum, w, x, lane);
+    }
+};
+
+struct PackK4 : PackMins<PackK4, 36> {
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
         uint32_t q[4];
@@ -141,20 +174,9 @@ struct PackK4 : Pack256<36, true> {
         UNROLL
         for (int i = 0; i < 4; i++) a[0][i] = q[i] & 0x0f0f0f0fu, a[1][i] = q[i] >> 4 & 0x0f0f0f0fu;
     }
-    DEV int scale(const uint32_t *w, int sub, int row)
-    {
-        return (int) byte_at(w, 32 * LINE_BYTES + sub * 16 + row) & 63;
-    }
-    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
-    {
-        uint32_t m[2];
-        sums_of_32<PackK4, NT>(part[0], w, x, lane);
-        k4_mins(m, w, 32 * LINE_BYTES, lane >> 2, lane & 3);
-        min_sums<NT>(part[1], m, x);
-    }
 };
 
-struct PackK5 : Pack256<44, true> {
+struct PackK5 : PackMins<PackK5, 44> {
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
         uint32_t q[4];
@@ -165,17 +187,6 @@ struct PackK5 : Pack256<44, true> {
             a[0][i] = (q[i] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
             a[1][i] = (q[i] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
         }
-    }
-    DEV int scale(const uint32_t *w, int sub, int row)
-    {
-        return (int) byte_at(w, 40 * LINE_BYTES + sub * 16 + row) & 63;
-    }
-    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
-    {
-        uint32_t m[2];
-        sums_of_32<PackK5, NT>(part[0], w, x, lane);
-        k4_mins(m, w, 40 * LINE_BYTES, lane >> 2, lane & 3);
-        min_sums<NT>(part[1], m, x);
     }
 };
 
@@ -191,79 +202,101 @@ struct PackK4X : Pack256<35, false> {
     {
         return (int8_t) byte_at(w, 32 * LINE_BYTES + sub * 16 + row);
     }
-    template <int NT, class Rows> DEV void sums(int part[1][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
-        sums_of_32<PackK4X, NT>(part[0], w, x, lane);
+        sums_of_32<PackK4X, MW, NT>(isum, w, x, lane);
     }
 };
 
 /* A scale per 16 columns: half a fragment each. */
 struct PackK6 : Pack256<53, false> {
-    template <int NT, class Rows> DEV void sums(int part[1][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    /* a: words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8; codes - 32, times 4 */
+    DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
     {
-        const int g = lane >> 2, t = lane & 3;
-        clear_sums<NT>(part[0]);
         UNROLL
-        for (int p = 0; p < 8; p++) {
-            const uint32_t q[2] = { word_at(w, (4 * p + t) * LINE_WORDS + g),
-                                    word_at(w, (4 * p + t) * LINE_WORDS + g + 8) };
-            const uint32_t s[2] = { half_at(w, 48 * LINE_BYTES + 32 * p + 2 * g),
-                                    half_at(w, 48 * LINE_BYTES + 32 * p + 2 * g + 16) };
+        for (int r = 0; r < 2; r++) {
+            const uint32_t q = word_at(w, (4 * p + t) * LINE_WORDS + g + 8 * r);
             UNROLL
             for (int h = 0; h < 2; h++) {
-                const int line = (32 + 2 * p + h) * LINE_WORDS, s0 = (int8_t) (s[0] >> 8 * h),
-                          s1 = (int8_t) (s[1] >> 8 * h);
-                uint32_t a[2];
+                const uint32_t low = (h ? q >> 2 : q << 2) & 0x3c3c3c3cu;
+                const uint32_t high = word_at(w, (32 + 2 * p + h) * LINE_WORDS + g + 8 * r) << (6 - 2 * t);
+                a[h][r] = (low | (high & 0xc0c0c0c0u)) ^ 0x80808080u;
+            }
+        }
+    }
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
+    {
+        const int g = lane >> 2, t = lane & 3;
+        clear_sums<MW, NT>(isum);
+        UNROLL_BY((MW * NT < 4 ? 8 : 2))
+        for (int p = 0; p < 8; p++) {
+            uint2 v[NT];
+            codes_of<NT>(v, x, p);
+            UNROLL
+            for (int m = 0; m < MW; m++) {
+                const uint32_t *wm = w + m * WORDS;
+                const uint32_t s[2] = { half_at(wm, 48 * LINE_BYTES + 32 * p + 2 * g),
+                                        half_at(wm, 48 * LINE_BYTES + 32 * p + 2 * g + 16) };
+                uint32_t a[2][2];
+                fragments(a, wm, p, g, t);
                 UNROLL
-                for (int r = 0; r < 2; r++) {
-                    const uint32_t low = (h ? q[r] >> 2 : q[r] << 2) & 0x3c3c3c3cu;
-                    a[r] = (low | (word_at(w, line + g + 8 * r) << (6 - 2 * t) & 0xc0c0c0c0u)) ^ 0x80808080u;
-                }
-                UNROLL
-                for (int j = 0; j < NT; j++) {
-                    const uint2 v = code_of(x, p, j);
-                    int *sum = part[0][j], d[4] = { 0, 0, 0, 0 };
-                    mma_16x8x16(d, a, h ? v.y : v.x);
-                    sum[0] += s0 * d[0], sum[1] += s0 * d[1], sum[2] += s1 * d[2], sum[3] += s1 * d[3];
-                }
+                for (int h = 0; h < 2; h++)
+                    UNROLL
+                    for (int j = 0; j < NT; j++) {
+                        int d[4] = { 0, 0, 0, 0 };
+                        mma_16x8x16(d, a[h], h ? v[j].y : v[j].x);
+                        add_scaled(isum[m][j], d, (int8_t) (s[0] >> 8 * h), (int8_t) (s[1] >> 8 * h));
+                    }
             }
         }
         UNROLL
-        for (int j = 0; j < NT; j++)
+        for (int m = 0; m < MW; m++)
             UNROLL
-            for (int i = 0; i < 4; i++) part[0][j][i] >>= 2;
+            for (int j = 0; j < NT; j++)
+                UNROLL
+                for (int i = 0; i < 4; i++) isum[m][j][i] >>= 2;
     }
 };
 
 /* Codes of two bits times scales of four fit a byte: no products after the matrix instruction. */
 struct PackK2 : Pack256<21, true> {
-    template <int NT, class Rows> DEV void sums(int part[2][NT][4], const uint32_t *w, const Rows &x, int, int lane)
+    DEV uint32_t both(const uint32_t *w, int sub, int row) { return byte_at(w, 16 * LINE_BYTES + sub * 16 + row); }
+    DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t)
+    {
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            min[r] = 0;
+            UNROLL
+            for (int i = 0; i < 4; i++) min[r] |= both(w, 4 * t + i, g + 8 * r) >> 4 << 8 * i;
+        }
+    }
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
         const int g = lane >> 2, t = lane & 3;
-        clear_sums<NT>(part[0]);
-        UNROLL
+        clear_sums<MW, NT>(isum);
+        UNROLL_BY((MW * NT < 4 ? 8 : 2))
         for (int p = 0; p < 8; p++) {
-            uint32_t a[4];
+            uint2 v[NT];
+            codes_of<NT>(v, x, p);
             UNROLL
-            for (int i = 0; i < 4; i++) {
-                const int sub = 2 * p + (i >> 1), row = g + 8 * (i & 1);
-                const uint32_t scale = byte_at(w, 16 * LINE_BYTES + sub * 16 + row) & 15;
-                a[i] = (word_at(w, sub * LINE_WORDS + row) >> 2 * t & 0x03030303u) * scale;
-            }
-            UNROLL
-            for (int j = 0; j < NT; j++) {
-                const uint2 v = code_of(x, p, j);
-                const uint32_t b[2] = { v.x, v.y };
-                mma_16x8x32(part[0][j], a, b);
+            for (int m = 0; m < MW; m++) {
+                uint32_t a[4];
+                UNROLL
+                for (int i = 0; i < 4; i++) {
+                    const int sub = 2 * p + (i >> 1), row = g + 8 * (i & 1);
+                    const uint32_t codes = word_at(w + m * WORDS, sub * LINE_WORDS + row) >> 2 * t & 0x03030303u;
+                    a[i] = codes * (both(w + m * WORDS, sub, row) & 15);
+                }
+                UNROLL
+                for (int j = 0; j < NT; j++) {
+                    const uint32_t b[2] = { v[j].x, v[j].y };
+                    mma_16x8x32(isum[m][j], a, b);
+                }
             }
         }
-        uint32_t m[2] = { 0, 0 };
-        UNROLL
-        for (int i = 0; i < 4; i++)
-            UNROLL
-            for (int r = 0; r < 2; r++)
-                m[r] |= byte_at(w, 16 * LINE_BYTES + (4 * t + i) * 16 + g + 8 * r) >> 4 << 8 * i;
-        min_sums<NT>(part[1], m, x);
     }
 };
 
@@ -271,8 +304,8 @@ struct PackK2 : Pack256<21, true> {
 
 /* LINES of codes; PLANES of halves, d and for two also m, behind all codes of a group; SHIFT: what sums are too large
  * by. P has fragment(a, w, block, g, t). */
-template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 {
-    enum { FORM = FORM_32, SCALES = 4, CHUNKS = 4, ROW_SUMS = PLANES == 2, PARTS = 4,
+template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
+    enum { SCALES = 4, CHUNKS = 1, MINS = 0, ROW_SUMS = PLANES == 2,
            CODES = SCALES * LINES * LINE_WORDS, WORDS = CODES + PLANES * 32 };
     DEV size_t plane_bytes(int blocks) { return ((size_t) blocks * 32 + 63) / 64 * 64; }
     DEV size_t group_bytes(int blocks)
@@ -288,36 +321,30 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 {
             if ((i & 7) < 2 * left)
                 copy16_async(to + CODES + 4 * i, plane + (i >> 3) * plane_bytes(blocks) + 16 * (i & 7));
     }
-    template <int NT, class Rows> DEV void sums(int part[4][NT][4], const uint32_t *w, const Rows &x, int left,
-                                                int lane)
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int block, const Rows &x, int lane)
     {
+        uint2 v[NT];
+        codes_of<NT>(v, x, 0);
         UNROLL
-        for (int c = 0; c < SCALES; c++) {
-            if (c >= left) break;
+        for (int m = 0; m < MW; m++) {
             uint32_t a[4];
-            P::fragment(a, w, c, lane >> 2, lane & 3);
+            P::fragment(a, w + m * WORDS, block, lane >> 2, lane & 3);
             UNROLL
             for (int j = 0; j < NT; j++) {
-                const uint2 v = code_of(x, c, j);
-                const uint32_t b[2] = { v.x, v.y };
+                const uint32_t b[2] = { v[j].x, v[j].y };
                 int d[4] = { 0, 0, 0, 0 };
                 mma_16x8x32(d, a, b);
                 UNROLL
-                for (int i = 0; i < 4; i++) part[c][j][i] = d[i] >> SHIFT;
+                for (int i = 0; i < 4; i++) isum[m][j][i] = d[i] >> SHIFT;
             }
         }
     }
-    DEV float finish(float acc, const uint32_t *w, int row, const int *part, const float *da, const int *qsum,
-                            int left)
+    DEV float finish(float acc, const uint32_t *w, int block, int row, int isum, int qsum, float da)
     {
-        const half_word *d = (const half_word *) (w + CODES), *m = d + 64;
-        UNROLL
-        for (int c = 0; c < SCALES; c++) {
-            if (c >= left) break;
-            acc = f32_fma(f32_mul(f32_of_half(d[16 * c + row]), da[c]), f32_of_int(part[c]), acc);
-            if (PLANES == 2) acc = f32_fma(f32_mul(f32_of_half(m[16 * c + row]), da[c]), f32_of_int(qsum[c]), acc);
-        }
-        return acc;
+        const half_word *d = (const half_word *) (w + CODES) + 16 * block + row;
+        acc = f32_fma(f32_mul(f32_of_half(d[0]), da), f32_of_int(isum), acc);
+        return PLANES == 2 ? f32_fma(f32_mul(f32_of_half(d[64]), da), f32_of_int(qsum), acc) : acc;
     }
 };
 
