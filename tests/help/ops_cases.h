@@ -24,6 +24,6 @@ CaseRun ops_trees, ops_single_rows, ops_keep, ops_marks, ops_neighbours, ops_kv_
 CaseRun ops_block_conv, ops_pair_scores, ops_top_k, ops_pick, ops_memory, ops_failures, ops_replay, ops_kv_bytes,
         ops_cpu_refusals, ops_rings_without_panels;
 /* ops_draws.c: what ends passes, under random parameters */
-CaseRun ops_draws, ops_draw_edges;
+CaseRun ops_draws, ops_draw_edges, ops_draw_large;
 
 #endif

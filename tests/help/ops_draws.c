@@ -217,3 +217,30 @@ void ops_draw_edges(Run *r, const Turn *t)
     check_top_k(r, p, rows, &logits, 16);
     if (r->b->pick) check_pick(r, p, rows, &logits, &seed);
 }
+
+/* Vocabularies of real size: logits as a model's, and flat ones, of which top-p keeps more than one band holds. */
+void ops_draw_large(Run *r, const Turn *t)
+{
+    enum { ROWS = 2 };
+    static const struct { float temperature, top_p, min_p; int32_t top_k; } ways[] = {
+        { 0, 1, 0, 0 }, { 0.7f, 1, 0, 0 }, { 2, 1, 0.05f, 0 }, { 0.7f, 0.95f, 0, 20 }, { 1, 0.9999f, 0, 0 },
+        { 1, 0.95f, 0, 0 }, { 1, 1, 0, 5000 }, { 1, 0.9f, 0, 3000 },
+    };
+    uint64_t seed = 1700 + (uint64_t) t->turn;
+    const int32_t vocab = t->cols, token[ROWS] = { 0 };
+    float *x = run_host(r, sizeof *x * ROWS * (size_t) vocab);
+    for (int32_t i = 0; i < ROWS * vocab; i++) x[i] = (t->round & 1 ? 0.5f : 2.5f) * normal(&seed);
+    for (int32_t i = 0; i < 30 * ROWS; i++) x[h_pick(&seed, ROWS * vocab)] = 8 + 3 * normal(&seed);
+    Pass *p = pass_open(r);
+    Slice *sl = pass_add(p, sess_open(r, &none, 8, 0), SLICE_CHAIN, ROWS, token, NULL);
+    sl->draw.p.temperature = ways[t->round].temperature;
+    sl->draw.p.top_p = ways[t->round].top_p;
+    sl->draw.p.min_p = ways[t->round].min_p;
+    sl->draw.p.top_k = ways[t->round].top_k;
+    sl->draw.p.seed = h_mix(seed);
+    pass_want_all(p);
+    const Rows *rows = pass_rows(r, p);
+    Mat logits = mat_of(r, ROWS, vocab, x);
+    check_top_k(r, p, rows, &logits, 16);
+    if (r->b->pick) check_pick(r, p, rows, &logits, &seed);
+}

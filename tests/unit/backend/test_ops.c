@@ -21,7 +21,7 @@
 static const Shape any[] = { ROWS(1, 1), ROWS(3, 7), ROWS(2, 16), ROWS(5, 33), ROWS(1, 1024), ROWS(7, 130),
                              ROWS(64, 257), ROWS(33, 1024) };
 static const Shape heads[] = { ROWS(5, 120) }, moved[] = { ROWS(6, 8), ROWS(3, 41) }, product[] = { ROWS(37, 512) },
-                   logits[] = { ROWS(6, 1000) };
+                   logits[] = { ROWS(6, 1000) }, vocabularies[] = { ROWS(2, 151936) };
 
 /* layer.head_dim: columns that share a gate logit */
 #define GATED(n, m, width) { .rows = n, .cols = m, .layer = { .head_dim = width } }
@@ -136,6 +136,7 @@ static const Case table[] = {
     { "pick", ops_pick, OVER(logits), 4 },
     { "draws", ops_draws, OWN, 65, .thinned = true },
     { "draw_edges", ops_draw_edges, OWN, 70 },
+    { "draw_large", ops_draw_large, OVER(vocabularies), 8 },
     { "memory", ops_memory, OWN, 1 },
     { "replay", ops_replay, OVER(moved), 1 },
     { "failures_stick", ops_failures, OWN, 1 },
