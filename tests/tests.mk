@@ -78,6 +78,23 @@ $(BUILD)/libfake_cuda.so: $(GPU_OBJ)
 	$(call SAY,LINK)
 	$(Q)$(CXX) $(SAN) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
+# The same once more with every access to memory reported: how many sectors and banks it takes (emu_count.cpp).
+GPU_REPORTED := -DEMU_COUNTS -fsanitize=kernel-address --param asan-instrumentation-with-call-threshold=0 \
+                --param asan-stack=0 --param asan-globals=0 -fno-tree-vectorize
+COUNT_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/counted/%.o) $(BUILD)/tests/counted/emu.o $(BUILD)/tests/counted/fake_cuda.o \
+             $(BUILD)/tests/counted/emu_count.o
+$(BUILD)/tests/counted/%.o: %.cu
+	@mkdir -p $(@D)
+	$(call SAY,CXX)
+	$(Q)$(CXX) $(GPU_CXX) $(GPU_REPORTED) -MMD -MP -x c++ -c -o $@ $<
+$(BUILD)/tests/counted/%.o: tests/gpu/%.cpp
+	@mkdir -p $(@D)
+	$(call SAY,CXX)
+	$(Q)$(CXX) $(GPU_CXX) -DEMU_COUNTS -MMD -MP -c -o $@ $<
+$(BUILD)/libfake_cuda_counts.so: $(COUNT_OBJ)
+	$(call SAY,LINK)
+	$(Q)$(CXX) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
+
 # The tests' own kernels for a card, where `make cuda` has been asked for.
 $(BUILD)/tests/%.fatbin: tests/gpu/%.cu $(wildcard tests/gpu/*.h) $(wildcard src/backend/gpu/gpu*.h) $(BUILD)/cuda/made.mk
 	@mkdir -p $(@D)
@@ -142,6 +159,8 @@ part-races:
 part-gpu:
 	python3 tests/gpu/orders.py $(BUILD)
 	python3 tests/gpu/test_compiled.py
+	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
+	python3 tests/gpu/test_counts.py $(BUILD)
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check

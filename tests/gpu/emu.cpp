@@ -344,6 +344,7 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
         emu.bid = (int) (b % blocks), emu.bid_y = (int) (b / blocks);
         if (how == 3) put_in_order(how, threads / EMU_WARP);
         shared_new();
+        emu_count_begin(at, n);
         for (int i = 0; i < threads; i++) {
             EmuLane *l = &emu.lane[i];
             l->at = EMU_RUNS, l->waited = false, l->n_copies = l->group = 0;
@@ -351,6 +352,7 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
         }
         emu.tid = emu.warp_place[0] * EMU_WARP + emu.first_lane;
         emu_switch(&emu.sp, emu.lane[emu.tid].sp);
+        emu_count_block();
         shared_check();
     }
     emu.running = false;

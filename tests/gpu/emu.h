@@ -20,12 +20,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct uint4 { uint32_t x, y, z, w; } __attribute__((aligned(16)));
-struct uint2 { uint32_t x, y; } __attribute__((aligned(8)));
-struct int2 { int x, y; } __attribute__((aligned(8)));
-struct int4 { int x, y, z, w; } __attribute__((aligned(16)));
-struct float2 { float x, y; } __attribute__((aligned(8)));
-struct float4 { float x, y, z, w; } __attribute__((aligned(16)));
+#if defined(EMU_COUNTS)
+/* Copied at once, as on a card, and not member by member: one access is to be reported. */
+#define EMU_VECTOR4(name, T) \
+    struct alignas(16) name { \
+        typedef T All __attribute__((vector_size(16))); \
+        union { struct { T x, y, z, w; }; All all; }; \
+        name() = default; \
+        name(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {} \
+        name(const name &o) : all(o.all) {} \
+        name &operator=(const name &o) { all = o.all; return *this; } \
+    }
+#define EMU_VECTOR2(name, T) \
+    struct alignas(8) name { \
+        typedef T All __attribute__((vector_size(8))); \
+        union { struct { T x, y; }; All all; }; \
+        name() = default; \
+        name(T a, T b) : x(a), y(b) {} \
+        name(const name &o) : all(o.all) {} \
+        name &operator=(const name &o) { all = o.all; return *this; } \
+    }
+#else
+#define EMU_VECTOR4(name, T) struct alignas(16) name { T x, y, z, w; }
+#define EMU_VECTOR2(name, T) struct alignas(8) name { T x, y; }
+#endif
+EMU_VECTOR4(uint4, uint32_t);
+EMU_VECTOR4(int4, int);
+EMU_VECTOR4(float4, float);
+EMU_VECTOR2(uint2, uint32_t);
+EMU_VECTOR2(int2, int);
+EMU_VECTOR2(float2, float);
 
 enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 100 << 10, EMU_COPIES = 256, EMU_GRANULE = 256 };
 enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_SYNC_BLOCK, EMU_DONE };
@@ -69,6 +93,20 @@ void emu_memory_take(uintptr_t p, size_t bytes);
 void emu_memory_drop(uintptr_t p, size_t bytes);
 void emu_memory_host_wrote(uintptr_t p, size_t bytes);
 void emu_access(uintptr_t p, size_t bytes, size_t align);  /* the slow way: returns if it is fine */
+
+/* Counted where the library is built for it (emu_count.cpp): accesses to global memory here, to shared memory by the
+ * compiler's reports. */
+enum EmuAccess : uint8_t { EMU_LOAD, EMU_STORE, EMU_WEIGHT };
+#if defined(EMU_COUNTS)
+void emu_count(const void *there, size_t bytes, EmuAccess how);
+void emu_count_begin(int64_t block, int64_t blocks);
+void emu_count_block();
+#define EMU_COUNT(there, bytes, how) emu_count(there, bytes, how)
+#else
+static inline void emu_count_begin(int64_t, int64_t) {}
+static inline void emu_count_block() {}
+#define EMU_COUNT(there, bytes, how) ((void) 0)
+#endif
 
 template <class T> static inline T *emu_there(const T *p)
 {
@@ -146,13 +184,22 @@ DEV void fence() {}
 template <class T> DEV T ld(const T *p)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("reads what a pass writes before pass_wait");
-    return *emu_there(p);
+    const T *there = emu_there(p);
+    EMU_COUNT(there, sizeof(T), EMU_LOAD);
+    return *there;
 }
-template <class T> DEV T ld_weight(const T *p) { return *emu_constant(p); }
+template <class T> DEV T ld_weight(const T *p)
+{
+    const T *there = emu_constant(p);
+    EMU_COUNT(there, sizeof(T), EMU_WEIGHT);
+    return *there;
+}
 template <class T, class V> DEV void st(T *p, V v)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("writes before pass_wait");
-    *emu_written(p) = v;
+    T *there = emu_written(p);
+    EMU_COUNT(there, sizeof(T), EMU_STORE);
+    *there = v;
 }
 
 DEV float f32_fma(float a, float b, float c) { return fmaf(a, b, c); }
@@ -230,7 +277,10 @@ DEV void copy16_async(void *to, const void *from)
     if (l->n_copies == EMU_COPIES) emu_fatal("too many asynchronous copies in flight");
     if ((uintptr_t) to % 16 || (uint8_t *) to < emu.shared || (uint8_t *) to + 16 > emu.shared + emu.struct_bytes)
         emu_fatal("an asynchronous copy to %p: not shared memory, or not aligned to 16 bytes", to);
-    emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, emu_constant((const uint4 *) from), l->group};
+    const uint4 *there = emu_constant((const uint4 *) from);
+    EMU_COUNT(there, 16, EMU_WEIGHT);
+    EMU_COUNT(to, 16, EMU_STORE);
+    emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, there, l->group};
 }
 DEV void copy_commit() { emu.lane[emu.tid].group++; }
 template <int N> DEV void copy_wait()

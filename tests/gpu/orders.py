@@ -25,8 +25,8 @@ def run(args, order):
         env["RATOON_TEST_PART"] = "%d/%d" % ((order + seed) % ORDERS, ORDERS)
     start, good, text = time.monotonic(), True, ""
     for case in args.case or [None]:
-        done = subprocess.run([os.path.join(args.build, "tests", "test_ops"), "--backend", "cuda"] + [case] * bool(case),
-                              env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command = [os.path.join(args.build, "tests", "test_ops"), "--backend", "cuda"] + [case] * bool(case)
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         good, text = good and done.returncode == 0, text + done.stdout.decode(errors="replace")
     return order, good, text, time.monotonic() - start
 
@@ -45,8 +45,8 @@ def main():
             order, good, text, seconds = wait.result()
             if not good:
                 print(text)
-            print("test_ops on the emulated GPU, order %d: %s, %.0f s" % (order, "passed" if good else "failed", seconds),
-                  flush=True)
+            result = "passed" if good else "failed"
+            print("test_ops on the emulated GPU, order %d: %s, %.0f s" % (order, result, seconds), flush=True)
             passed, failed = passed + good, failed + (not good)
     print("%d passed, %d failed" % (passed, failed))
     return 1 if failed else 0
