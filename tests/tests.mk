@@ -107,9 +107,12 @@ cuda-archs:
 	    --target $(BUILD)/nvrtc -r tests/gpu/nvrtc.txt || true
 	python3 tests/gpu/archs.py $(BUILD)
 
-# On the emulated GPU, unless another driver is named (libcuda.so.1).
-run-test_gpu_% run-test_cuda: export RATOON_CUDA_DRIVER ?= $(abspath $(BUILD)/libfake_cuda.so)
+# On the emulated GPU, unless another driver is named (libcuda.so.1); test_cuda is of the emulated driver alone.
+run-test_gpu_%: export RATOON_CUDA_DRIVER ?= $(abspath $(BUILD)/libfake_cuda.so)
+run-test_cuda:  export RATOON_CUDA_DRIVER := $(abspath $(BUILD)/libfake_cuda.so)
 run-test_gpu_%: $(BUILD)/tests/test_gpu_% $(BUILD)/libfake_cuda.so
+	./$<
+run-test_cuda: $(BUILD)/tests/test_cuda $(BUILD)/libfake_cuda.so
 	./$<
 run-%: $(BUILD)/tests/%
 	./$<

@@ -1,6 +1,8 @@
 /* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator,
  * so that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is
  * queued and done at the next synchronisation.
+ * A call that needs a context fails where the calling thread has none, as does one that a recording forbids; any call
+ * can be made to fail, and what is in use is counted (fake_cuda.h).
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory), and so are recorded passes ("replay") and waits
  * ("sync"). */
@@ -11,6 +13,7 @@
 #include <sys/mman.h>
 #include "backend/gpu/gpu.h"
 
+#include "fake_cuda.h"
 #include "instructions.h"
 #include "planted.h"
 
@@ -28,7 +31,7 @@ static const EmuKernel kernels[] = {
 #undef X
 };
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, RECORDED = 900 };
 typedef std::function<void()> Work;
 struct Stream { std::vector<Work> queue, *capture = nullptr; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
@@ -41,6 +44,8 @@ static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> Locked;
 
 static FILE *dry;
+static thread_local bool entered;                  /* this thread has a context */
+static thread_local int recorded;                  /* streams that this thread records */
 
 static size_t pages_up(size_t n) { return (n + 4095) / 4096 * 4096; }
 static uint8_t *there(const void *p) { return (uint8_t *) ((uintptr_t) p + (uintptr_t) emu_memory.away); }
@@ -85,13 +90,24 @@ static void drain(Stream *s)
     s->queue.clear();
 }
 
+static int called();
+
 #pragma GCC visibility push(default)
 extern "C" {
 
-int ratoon_emulated_driver;                        /* tells the backend that the kernels are here */
+/* Also tells the backend that the kernels are here. */
+FakeCuda ratoon_emulated_driver = { 13000, 1, 0, 0, 0, 0, 0 };
+#define fake ratoon_emulated_driver
+
+/* Begins every function: counts it, and returns if it is to fail, or lacks the context that it needs. */
+#define CALL Locked l(lock); if (int code = called()) return code
+#define CALL_IN_CONTEXT CALL; if (!entered) return NO_CONTEXT
+/* The same where recording forbids it: what allocates or waits. */
+#define CALL_UNRECORDED CALL_IN_CONTEXT; if (recorded) return RECORDED
 
 int cuInit(unsigned)
 {
+    CALL;
 #if defined(__FMA__)
     if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) {
         fprintf(stderr, "emulated GPU: compiled for another processor; make clean\n");
@@ -104,32 +120,39 @@ int cuInit(unsigned)
     if (to && !(dry = fopen(to, "w"))) return INVALID;
     return emu_memory_make((size_t) (dry ? 200 : 8) << 30) ? OK : NO_MEMORY;
 }
-int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+int cuDriverGetVersion(int *v) { CALL; *v = fake.version; return OK; }
 int cuGetErrorName(int code, const char **s)
 {
     *s = code == INVALID ? "CUDA_ERROR_INVALID_VALUE"
-       : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_NOT_FOUND";
+       : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+       : code == NO_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+       : code == RECORDED ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+       : code == NOT_FOUND ? "CUDA_ERROR_NOT_FOUND" : "CUDA_ERROR_UNKNOWN";
     return OK;
 }
 int cuGetErrorString(int code, const char **s)
 {
-    *s = code == INVALID ? "invalid argument" : code == NO_MEMORY ? "out of memory" : "named symbol not found";
+    *s = code == INVALID ? "invalid argument" : code == NO_MEMORY ? "out of memory"
+       : code == NO_CONTEXT ? "invalid device context"
+       : code == RECORDED ? "operation not permitted when stream is capturing"
+       : code == NOT_FOUND ? "named symbol not found" : "unknown error";
     return OK;
 }
-int cuDeviceGetCount(int *n) { *n = 1; return OK; }
-int cuDeviceGet(int *d, int) { *d = 0; return OK; }
-int cuDeviceGetName(char *s, int n, int) { snprintf(s, (size_t) n, "emulated GPU"); return OK; }
+int cuDeviceGetCount(int *n) { CALL; *n = fake.devices; return OK; }
+int cuDeviceGet(int *d, int i) { CALL; *d = i; return i < fake.devices ? OK : INVALID; }
+int cuDeviceGetName(char *s, int n, int) { CALL; snprintf(s, (size_t) n, "emulated GPU"); return OK; }
 int cuDeviceGetAttribute(int *v, int what, int)
 {
+    CALL;
     *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0;
     return OK;
 }
-int cuDevicePrimaryCtxRetain(void **c, int) { *c = &emu_memory; return OK; }
-int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
-int cuCtxSetCurrent(void *) { return OK; }
+int cuDevicePrimaryCtxRetain(void **c, int) { CALL; fake.live++; *c = &emu_memory; return OK; }
+int cuDevicePrimaryCtxRelease_v2(int) { Locked l(lock); fake.live--; return called(); }
+int cuCtxSetCurrent(void *c) { CALL; entered = c != nullptr; return OK; }
 int cuMemGetInfo_v2(size_t *left, size_t *all)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     *all = emu_memory.size, *left = emu_memory.size - high;
     return OK;
 }
@@ -137,7 +160,7 @@ int cuMemGetInfo_v2(size_t *left, size_t *all)
 /* The first gap that is wide enough, 256 bytes behind each block kept free; what is new is rubbish. */
 int cuMemAlloc_v2(void **p, size_t n)
 {
-    Locked l(lock);
+    CALL_UNRECORDED;
     uintptr_t at = emu_memory.base;
     const size_t need = (n + 511) / 256 * 256;
     for (auto &b : live) {
@@ -148,6 +171,7 @@ int cuMemAlloc_v2(void **p, size_t n)
     if (at - emu_memory.base + need > high) high = at - emu_memory.base + need;
     live[at] = fresh[at] = n;
     emu_memory_take(at, n);
+    fake.live++;
     *p = (void *) at;
     return OK;
 }
@@ -155,17 +179,24 @@ int cuMemFree_v2(void *p)
 {
     Locked l(lock);
     auto i = live.find((uintptr_t) p);
-    if (i == live.end()) return INVALID;
+    if (i == live.end() || !entered) return INVALID;
     emu_memory_drop(i->first, i->second);
     fresh.erase(i->first);
     live.erase(i);
-    return OK;
+    fake.live--;
+    return called();
 }
-int cuMemAllocHost_v2(void **p, size_t n) { *p = aligned_alloc(4096, pages_up(n)); return *p ? OK : NO_MEMORY; }
-int cuMemFreeHost(void *p) { free(p); return OK; }
+int cuMemAllocHost_v2(void **p, size_t n)
+{
+    CALL_UNRECORDED;
+    *p = aligned_alloc(4096, pages_up(n));
+    fake.live++;
+    return *p ? OK : NO_MEMORY;
+}
+int cuMemFreeHost(void *p) { Locked l(lock); free(p); fake.live--; return called(); }
 int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     return inside(d, n) ? put(s, [=] {
         if (dry) return;
         memcpy(there(d), h, n);
@@ -174,32 +205,39 @@ int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 }
 int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     return inside(d, n) ? put(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, there(d), n); }) : INVALID;
 }
 int cuMemcpyDtoDAsync_v2(void *d, const void *from, size_t n, void *s)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     return inside(d, n) && inside(from, n) ? put(s, [=] { if (!dry) memmove(there(d), there(from), n); }) : INVALID;
 }
 int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     auto i = fresh.find((uintptr_t) d);
     if (i != fresh.end() && i->second == n && !((Stream *) s)->capture) fresh.erase(i);
     return inside(d, n) ? put(s, [=] { if (!dry) fill(d, v, n); }) : INVALID;
 }
-int cuModuleLoadData(void **m, const void *image) { *m = (void *) image; return OK; }
-int cuModuleUnload(void *) { return OK; }
+int cuModuleLoadData(void **m, const void *image)
+{
+    CALL_UNRECORDED;
+    fake.live++;
+    *m = (void *) image;
+    return OK;
+}
+int cuModuleUnload(void *) { Locked l(lock); fake.live--; return called(); }
 int cuModuleGetFunction(const void **f, void *, const char *name)
 {
+    CALL;
     for (auto &k : kernels) if (!strcmp(k.name, name)) { *f = &k; return OK; }
     return NOT_FOUND;
 }
-int cuFuncSetAttribute(void *, int, int) { return OK; }
+int cuFuncSetAttribute(void *, int, int) { CALL; return OK; }
 int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     if (c->grid_z != 1 || c->block_y != 1 || c->block_z != 1 || (int) c->block_x != k->threads || !c->grid_x ||
         !c->grid_y || c->grid_y > 65535 || c->shared != k->shared)
         return INVALID;
@@ -211,36 +249,60 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
         else emu_launch(k, args.data(), gx, gy, shared);
     });
 }
-int cuStreamCreate(void **s, unsigned) { *s = new Stream; return OK; }
-int cuStreamDestroy_v2(void *s) { delete (Stream *) s; return OK; }
-int cuStreamSynchronize(void *s)
+int cuStreamCreate(void **s, unsigned) { CALL_UNRECORDED; fake.live++; *s = new Stream; return OK; }
+int cuStreamDestroy_v2(void *s) { Locked l(lock); delete (Stream *) s; fake.live--; return called(); }
+int cuStreamSynchronize(void *s)                    /* if it fails, what was queued is lost */
 {
     Locked l(lock);
-    if (((Stream *) s)->capture) return INVALID;
+    const int code = called();
+    if (code) ((Stream *) s)->queue.clear();
+    if (code || !entered || recorded) return code ? code : entered ? RECORDED : NO_CONTEXT;
+    fake.waits++;
     drain((Stream *) s);
     if (dry) fprintf(dry, "sync\n"), fflush(dry);
     return OK;
 }
-int cuStreamBeginCapture_v2(void *s, int) { ((Stream *) s)->capture = new std::vector<Work>; return OK; }
-int cuStreamEndCapture(void *s, void **g)
+int cuStreamBeginCapture_v2(void *s, int)
 {
-    *g = ((Stream *) s)->capture, ((Stream *) s)->capture = nullptr;
+    CALL_UNRECORDED;
+    ((Stream *) s)->capture = new std::vector<Work>;
+    recorded++;
     return OK;
+}
+int cuStreamEndCapture(void *s, void **g)          /* the recording has ended even if this fails */
+{
+    Locked l(lock);
+    std::vector<Work> *graph = ((Stream *) s)->capture;
+    *g = ((Stream *) s)->capture = nullptr;
+    if (!graph) return INVALID;
+    recorded--;
+    const int code = called();
+    if (code) delete graph;
+    else *g = graph, fake.live++;
+    return code;
 }
 int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long)
 {
+    CALL_UNRECORDED;
+    fake.live++;
     *e = new std::vector<Work>(*(std::vector<Work> *) g);
     return OK;
 }
 int cuGraphLaunch(void *e, void *s)
 {
-    Locked l(lock);
+    CALL_IN_CONTEXT;
     if (dry) put(s, [] { fprintf(dry, "replay\n"); });
     for (auto &w : *(std::vector<Work> *) e) put(s, w);
     return OK;
 }
-int cuGraphExecDestroy(void *e) { delete (std::vector<Work> *) e; return OK; }
-int cuGraphDestroy(void *g) { delete (std::vector<Work> *) g; return OK; }
+int cuGraphExecDestroy(void *e) { Locked l(lock); delete (std::vector<Work> *) e; fake.live--; return called(); }
+int cuGraphDestroy(void *g) { Locked l(lock); delete (std::vector<Work> *) g; fake.live--; return called(); }
 
 }
 #pragma GCC visibility pop
+
+static int called()
+{
+    fake.calls++;
+    return fake.fail_in && --fake.fail_in == 0 ? fake.fail_with : OK;
+}

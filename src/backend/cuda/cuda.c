@@ -14,13 +14,14 @@ static const KernelInfo kernels[] = {
 #undef X
 };
 
-void cuda_enter(const CudaCard *card) { card->cu->cuCtxSetCurrent(card->context); }
-
 bool cuda_ok(Cuda *c, int code, const char *what)
 {
     if (code && !cuda_failed(c)) cuda_fail(&c->error, c->card->cu, code, what);
     return code == 0;
 }
+
+static int enter(const CudaCard *card) { return card->cu->cuCtxSetCurrent(card->context); }
+void cuda_enter(Cuda *c) { cuda_ok(c, enter(c->card), "making the context current"); }
 
 /* ---- launches ---- */
 
@@ -83,28 +84,29 @@ static void *cuda_alloc(Backend *b, size_t bytes, const char *part)
 {
     Cuda *c = cuda_of(b);
     void *p = NULL;
+    cuda_enter(c);
     if (cuda_failed(c)) return NULL;
-    cuda_enter(c->card);
     int code = c->card->cu->cuMemAlloc_v2(&p, bytes ? bytes : 1);
-    if (code == 0) code = c->card->cu->cuMemsetD8Async(p, 0, bytes ? bytes : 1, c->stream);
-    if (code == 0) code = c->card->cu->cuStreamSynchronize(c->stream);
-    if (code == 0) return p;
-    if (p) c->card->cu->cuMemFree_v2(p);
-    fail(&c->error, ST_MEMORY, "%s: no memory for %zu bytes on %s", part, bytes, c->card->name);
+    if (code == CUDA_NO_MEMORY)
+        fail(&c->error, ST_MEMORY, "%s: no memory for %zu bytes on %s", part, bytes, c->card->name);
+    if (!cuda_ok(c, code, part)) return NULL;
+    if (cuda_ok(c, c->card->cu->cuMemsetD8Async(p, 0, bytes ? bytes : 1, c->stream), "clearing memory") &&
+        cuda_ok(c, c->card->cu->cuStreamSynchronize(c->stream), "clearing memory")) return p;
+    c->card->cu->cuMemFree_v2(p);
     return NULL;
 }
 
 static void cuda_release(Backend *b, void *p, size_t bytes)
 {
     (void) bytes;
-    cuda_enter(cuda_of(b)->card);
+    enter(cuda_of(b)->card);
     if (p) cuda_of(b)->card->cu->cuMemFree_v2(p);
 }
 
 static void memory(Backend *b, uint64_t *free, uint64_t *total)
 {
     size_t there = 0, all = 0;
-    cuda_enter(cuda_of(b)->card);
+    enter(cuda_of(b)->card);
     cuda_of(b)->card->cu->cuMemGetInfo_v2(&there, &all);
     *free = there, *total = all;
 }
@@ -139,7 +141,7 @@ static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 {
     Cuda *c = cuda_of(b);
     cuda_flush(c);
-    cuda_enter(c->card);
+    cuda_enter(c);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
         memcpy(c->staging + c->staged_in, (const uint8_t *) host + at, piece);
@@ -154,7 +156,7 @@ static void copy_out(Backend *b, void *host, const void *src, size_t n)
 {
     Cuda *c = cuda_of(b);
     cuda_flush(c);
-    cuda_enter(c->card);
+    cuda_enter(c);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
         size_t take = up64(piece) < left ? up64(piece) : left;
@@ -179,7 +181,7 @@ static void fill(Backend *b, void *dst, int value, size_t n)
     Cuda *c = cuda_of(b);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
-    cuda_enter(c->card);
+    cuda_enter(c);
     cuda_ok(c, c->card->cu->cuMemsetD8Async(dst, (unsigned char) value, n, c->stream), "filling memory");
 }
 
@@ -188,7 +190,7 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
     Cuda *c = cuda_of(b);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
-    cuda_enter(c->card);
+    cuda_enter(c);
     cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
 }
 
@@ -217,7 +219,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
     enum { THREAD_LOCAL = 1 };
     Cuda *c = cuda_of(b);
     cuda_flush(c);
-    cuda_enter(c->card);
+    cuda_enter(c);
     if (cuda_failed(c) || n == 0 || n > sizeof c->recording.key) return false;
     int32_t i = record_of(c, key, n);
     if (i >= 0) {
@@ -240,7 +242,7 @@ static void pass_end(Backend *b, bool complete)
     if (c->recording.n == 0) return;
     cuda_ok(c, cu->cuStreamEndCapture(c->stream, &graph), "recording a pass");
     if (complete && !cuda_failed(c)) cuda_ok(c, cu->cuGraphInstantiateWithFlags(&exec, graph, 0), "recording a pass");
-    if (graph) cu->cuGraphDestroy(graph);
+    if (graph) cuda_ok(c, cu->cuGraphDestroy(graph), "recording a pass");
     if (exec) {
         CudaRecord *r = &c->record[record_place(c)];
         if (r->graph) cu->cuGraphExecDestroy(r->graph);
@@ -255,13 +257,13 @@ static void pass_end(Backend *b, bool complete)
 static Status cuda_sync(Backend *b, Error *err)
 {
     Cuda *c = cuda_of(b);
-    cuda_enter(c->card);
+    cuda_enter(c);
     GpuError wrong = { 0 };
     if (c->forked && !cuda_failed(c)) copy_out(b, &wrong, c->failed, sizeof wrong);
     cuda_settle(c);
     if (!cuda_failed(c) && wrong.code == GPU_BAD_TOKEN)
         fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", wrong.value, wrong.limit);
-    if (wrong.code) c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream);
+    if (wrong.code) cuda_ok(c, c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream), "clearing memory");
     Status code = c->error.code;
     if (code != ST_OK && err) *err = c->error;
     c->error = (Error) { 0 };
@@ -286,7 +288,7 @@ static void close_card(CudaCard *card)
 static void cuda_close(Backend *b)
 {
     Cuda *c = cuda_of(b);
-    cuda_enter(c->card);
+    enter(c->card);
     if (c->stream) c->card->cu->cuStreamSynchronize(c->stream);
     for (int32_t i = 0; i < c->n_records; i++) c->card->cu->cuGraphExecDestroy(c->record[i].graph);
     if (c->work) c->card->cu->cuMemFree_v2(c->work);
@@ -316,13 +318,13 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->be = from->be;
     c->card = from->card;
     c->forked = true;
-    cuda_enter(c->card);
-    Status st = take_stream(c, err);
+    int code = enter(c->card);
+    Status st = code ? cuda_fail(err, c->card->cu, code, "making the context current") : take_stream(c, err);
     if (st == ST_OK) {
         c->work = cuda_alloc(&c->be, fork_bytes(b, threads), "backend workspace");
         if (!c->work) {
             if (err) *err = c->error;
-            st = ST_MEMORY;
+            st = c->error.code;
         }
     }
     if (st != ST_OK) {
@@ -382,8 +384,8 @@ static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
     if (code) return cuda_fail(err, cu, code, "opening the device");
     card->cc = 10 * major + minor;
     snprintf(card->level, sizeof card->level, "sm_%d %s", card->cc, card->name);
-    cuda_enter(card);
-    return find_kernels(card, err);
+    code = enter(card);
+    return code ? cuda_fail(err, cu, code, "making the context current") : find_kernels(card, err);
 }
 
 static Status cuda_open(Backend **out, const char *detail, const BackendOptions *o, Error *err)

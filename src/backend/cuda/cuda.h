@@ -77,11 +77,12 @@ typedef struct {
 static inline Cuda *cuda_of(Backend *b) { return (Cuda *) (void *) b; }
 static inline bool cuda_failed(const Cuda *c) { return c->error.code != ST_OK; }
 
-/* Makes the card's context that of the calling thread. */
-void cuda_enter(const CudaCard *card);
-
 /* Notes the first failure; returns true if code is success. */
 bool cuda_ok(Cuda *c, int code, const char *what);
+
+/* Makes the card's context that of the calling thread. */
+void cuda_enter(Cuda *c);
+
 
 /* Queues a kernel on blocks x blocks_y blocks with its argument struct, which is copied; nothing after a failure, and
  * nothing for no blocks. */

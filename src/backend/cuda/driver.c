@@ -28,8 +28,9 @@ static void load(void)
     CUDA_DRIVER(FIND)
 #undef FIND
     int version = 0, code = driver.cuInit(0);
+    if (code == 0) code = driver.cuDriverGetVersion(&version);
     if (code) cuda_fail(&why, &driver, code, "starting the driver");
-    else if (driver.cuDriverGetVersion(&version) || version < CUDA_DRIVER_LEAST)
+    else if (version < CUDA_DRIVER_LEAST)
         fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name,
              version / 1000, version % 1000 / 10, CUDA_DRIVER_LEAST / 1000, CUDA_DRIVER_LEAST % 1000 / 10);
 }
@@ -46,10 +47,9 @@ bool cuda_driver_emulated(void) { return cuda_driver(NULL) && emulated; }
 
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what)
 {
-    enum { OUT_OF_MEMORY = 2 };
     const char *name = NULL, *text = NULL;
     cu->cuGetErrorName(code, &name);
     cu->cuGetErrorString(code, &text);
-    return fail(err, code == OUT_OF_MEMORY ? ST_MEMORY : ST_BACKEND, "cuda: %s failed: %s (%s, %d)", what,
+    return fail(err, code == CUDA_NO_MEMORY ? ST_MEMORY : ST_BACKEND, "cuda: %s failed: %s (%s, %d)", what,
                 text ? text : "unknown error", name ? name : "?", code);
 }

@@ -67,6 +67,8 @@ const CudaDriver *cuda_driver(Error *err);
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);
 
+enum { CUDA_NO_MEMORY = 2 };                       /* CUDA_ERROR_OUT_OF_MEMORY */
+
 /* Fails with ST_BACKEND (ST_MEMORY for lack of memory) and the driver's own words for a code. */
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what);
 

@@ -60,7 +60,7 @@ static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t ro
              type_info(w->type)->name);
         return;
     }
-    cuda_enter(c->card);
+    cuda_enter(c);
     const size_t group_bytes = matmul_group_bytes(w->type, w->cols), row_bytes = type_row_bytes(w->type, w->cols);
     const int32_t most = (int32_t) (PIECE / group_bytes);
     uint8_t *to = (uint8_t *) w->data + whole * (size_t) i + (size_t) (row0 / WEIGHT_GROUP) * group_bytes;

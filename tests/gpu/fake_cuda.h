@@ -1,0 +1,18 @@
+/* fake_cuda.h - what a test asks of the emulated driver and reads from it. The driver's own symbol
+ * ratoon_emulated_driver is this struct: a test finds it by dlsym in the library that RATOON_CUDA_DRIVER names. */
+#ifndef RATOON_TESTS_GPU_FAKE_CUDA_H
+#define RATOON_TESTS_GPU_FAKE_CUDA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    int32_t version, devices;                      /* what the driver says of itself */
+    int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
+                                                    * work */
+    int32_t fail_with;                             /* with this code */
+    int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */
+    int64_t live;                                  /* blocks, streams, modules, contexts and graphs that are in use */
+} FakeCuda;
+
+#endif

@@ -1,0 +1,336 @@
+/* The host's side of the CUDA backend over the emulated driver, which RATOON_CUDA_DRIVER names: what is said of drivers
+ * and cards that cannot be used, and what happens if any call of the driver fails. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "gpu/fake_cuda.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static FakeCuda *fake;
+
+static FakeCuda *emulated(void)
+{
+    void *so = dlopen(getenv("RATOON_CUDA_DRIVER"), RTLD_NOW | RTLD_LOCAL);
+    FakeCuda *f = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
+    if (!f) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_cuda)");
+    return f;
+}
+
+static Status open_named(Backend **out, const char *name, Error *err)
+{
+    return backend_open(out, name, &(BackendOptions) { .threads = 1 }, err);
+}
+
+/* ---- drivers that cannot be used: a process loads one driver, so each is given to another process ---- */
+
+typedef struct { const char *driver; int32_t version; int64_t fail_in; } Given;
+
+static Error opened_by_another(const Given *g)
+{
+    int ends[2], status;
+    Error err = { 0 };
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        Backend *b;
+        if (g->version) emulated()->version = g->version;
+        if (g->fail_in) emulated()->fail_in = g->fail_in, emulated()->fail_with = 999;
+        if (g->driver) setenv("RATOON_CUDA_DRIVER", g->driver, 1);
+        const Status st = open_named(&b, "cuda", &err);
+        _exit(st != ST_OK && write(ends[1], &err, sizeof err) == sizeof err ? 0 : 1);
+    }
+    assert_int_equal(read(ends[0], &err, sizeof err), sizeof err);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(ends[0]);
+    close(ends[1]);
+    return err;
+}
+
+static void expect(const Error *err, Status code, const char *const *words)
+{
+    assert_int_equal(err->code, code);
+    assert_null(strchr(err->text, '\n'));
+    for (; *words; words++)
+        if (!strstr(err->text, *words)) fail_msg("'%s', expected '%s' in it", err->text, *words);
+}
+#define WORDS(...) (const char *const[]) { __VA_ARGS__, NULL }
+
+static void drivers(void **state)
+{
+    (void) state;
+    assert_null(fake);                             /* this process has loaded none yet */
+    Error err = opened_by_another(&(Given) { .driver = "/nonexistent/libcuda.so" });
+    expect(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so"));
+    err = opened_by_another(&(Given) { .driver = "libm.so.6" });
+    expect(&err, ST_UNSUPPORTED, WORDS("libm.so.6", "lacks cuInit"));
+    err = opened_by_another(&(Given) { .version = 11080 });
+    expect(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", "expected 12.0 or newer"));
+    for (int32_t call = 1; call <= 2; call++) {
+        err = opened_by_another(&(Given) { .fail_in = call });
+        expect(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
+    }
+}
+
+/* ---- cards ---- */
+
+static int load(void **state)
+{
+    (void) state;
+    fake = emulated();
+    return 0;
+}
+
+static void refused(const char *name, Status code, const char *const *words)
+{
+    Backend *b;
+    Error err = { 0 };
+    assert_int_equal(open_named(&b, name, &err), code);
+    assert_null(b);
+    expect(&err, code, words);
+    assert_int_equal(fake->live, 0);
+}
+
+static void cards(void **state)
+{
+    (void) state;
+    static const char *const none[] = { "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:99999999999999999999" };
+    Backend *b;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) refused(none[i], ST_ARG, WORDS("cuda device", none[i] + 5));
+    refused("cuda:9", ST_UNSUPPORTED, WORDS("device 9", "expected 0 to 0"));
+    fake->devices = 0;
+    refused("cuda", ST_UNSUPPORTED, WORDS("no device"));
+    fake->devices = 2;
+    refused("cuda:2", ST_UNSUPPORTED, WORDS("device 2", "expected 0 to 1"));
+    assert_int_equal(open_named(&b, "cuda:1", NULL), ST_OK);
+    assert_string_equal(b->name, "cuda");
+    b->close(b);
+    fake->devices = 1;
+    assert_int_equal(fake->live, 0);
+}
+
+/* ---- one turn of work: upload, passes, a wait ---- */
+
+enum { ROWS = 5, COLS = 64, TABLE = 9, PASSES = 3 };
+typedef struct { float y[PASSES][ROWS * COLS]; } Result;
+typedef struct { void *table, *ids, *x, *y; } Memory;
+
+static Memory take(Backend *b)
+{
+    const size_t rows = sizeof(float) * ROWS * COLS;
+    return (Memory) { b->alloc(b, b->weight_bytes(b, T_F32, TABLE, COLS), "table"),
+                      b->alloc(b, sizeof(int32_t) * ROWS, "ids"), b->alloc(b, rows, "x"), b->alloc(b, rows, "y") };
+}
+
+static void drop(Backend *b, const Memory *m)
+{
+    b->release(b, m->table, b->weight_bytes(b, T_F32, TABLE, COLS));
+    b->release(b, m->ids, sizeof(int32_t) * ROWS);
+    b->release(b, m->x, sizeof(float) * ROWS * COLS);
+    b->release(b, m->y, sizeof(float) * ROWS * COLS);
+}
+
+/* y = norm(embedded rows + y) */
+static void calls(Backend *b, const Memory *m)
+{
+    const Tensor table = { .type = T_F32, .rows = TABLE, .cols = COLS, .data = m->table },
+                 ids = { .type = T_I32, .rows = 1, .cols = ROWS, .data = m->ids };
+    Tensor x = { .type = T_F32, .rows = ROWS, .cols = COLS, .data = m->x }, y = x;
+    y.data = m->y;
+    b->embed(b, &x, &table, &ids);
+    b->add(b, &x, &y);
+    b->norm(b, &y, &x, NULL, 1e-5f);
+}
+
+/* A pass of one key after another, whose results are copied out each time. */
+static Status turn(Backend *b, Result *out, Error *err)
+{
+    static const int32_t id[ROWS] = { 3, 1, 4, 1, 5 };
+    float value[TABLE * COLS];
+    for (int32_t i = 0; i < TABLE * COLS; i++) value[i] = (float) (i * 37 % 101) / 16 - 3;
+    const Memory m = take(b);
+    Tensor table = { .type = T_F32, .rows = TABLE, .cols = COLS, .data = m.table };
+    memset(out, 0, sizeof *out);
+    b->upload(b, &table, 0, value, 0, TABLE);
+    b->copy_in(b, m.ids, id, sizeof id);
+    b->fill(b, m.y, 0, sizeof out->y[0]);
+    for (int32_t i = 0; i < PASSES; i++) {
+        if (!b->pass_begin(b, &m, sizeof m)) {
+            calls(b, &m);
+            b->pass_end(b, true);
+        }
+        b->copy(b, m.x, m.y, sizeof out->y[0]);
+        b->copy_out(b, out->y[i], m.x, sizeof out->y[i]);
+    }
+    const Status st = b->sync(b, err);
+    const int64_t fail_in = fake->fail_in;
+    fake->fail_in = 0;                             /* see releases_fail */
+    drop(b, &m);
+    fake->fail_in = fail_in;
+    return st;
+}
+
+typedef struct { Backend *opened, *fork; } Pair;
+
+static Status open_pair(Pair *p, Error *err)
+{
+    *p = (Pair) { 0 };
+    TRY(open_named(&p->opened, "cuda", err));
+    return p->opened->fork(p->opened, 0, &p->fork, err);
+}
+
+static void close_pair(Pair *p)
+{
+    if (p->fork) p->fork->close(p->fork);
+    if (p->opened) p->opened->close(p->opened);
+}
+
+static Result right(void)
+{
+    Pair p;
+    Result r;
+    Error err = { 0 };
+    if (open_pair(&p, &err) != ST_OK || turn(p.fork, &r, &err) != ST_OK) fail_msg("%s", err.text);
+    close_pair(&p);
+    assert_int_equal(fake->live, 0);
+    assert_memory_not_equal(r.y[0], r.y[1], sizeof r.y[0]);
+    return r;
+}
+
+/* The n-th call of the driver fails, for each n until all work is done without: that is reported, the next turn of the
+ * same fork is as if nothing had happened, and nothing stays behind. */
+static void fail_each(int32_t code, Status as, const char *says)
+{
+    const Result want = right();
+    int32_t n = 1;
+    for (bool failed = true; failed; n++) {
+        Pair p;
+        Result got;
+        Error err = { 0 };
+        fake->fail_in = n;
+        fake->fail_with = code;
+        Status st = open_pair(&p, &err);
+        if (st == ST_OK) st = turn(p.fork, &got, &err);
+        failed = fake->fail_in == 0;
+        fake->fail_in = 0;
+        if (failed && (st == ST_OK || (as != ST_OK && st != as) || !strstr(err.text, says)))
+            fail_msg("call %d failed: status %d, '%s'", (int) n, (int) st, err.text);
+        if (failed && p.fork && turn(p.fork, &got, &err) != ST_OK)
+            fail_msg("a turn after call %d had failed: %s", (int) n, err.text);
+        if (p.fork) assert_memory_equal(&got, &want, sizeof want);
+        close_pair(&p);
+        assert_int_equal(fake->live, 0);
+    }
+    assert_true(n > 60);
+}
+
+static void calls_fail(void **state)
+{
+    (void) state;
+    fail_each(719, ST_OK, "cuda");
+}
+
+static void memory_fails(void **state)
+{
+    (void) state;
+    fail_each(2, ST_MEMORY, "memory");
+}
+
+/* The same while everything is released and closed: nobody is told, and nothing stays behind. */
+static void releases_fail(void **state)
+{
+    (void) state;
+    bool failed = true;
+    for (int32_t n = 1; failed; n++) {
+        Pair p;
+        Result r;
+        assert_int_equal(open_pair(&p, NULL), ST_OK);
+        assert_int_equal(turn(p.fork, &r, NULL), ST_OK);
+        const Memory m = take(p.fork);
+        fake->fail_in = n;
+        fake->fail_with = 719;
+        drop(p.fork, &m);
+        close_pair(&p);
+        failed = fake->fail_in == 0;
+        fake->fail_in = 0;
+        assert_int_equal(fake->live, 0);
+    }
+}
+
+/* After the first failure nothing runs until sync has reported it; what came before has run. */
+static void failures_stick(void **state)
+{
+    (void) state;
+    Pair p;
+    Error err = { 0 };
+    uint8_t got[3] = { 0 };
+    assert_int_equal(open_pair(&p, &err), ST_OK);
+    Backend *b = p.fork;
+    uint8_t *m = b->alloc(b, 64, "x");
+    b->fill(b, m, 1, 64);
+    fake->fail_in = 2;                             /* after the context is made current */
+    fake->fail_with = 719;
+    b->fill(b, m + 1, 2, 1);
+    b->fill(b, m + 2, 3, 1);
+    assert_null(b->alloc(b, 64, "y"));
+    b->copy_out(b, got, m, sizeof got);
+    assert_int_equal(b->sync(b, &err), ST_BACKEND);
+    expect(&err, ST_BACKEND, WORDS("filling memory", "719"));
+    assert_memory_equal(got, "\0\0\0", 3);
+    b->copy_out(b, got, m, sizeof got);
+    assert_int_equal(b->sync(b, &err), ST_OK);
+    assert_memory_equal(got, "\1\1\1", 3);
+    b->release(b, m, 64);
+    close_pair(&p);
+    assert_int_equal(fake->live, 0);
+}
+
+/* ---- threads ---- */
+
+static void *turn_elsewhere(void *arg)
+{
+    Pair *p = arg;
+    static Result r;
+    Error err = { 0 };
+    return turn(p->fork, &r, &err) == ST_OK ? &r : NULL;
+}
+
+/* A thread that has not seen the card before can work with a fork of another. */
+static void any_thread(void **state)
+{
+    (void) state;
+    Pair p;
+    Error err = { 0 };
+    pthread_t thread;
+    void *got = NULL;
+    const Result want = right();
+    assert_int_equal(open_pair(&p, &err), ST_OK);
+    assert_int_equal(pthread_create(&thread, NULL, turn_elsewhere, &p), 0);
+    pthread_join(thread, &got);
+    assert_non_null(got);
+    assert_memory_equal(got, &want, sizeof want);
+    close_pair(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest before[] = { cmocka_unit_test(drivers) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cards), cmocka_unit_test(calls_fail), cmocka_unit_test(memory_fails),
+        cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick), cmocka_unit_test(any_thread)
+    };
+    return cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL) +
+           cmocka_run_group_tests_name("cuda", tests, load, NULL);
+}
