@@ -1,49 +1,11 @@
 /* kv.cu - keys and values on their way into a session's slots: the noted path moves to its final slots, then the rows
  * of the pass are stored in the type of the layer. Layout: cpu/kv_panels.h. Encoders: format/quant_encode.c and
  * quant_tq3.c, the same operations in the same order. */
-#include "backend/gpu/gpu.h"
-#define KV_FN DEV
-#include "backend/cpu/kv_panels.h"
+#include "backend/gpu/gpu_kv.h"
 
-enum { KV_THREADS = 128, KV_WARPS = KV_THREADS / 32, TQ3 = 128, TQ3_BYTES = 56 };
+enum { KV_THREADS = 128, KV_WARPS = KV_THREADS / 32 };
 
 struct KvShared { float y[KV_WARPS][TQ3]; uint8_t code[KV_WARPS][TQ3]; };
-
-/* The keys or values of one head. */
-struct Head {
-    uint8_t  *base;                                /* of all heads */
-    Type      type;
-    int       panel, heads, head, dim;
-    PanelHead parts;                               /* of types with integer codes */
-};
-
-DEV int row_bytes(Type t, int dim)
-{
-    return t == T_F32 ? 4 * dim : t == T_F16 || t == T_BF16 ? 2 * dim : dim / TQ3 * TQ3_BYTES;
-}
-
-DEV Head head_of(const LayerSpec &s, const StateLayer *l, int head, bool values)
-{
-    Head h;
-    h.type = values ? s.v_type : s.k_type;
-    h.panel = kv_panel(h.type, !values);
-    h.heads = s.kv_heads;
-    h.head = head;
-    h.dim = values && s.value_dim ? s.value_dim : s.head_dim;
-    h.base = (uint8_t *) (values ? ld(&l->v) : ld(&l->k));
-    h.parts = panel_head(h.type, h.panel, h.dim / CODE_COLS);
-    return h;
-}
-
-/* Where the head's part of the panel that has a slot begins; without panels, the head in that slot. */
-DEV uint8_t *slot_of(const Head &h, int slot)
-{
-    if (!codes_are_integers(h.type)) {
-        const size_t bytes = (size_t) row_bytes(h.type, h.dim);
-        return h.base + bytes * ((size_t) slot * (size_t) h.heads + (size_t) h.head);
-    }
-    return h.base + h.parts.bytes * ((size_t) (slot / h.panel) * (size_t) h.heads + (size_t) h.head);
-}
 
 /* One block of 32 columns in the hands of a warp: lane k has byte k of its codes; high: the fifth bits. */
 struct Block { uint32_t d, minimum, high; uint32_t byte; };
@@ -227,34 +189,7 @@ DEV Block encode(Type t, float value)
 
 /* ---- TQ3_0: a warp has a group of 128 values ---- */
 
-DEV_TABLE float tq3_level[8] = { -0.190685f, -0.117832f, -0.065717f, -0.021460f, 0.021460f, 0.065717f, 0.117832f,
-                                 0.190685f };
 DEV_TABLE float tq3_point[7] = { -0.154259f, -0.091775f, -0.043589f, 0, 0.043589f, 0.091775f, 0.154259f };
-DEV_TABLE uint32_t tq3_sign[2][4] = { { 0xE46A0359, 0x42F85949, 0xA4C63BBB, 0x49F250A9 },
-                                      { 0x16ACEE90, 0x3F628FDC, 0xB7A5357A, 0xBEA56562 } };
-
-/* In shared memory, as quant_rotate. */
-DEV void tq3_rotate(float *y)
-{
-    const int lane = TID & 31;
-    for (int i = lane; i < TQ3; i += 32)
-        if (tq3_sign[0][i / 32] >> i % 32 & 1) y[i] = -y[i];
-    sync_warp();
-    for (int h = 1; h < TQ3; h *= 2) {
-        for (int i = lane; i < TQ3 / 2; i += 32) {
-            const int j = i / h * 2 * h + i % h;
-            const float a = y[j], b = y[j + h];
-            y[j] = f32_add(a, b);
-            y[j + h] = f32_sub(a, b);
-        }
-        sync_warp();
-    }
-    for (int i = lane; i < TQ3; i += 32) {
-        const float v = f32_mul(y[i], 0.08838834764831845f);
-        y[i] = tq3_sign[1][i / 32] >> i % 32 & 1 ? -v : v;
-    }
-    sync_warp();
-}
 
 DEV void tq3_put(uint8_t *to, const float *x, float *y, uint8_t *code)
 {
@@ -267,7 +202,7 @@ DEV void tq3_put(uint8_t *to, const float *x, float *y, uint8_t *code)
     const double norm = f64_sqrt(power);
     for (int i = lane; i < TQ3; i += 32) y[i] = norm > 1e-10 ? f32_of_f64(f64_div(f64_of_f32(ld(x + i)), norm)) : 0.0f;
     sync_warp();
-    tq3_rotate(y);
+    tq3_turn(y, false);
     for (int i = lane; i < TQ3; i += 32) {
         int n = 0;
         while (n < 7 && y[i] >= tq3_point[n]) n++;
@@ -293,8 +228,6 @@ DEV void tq3_put(uint8_t *to, const float *x, float *y, uint8_t *code)
 }
 
 /* ---- moving and storing ---- */
-
-DEV int slot_at(int wrap, int pos) { return wrap ? pos % wrap : pos; }
 
 DEV void move_slot(const Head &h, int to, int from)
 {

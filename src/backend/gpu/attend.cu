@@ -1,2 +1,0 @@
-/* attend.cu */
-#include "backend/gpu/gpu.h"

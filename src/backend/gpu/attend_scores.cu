@@ -1,0 +1,336 @@
+/* attend_scores.cu - scores of queries with stored keys, a block for each item and tile; the last block of a split makes
+ * them softmax weights. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_scores.h (integer codes). */
+#include "backend/gpu/gpu_attend.h"
+
+enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = ATTEND_WIDTH / CODE_COLS, KV_MOST = 32639 };
+
+struct Weights { float top[ATTEND_QUERIES][SPLIT_TILES]; };
+struct ScoresShared {
+    Sight sight;
+    union {
+        alignas(16) float q[ATTEND_QUERIES][ATTEND_WIDTH];
+        Weights weights;
+    };
+};
+/* code: high and low bytes of rounded queries, as fragments: the lane's two words. */
+struct CodesShared {
+    Sight sight;
+    alignas(16) uint8_t code[2][KEY_BLOCKS][ATTEND_QUERIES][CODE_COLS];
+    float   scale[KEY_BLOCKS][ATTEND_QUERIES], sum[KEY_BLOCKS][ATTEND_QUERIES];
+    Weights weights;
+};
+
+/* Sixteen slots: a tile's positions from pos0 on, or pending rows of a tree from row0 on, which may be below 0. */
+struct Unit { int pos0, row0; bool pending; };
+
+DEV int pending_units(const Item &i) { return i.kind == SLICE_TREE ? (i.base % UNIT + i.rows + UNIT - 1) / UNIT : 0; }
+DEV Unit unit_of(const Item &i, int tile, int u)
+{
+    Unit x;
+    x.pending = u >= UNITS;
+    x.pos0 = (i.tile0 + tile) * TILE + UNIT * u;
+    x.row0 = UNIT * (u - UNITS) - i.base % UNIT;
+    return x;
+}
+
+/* Whether the scores of a unit are needed. */
+DEV bool unit_counts(const Item &i, const Unit &u)
+{
+    if (u.pending) return true;
+    return u.pos0 < i.shared && u.pos0 < i.hi && u.pos0 + UNIT > i.lo;
+}
+
+/* Stores the score of query e with slot j of a unit; there: the slot exists. */
+DEV void put_score(const AttendArgs &a, const Item &i, const Sight &v, const Unit &u, int tile, int e, int j, float s,
+                   bool there)
+{
+    const float nothing = f32_of_bits(0xff800000u);
+    const int tile_pos = (i.tile0 + tile) * TILE;
+    int pos = u.pos0 + j;
+    if (u.pending) {
+        const int row = u.row0 + j;
+        if (row < 0 || row >= i.rows || !(v.path[e] >> row & 1)) return;
+        pos = i.base + v.depth[row];
+        if (pos < tile_pos || pos >= tile_pos + TILE) return;
+    } else if (pos >= i.shared) {                  /* a position of the path is another unit's */
+        if (pos < v.hi[e]) return;
+        there = false;
+    }
+    if (e >= i.n) return;
+    float x = f32_mul(s, a.spec.scale);
+    if (a.spec.softcap > 0) x = f32_mul(a.spec.softcap, f32_tanh(f32_div(x, a.spec.softcap)));
+    st(weights_of(a, i, e) + (pos - i.tile0 * TILE), there && pos >= v.lo[e] && pos < v.hi[e] ? x : nothing);
+}
+
+/* ---- weights ---- */
+
+DEV float max_of16(float v)
+{
+    for (int m = 8; m; m >>= 1) v = f32_max(v, shfl_xor_f(v, m));
+    return v;
+}
+DEV float sum_of16(float v)
+{
+    for (int m = 8; m; m >>= 1) v = f32_add(v, shfl_xor_f(v, m));
+    return v;
+}
+
+/* A warp has a query; half a warp, lane by lane, a tile. */
+DEV void split_weights(const AttendArgs &a, const Item &i, Weights &w, int split)
+{
+    const int e = TID >> 5, half = TID >> 4 & 1, lane = TID & 15;
+    const float nothing = f32_of_bits(0xff800000u);
+    int t0, t1;
+    split_tiles(&t0, &t1, i, split);
+    if (e >= i.n) return;
+    float *s = weights_of(a, i, e) + lane;
+    for (int t = t0; t < t1; t += 2) {
+        float top = nothing;
+        for (int b = 0; t + half < t1 && b < UNITS; b++) top = f32_max(top, ld(s + (t + half) * TILE + b * UNIT));
+        top = max_of16(top);
+        if (lane == 0) w.top[e][t + half - t0] = top;
+    }
+    sync_warp();
+    float m = nothing, l = 0;
+    for (int t = t0; t < t1; t += 2) {
+        const float top0 = w.top[e][t - t0], m0 = m > top0 ? m : top0, c0 = m0 != m ? f32_exp(f32_sub(m, m0)) : 1.0f;
+        const float top1 = t + 1 < t1 ? w.top[e][t + 1 - t0] : nothing, m1 = m0 > top1 ? m0 : top1;
+        const float c1 = m1 != m0 ? f32_exp(f32_sub(m0, m1)) : 1.0f, own = half ? m1 : m0;
+        float sum = 0;
+        for (int b = 0; t + half < t1 && b < UNITS; b++) {
+            float *at = s + (t + half) * TILE + b * UNIT;
+            const float x = ld(at), p = f32_exp(f32_sub(x, own));
+            if (x != nothing) sum = f32_add(sum, p);
+            st(at, x != nothing ? p : -1.0f);
+        }
+        sum = sum_of16(sum);
+        const float sum0 = shfl_f(sum, 0), sum1 = shfl_f(sum, 16);
+        l = f32_fma(l, c0, sum0);
+        if (t + 1 < t1) l = f32_fma(l, c1, sum1);
+        if (lane == 0 && t + half < t1) st(change_of(a, i, e) + t + half, half ? c1 : c0);
+        m = m1;
+    }
+    if ((TID & 31) == 0) st((float2 *) top_of(a, i, e, split), float2{m, l});
+}
+
+/* Behind the scores of a tile. */
+DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Weights &w, int tile)
+{
+    const int split = split_of(i, tile);
+    int t0, t1;
+    split_tiles(&t0, &t1, i, split);
+    if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights(a, i, w, split);
+}
+
+/* ---- keys that are floats ---- */
+
+/* Columns c and c + 1 of a head; 0 from `dim` on. */
+template <Type T> DEV float2 load_pair(const uint8_t *head, int c, int dim)
+{
+    if (T == T_TQ3_0) return float2{tq3_value(head + c / 32 * 14, c % 32), tq3_value(head + c / 32 * 14, c % 32 + 1)};
+    if (c >= dim) return float2{0, 0};
+    if (T == T_F32) {
+        const float *p = (const float *) head + c;
+        if (dim % 2 == 0) return ld((const float2 *) p);
+        return float2{ld(p), c + 1 < dim ? ld(p + 1) : 0.0f};
+    }
+    const uint16_t *p = (const uint16_t *) head + c;
+    uint32_t two;
+    if (dim % 2 == 0) two = ld((const uint32_t *) p);
+    else two = ld(p) | (c + 1 < dim ? (uint32_t) ld(p + 1) << 16 : 0);
+    if (T == T_F16) return float2{f32_of_half(two & 0xffffu), f32_of_half(two >> 16)};
+    return float2{f32_of_bits(two << 16), f32_of_bits(two & 0xffff0000u)};
+}
+
+/* Sums of lanes over eight threads, as v_sum: a step leaves each thread half of its N sums. */
+template <int N> DEV void sum_step(float (&s)[32][2], int m)
+{
+    const bool upper = (TID & m) != 0;
+    UNROLL
+    for (int n = 0; n < N / 2; n++)
+        UNROLL
+        for (int b = 0; b < 2; b++) {
+            const float gives = upper ? s[n][b] : s[n + N / 2][b], keeps = upper ? s[n + N / 2][b] : s[n][b];
+            s[n][b] = f32_add(keeps, shfl_xor_f(gives, m));
+        }
+}
+
+/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. */
+template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, const ScoresShared &s, const Head &keys,
+                                       const Unit &u, int tile)
+{
+    const int lane = TID & 31, four = lane >> 3, t = lane & 7, dim = a.spec.head_dim;
+    const uint8_t *key[4];
+    uint32_t there = 0;
+    UNROLL
+    for (int p = 0; p < 4; p++) {
+        const int j = 4 * four + p, row = u.row0 + j;
+        int slot = -1;
+        if (u.pending) slot = row >= 0 && row < i.rows ? pending_slot(i, row) : -1;
+        else if (u.pos0 + j < i.shared) slot = shared_slot(i, u.pos0 + j);
+        there |= slot >= 0 ? 1u << p : 0;
+        key[p] = slot_of(keys, slot >= 0 ? slot : 0);
+    }
+    float acc[32][2];                              /* [slot, query] */
+    UNROLL
+    for (int n = 0; n < 32; n++) acc[n][0] = acc[n][1] = 0;
+    for (int c = 2 * t; c < (dim + 31) / 32 * 32; c += 16) {
+        float2 k[4];
+        UNROLL
+        for (int p = 0; p < 4; p++) k[p] = load_pair<T>(key[p], c, dim);
+        UNROLL
+        for (int e = 0; e < ATTEND_QUERIES; e++) {
+            const float2 q = *(const float2 *) &s.q[e][c];
+            UNROLL
+            for (int p = 0; p < 4; p++) {
+                acc[8 * p + e][0] = f32_fma(q.x, k[p].x, acc[8 * p + e][0]);
+                acc[8 * p + e][1] = f32_fma(q.y, k[p].y, acc[8 * p + e][1]);
+            }
+        }
+    }
+    sum_step<32>(acc, 4);
+    sum_step<16>(acc, 2);
+    sum_step<8>(acc, 1);
+    const int p = 2 * (t >> 2 & 1) + (t >> 1 & 1), e0 = 4 * (t & 1);
+    UNROLL
+    for (int k = 0; k < 4; k++)
+        put_score(a, i, s.sight, u, tile, e0 + k, 4 * four + p, f32_add(acc[k][0], acc[k][1]), (there >> p & 1) != 0);
+}
+
+KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
+{
+    SHARED(ScoresShared, s);
+    pass_next();
+    pass_wait();
+    Item i;
+    const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
+    if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
+    {
+        const int e = warp < i.n ? warp : i.n - 1;
+        const float *q = a.q + ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) *
+                               (size_t) dim;
+        for (int c = TID & 31; c < ATTEND_WIDTH; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
+        sync_warp();
+        for (int c = 0; a.spec.k_type == T_TQ3_0 && c < dim; c += TQ3) tq3_turn(&s.q[warp][c], false);
+    }
+    sync_block();
+    const Head keys = head_of(a.spec, i.l, i.kv, false);
+    for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {
+        const Unit u = unit_of(i, tile, n);
+        const int lane = TID & 31;
+        if (!unit_counts(i, u)) {
+            for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
+                put_score(a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
+        } else if (a.spec.k_type == T_F16) unit_scores<T_F16>(a, i, s, keys, u, tile);
+        else if (a.spec.k_type == T_BF16) unit_scores<T_BF16>(a, i, s, keys, u, tile);
+        else if (a.spec.k_type == T_F32) unit_scores<T_F32>(a, i, s, keys, u, tile);
+        else unit_scores<T_TQ3_0>(a, i, s, keys, u, tile);
+    }
+    finish_tile(a, i, s.sight, s.weights, tile);
+}
+
+/* ---- keys with integer codes ---- */
+
+DEV uint32_t *code_at(CodesShared &s, int high, int c, int e, int col)
+{
+    return (uint32_t *) s.code[high][c][e] + (col >> 2 & 3) * 2 + (col >> 4);
+}
+
+/* A warp rounds the blocks of a query. */
+DEV void round_query(CodesShared &s, const float *q, int e, int blocks)
+{
+    const int lane = TID & 31;
+    for (int c = 0; c < blocks; c++) {
+        const float x = ld(q + CODE_COLS * c + lane);
+        uint32_t most = bits_of_f32(x) & 0x7fffffffu;
+        for (int m = 16; m; m >>= 1) {
+            const uint32_t other = (uint32_t) shfl_xor((int) most, m);
+            most = other > most ? other : most;
+        }
+        const float amax = f32_of_bits(most);
+        const bool none = most >= 0x7f800000u || amax < 0x1p-100f;
+        const float up = none ? 0.0f : f32_div((float) KV_MOST, amax);
+        const int u = none ? 0 : (int16_t) (bits_of_f32(f32_add(f32_mul(x, up), 12582912.0f)) & 0xffffu);
+        int sum = u;
+        for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
+        ((uint8_t *) code_at(s, 1, c, e, lane))[lane & 3] = (uint8_t) ((u + 128) >> 8);
+        ((uint8_t *) code_at(s, 0, c, e, lane))[lane & 3] = (uint8_t) u;
+        if (lane == 0) {
+            s.scale[c][e] = most >= 0x7f800000u ? f32_of_bits(0x7fc00000u) : none ? 0.0f : f32_div(amax, (float) KV_MOST);
+            s.sum[c][e] = none ? 0.0f : f32_of_int(sum);
+        }
+    }
+}
+
+/* A panel: its sixteen slots are rows of the fragments. */
+template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, const CodesShared &s, const Head &keys,
+                                            const Unit &u, int tile)
+{
+    const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.spec.head_dim / CODE_COLS;
+    const Type type = keys.type;
+    const bool minimum = codes_have_minimum(type), fifth = codes_have_fifth(type);
+    const int slot = u.pending ? slot_at(i.wrap, i.base + u.row0) : slot_at(i.wrap, u.pos0), offset = code_offset(type);
+    const uint8_t *head = slot_of(keys, slot);
+    const uint16_t *halves = (const uint16_t *) head, *minima = (const uint16_t *) (head + keys.parts.minima);
+    float acc[4] = { 0, 0, 0, 0 };
+    for (int c = 0; c < blocks; c++) {
+        const uint8_t *code = head + keys.parts.codes + keys.parts.block * (size_t) c;
+        uint32_t f[4];
+        UNROLL
+        for (int r = 0; r < 2; r++) {              /* rows g and g + 8: lines t and t + 4 */
+            const uint32_t *line = (const uint32_t *) code + t * (LINE / 4) + g + 8 * r;
+            if (BYTES) {
+                f[r] = ld(line), f[r + 2] = ld(line + 4 * (LINE / 4));
+                continue;
+            }
+            const uint32_t both = ld(line);
+            uint32_t low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
+            if (fifth) {
+                const uint8_t *bits = head + keys.parts.fifth + 8 * 8 * (size_t) c + 8 * t + (g + 8 * r) / 2;
+                low |= spread_fifth(ld(bits) >> 4 * (g & 1)), high |= spread_fifth(ld(bits + 8 * 4) >> 4 * (g & 1));
+            }
+            f[r] = less_code(low, offset), f[r + 2] = less_code(high, offset);
+        }
+        int hi[4] = { 0, 0, 0, 0 }, lo[4] = { 0, 0, 0, 0 };
+        const uint2 b1 = *((const uint2 *) s.code[1][c] + lane), b0 = *((const uint2 *) s.code[0][c] + lane);
+        const uint32_t high[2] = { b1.x, b1.y }, low[2] = { b0.x, b0.y };
+        mma_16x8x32(hi, f, high);
+        mma_16x8x32(lo, f, low);
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            const int at = KEY_PANEL * c + g + 8 * (k >> 1), e = 2 * t + (k & 1);
+            const float by = s.scale[c][e];
+            acc[k] = f32_fma(f32_mul(f32_of_half(ld(halves + at)), by), f32_of_int(256 * hi[k] + lo[k]), acc[k]);
+            if (minimum) acc[k] = f32_fma(f32_mul(f32_of_half(ld(minima + at)), by), s.sum[c][e], acc[k]);
+        }
+    }
+    UNROLL
+    for (int k = 0; k < 4; k++) put_score(a, i, s.sight, u, tile, 2 * t + (k & 1), g + 8 * (k >> 1), acc[k], true);
+}
+
+KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
+{
+    SHARED(CodesShared, s);
+    pass_next();
+    pass_wait();
+    Item i;
+    const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
+    if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
+    {
+        const int e = warp < i.n ? warp : i.n - 1;
+        round_query(s, a.q + ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) *
+                             (size_t) dim, warp, dim / CODE_COLS);
+    }
+    sync_block();
+    const Head keys = head_of(a.spec, i.l, i.kv, false);
+    for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {
+        const Unit u = unit_of(i, tile, n);
+        const int lane = TID & 31;
+        if (!unit_counts(i, u)) {
+            for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
+                put_score(a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
+        } else if (keys.type == T_Q8_0) panel_scores<true>(a, i, s, keys, u, tile);
+        else panel_scores<false>(a, i, s, keys, u, tile);
+    }
+    finish_tile(a, i, s.sight, s.weights, tile);
+}
