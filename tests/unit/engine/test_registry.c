@@ -58,7 +58,7 @@ static void by_its_name(void **state)
     assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
     ro.backend = "gpu";
     assert_int_equal(rt_open(&g, &ro, &e), RT_EUNSUPPORTED);
-    assert_non_null(strstr(e.text, "'gpu', expected auto, cpu, device"));
+    assert_non_null(strstr(e.text, "'gpu', expected auto, cpu, cuda, device"));
     public_close(&p);
 }
 
