@@ -11,7 +11,8 @@ static int32_t at_most(int64_t n, int64_t limit) { return (int32_t) (n < limit ?
 static int32_t most_tiles(const Rows *r, const LayerSpec *s)
 {
     const int64_t all = ((int64_t) r->span + r->n + TILE - 1) / TILE;
-    return s->window ? at_most(((int64_t) s->window + 2 * ROWS_DECODE) / TILE + 2, all) : at_most(all, INT32_MAX / TILE);
+    const int64_t seen = s->window ? ((int64_t) s->window + 2 * ROWS_DECODE) / TILE + 2 : INT32_MAX / TILE;
+    return at_most(all, seen);
 }
 
 static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_t il, const LayerSpec *s)
@@ -29,7 +30,8 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
              s->head_dim > v ? s->head_dim : v, ATTEND_WIDTH);
         return;
     }
-    const int64_t each = (int64_t) tiles * (TILE + 1) + 2 * a.splits + (a.splits > 1 ? (int64_t) a.splits * a.v_pad : 0),
+    const int64_t parts = a.splits > 1 ? (int64_t) a.splits * a.v_pad : 0,
+                  each = (int64_t) tiles * (TILE + 1) + 2 * a.splits + parts,
                   bytes = 4 * ATTEND_QUERIES * each, items = (int64_t) s->kv_heads *
                   (((int64_t) r->n * group + (ATTEND_QUERIES - 1) * (int64_t) r->n_slices) / ATTEND_QUERIES);
     int32_t fit = at_most((WORK_SPLITS - TICKET_BYTES) / bytes, ITEM_TICKETS / (a.splits + a.v_pad / ATTEND_COLS));

@@ -1,5 +1,5 @@
-/* attend_scores.cu - scores of queries with stored keys, a block for each item and tile; the last block of a split makes
- * them softmax weights. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_scores.h (integer codes). */
+/* attend_scores.cu - scores of queries with stored keys, a block for each item and tile; the last block of a split
+ * makes them softmax weights. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_scores.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
 enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = ATTEND_WIDTH / CODE_COLS, KV_MOST = 32639 };
@@ -206,9 +206,7 @@ KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
     const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
     if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
     {
-        const int e = warp < i.n ? warp : i.n - 1;
-        const float *q = a.q + ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) *
-                               (size_t) dim;
+        const float *q = query_of(a, i, warp);
         for (int c = TID & 31; c < ATTEND_WIDTH; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
         sync_warp();
         for (int c = 0; a.spec.k_type == T_TQ3_0 && c < dim; c += TQ3) tq3_turn(&s.q[warp][c], false);
@@ -256,7 +254,8 @@ DEV void round_query(CodesShared &s, const float *q, int e, int blocks)
         ((uint8_t *) code_at(s, 1, c, e, lane))[lane & 3] = (uint8_t) ((u + 128) >> 8);
         ((uint8_t *) code_at(s, 0, c, e, lane))[lane & 3] = (uint8_t) u;
         if (lane == 0) {
-            s.scale[c][e] = most >= 0x7f800000u ? f32_of_bits(0x7fc00000u) : none ? 0.0f : f32_div(amax, (float) KV_MOST);
+            const float nan = f32_of_bits(0x7fc00000u);
+            s.scale[c][e] = most >= 0x7f800000u ? nan : none ? 0.0f : f32_div(amax, (float) KV_MOST);
             s.sum[c][e] = none ? 0.0f : f32_of_int(sum);
         }
     }
@@ -314,13 +313,9 @@ KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
     pass_next();
     pass_wait();
     Item i;
-    const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
+    const int tile = BID_Y, warp = TID >> 5;
     if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
-    {
-        const int e = warp < i.n ? warp : i.n - 1;
-        round_query(s, a.q + ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) *
-                             (size_t) dim, warp, dim / CODE_COLS);
-    }
+    round_query(s, query_of(a, i, warp), warp, a.spec.head_dim / CODE_COLS);
     sync_block();
     const Head keys = head_of(a.spec, i.l, i.kv, false);
     for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {

@@ -1,5 +1,5 @@
-/* attend_values.cu - softmax weights times stored values, a block for each item, 32 columns and split; the last split to
- * be finished merges all. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_values.h (integer codes). */
+/* attend_values.cu - softmax weights times stored values, a block for each item, 32 columns and split; the last split
+ * to be finished merges all. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_values.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
 enum { CHUNK = 64, GROUPS = ATTEND_WARPS, LANES_ALL = VALUE_PANEL };
@@ -9,8 +9,8 @@ struct ValuesShared {
     Sight sight;
     alignas(16) float value[CHUNK][ATTEND_COLS + 4], weight[ATTEND_QUERIES][CHUNK];
 };
-/* A warp has a group of positions. code: high and low bytes of its rounded weights as fragments, of the positions and of
- * pending rows; sum: of integer products. */
+/* A warp has a group of positions. code: its rounded weights as fragments, [positions or pending rows] [low or high
+ * bytes]; then its products. */
 struct CodesShared {
     Sight sight;
     alignas(16) uint8_t code[GROUPS][2][2][LANES_ALL / 32][ATTEND_QUERIES][32];
@@ -23,16 +23,15 @@ struct CodesShared {
 /* Merges the splits of an item in ascending order, and writes the result. */
 DEV void merge(const AttendArgs &a, const Item &i, int cols, float o, int splits)
 {
-    const int e = TID >> 5, c = ATTEND_COLS * cols + (TID & 31), dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
+    const int e = TID >> 5, c = ATTEND_COLS * cols + (TID & 31);
+    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
     const float nothing = f32_of_bits(0xff800000u);
     if (e >= i.n) return;
     float m = nothing, l = 0, sum = 0;
     for (int n = 0; n < splits; n++) {
         const float2 top = ld((const float2 *) top_of(a, i, e, n));
         if (top.x == nothing) continue;            /* the query saw nothing in this split */
-        if (splits > 1)
-            o = ld(a.partial + (((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.splits + (size_t) n) *
-                               (size_t) a.v_pad + (size_t) c);
+        if (splits > 1) o = ld(partial_of(a, i, e, n) + c);
         if (m == nothing) {
             sum = o, m = top.x, l = top.y;
             continue;
@@ -42,18 +41,14 @@ DEV void merge(const AttendArgs &a, const Item &i, int cols, float o, int splits
         l = f32_fma(l, was, f32_mul(top.y, by));
         m = most;
     }
-    if (c < dim)
-        st(a.y + ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) * (size_t) dim +
-           (size_t) c, f32_div(sum, l));
+    if (c < dim) st(a.y + head_row(a, i, e, dim) + c, f32_div(sum, l));
 }
 
 DEV void finish_split(const AttendArgs &a, const Item &i, Sight &v, int cols, int split, float o)
 {
     const int splits = split_of(i, i.tiles - 1) + 1, e = TID >> 5;
     if (splits > 1) {
-        if (e < i.n)
-            st(a.partial + (((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.splits + (size_t) split) *
-                           (size_t) a.v_pad + (size_t) (ATTEND_COLS * cols + (TID & 31)), o);
+        if (e < i.n) st(partial_of(a, i, e, split) + ATTEND_COLS * cols + (TID & 31), o);
         if (!last_to_come(v, tickets_of(a, i) + a.splits + cols, splits)) return;
     }
     merge(a, i, cols, o, splits);
@@ -109,7 +104,8 @@ DEV bool chunk_counts(const Item &i, int pos0)
 }
 
 /* Pending rows of a tree: each query has its own path. */
-DEV float path_values(const Item &i, const Sight &v, const Head &values, const float *weight, int cols, int tile, float o)
+DEV float path_values(const Item &i, const Sight &v, const Head &values, const float *weight, int cols, int tile,
+                      float o)
 {
     const int e = TID >> 5, pos0 = (i.tile0 + tile) * TILE;
     for (uint64_t rest = v.path[e]; rest; rest &= rest - 1) {
@@ -207,8 +203,8 @@ DEV void four_words(uint32_t w[2], const Head &v, const Four &f, int g)
     w[0] = less_code(w[0], code_offset(v.type)), w[1] = less_code(w[1], code_offset(v.type));
 }
 
-/* What a warp knows of a group: lanes 0 to 127 are its positions, and, where pending rows of a tree are at some of them,
- * lanes 128 on are these rows, from the slot `first` on, a multiple of four. */
+/* What a warp knows of a group: own, its positions; where pending rows of a tree are at some of them, also pending:
+ * these rows, from the slot `first` on, a multiple of four, in `steps` times 32 lanes. */
 struct Group { int pos0, first, steps; bool pends; Lane4 own, pending; };
 
 DEV void load_scales(Lane4 &x, const Head &v, int cols, int pos0, int there, const Item &i)
@@ -356,7 +352,8 @@ DEV void group_products(CodesShared &s, const Item &i, const Head &v, const Grou
     for (int k = 0; k < g.steps; k++) {            /* slots behind the last row stand for it: their weights are 0 */
         const int last = (i.base + i.rows - 1) / FOUR * FOUR, at = g.first + 32 * k + 4 * t;
         const int p = at < last ? at : last, q = at + 16 < last ? at + 16 : last;
-        multiply(hi, lo, s.code[warp][1], k, v, four_at(v, cols, slot_at(i.wrap, p)), four_at(v, cols, slot_at(i.wrap, q)));
+        multiply(hi, lo, s.code[warp][1], k, v, four_at(v, cols, slot_at(i.wrap, p)),
+                 four_at(v, cols, slot_at(i.wrap, q)));
     }
     sync_warp();
     float *sum = (float *) s.code[warp];

@@ -27,8 +27,9 @@ struct Item {
     const int32_t *slot_pos;
 };
 
+/* Queries from n on stand for the last. */
 DEV int item_row(const Item &i, int e) { return (i.first + (e < i.n ? e : i.n - 1)) / i.group; }
-DEV int item_head(const Item &i, int e) { return i.kv * i.group + (i.first + e) % i.group; }
+DEV int item_head(const Item &i, int e) { return i.kv * i.group + (i.first + (e < i.n ? e : i.n - 1)) % i.group; }
 
 /* Finds item `index` of the launch; false: there is none. Called by the whole block. */
 DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
@@ -103,6 +104,16 @@ DEV int shared_slot(const Item &i, int pos)
 /* The slot of a tree's pending row. */
 DEV int pending_slot(const Item &i, int row) { return i.ring ? i.ring + row : slot_at(i.wrap, i.base + row); }
 
+/* Where query e has its row of a [rows, heads, width]. */
+DEV size_t head_row(const AttendArgs &a, const Item &i, int e, int width)
+{
+    return ((size_t) (i.row0 + item_row(i, e)) * (size_t) a.spec.heads + (size_t) item_head(i, e)) * (size_t) width;
+}
+DEV const float *query_of(const AttendArgs &a, const Item &i, int e)
+{
+    return a.q + head_row(a, i, e, a.spec.head_dim);
+}
+
 DEV float *weights_of(const AttendArgs &a, const Item &i, int e)
 {
     return a.weight + ((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.tiles * TILE;
@@ -114,6 +125,11 @@ DEV float *change_of(const AttendArgs &a, const Item &i, int e)
 DEV float *top_of(const AttendArgs &a, const Item &i, int e, int split)
 {
     return a.top + (((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.splits + (size_t) split) * 2;
+}
+DEV float *partial_of(const AttendArgs &a, const Item &i, int e, int split)
+{
+    const size_t query = (size_t) i.index * ATTEND_QUERIES + (size_t) e;
+    return a.partial + (query * (size_t) a.splits + (size_t) split) * (size_t) a.v_pad;
 }
 DEV int32_t *tickets_of(const AttendArgs &a, const Item &i)
 {
