@@ -79,6 +79,10 @@ struct Backend {
     bool   (*pass_begin)(Backend *b, const void *key, size_t n);   /* true: a recorded pass was queued, so make no
                                                                     * calls */
     void   (*pass_end)(Backend *b, bool complete);                                /* false: cancelled, do not record */
+    /* Between prepare(true) and prepare(false), passes with a key are recorded and not run (pass_begin is true where
+     * that has been done), and at no other time: what decoding replays is there before it starts, and whatever has not
+     * been recorded is run as it is called. NULL: passes are not recorded. */
+    void   (*prepare)(Backend *b, bool on);
     Status (*sync)(Backend *b, Error *err);
     void   (*close)(Backend *b);
     /* rows in, rows out. F32 unless stated otherwise; x [n, in] */

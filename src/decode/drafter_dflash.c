@@ -7,12 +7,9 @@
 /* What the pass proposed; [row][rank], or [row][rank before][rank]. */
 typedef struct { int32_t id[ROWS_DECODE * LAT_K]; float score[ROWS_DECODE * LAT_K * LAT_K]; } Proposal;
 
-/* Proposes for sessions whose blocks fit into one pass. */
-static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
+static void add_blocks(const ModelDrafter *d, Step *st, Session *const *s, int32_t n)
 {
-    Step *st = sp->last;
-    Backend *be = st->be;
-    int32_t token[ROWS_DECODE], rows = d->block - 1;
+    int32_t token[ROWS_DECODE];
     pass_start(st);
     for (int32_t i = 0; i < n; i++) {
         token[0] = s[i]->line.text[s[i]->line.n_text - 1];
@@ -21,6 +18,15 @@ static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t
         line_draw(&s[i]->line, &sl->draw);
         for (int32_t r = 1; r < d->block; r++) pass_want(st, sl, r, WANT_LOGITS, -1);
     }
+}
+
+/* Proposes for sessions whose blocks fit into one pass. */
+static Status propose_some(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
+{
+    Step *st = sp->last;
+    Backend *be = st->be;
+    const int32_t rows = d->block - 1;
+    add_blocks(d, st, s, n);
     PassOut o;
     TRY(model_pass(d->dm, st, &o, LAT_K, err));
     Proposal *p = sp->work;
@@ -40,9 +46,22 @@ static Status propose_some(ModelDrafter *d, Spec *sp, Session *const *s, int32_t
     return ST_OK;
 }
 
+static const ModelDrafter *model_drafter(const Drafter *d)
+{
+    return (const ModelDrafter *) (const void *) ((const char *) d - offsetof(ModelDrafter, drafter));
+}
+
+static void prepare(Drafter *drafter, Spec *sp, Session *const *s, int32_t n)
+{
+    const ModelDrafter *d = model_drafter(drafter);
+    if (n > ROWS_DECODE / d->block) return;        /* proposed for in several passes */
+    add_blocks(d, sp->last, s, n);
+    model_prepare(d->dm, sp->last, LAT_K);
+}
+
 static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
-    ModelDrafter *d = (ModelDrafter *) (void *) ((char *) drafter - offsetof(ModelDrafter, drafter));
+    const ModelDrafter *d = model_drafter(drafter);
     int32_t most = ROWS_DECODE / d->block;
     for (int32_t done = 0; done < n; done += most) {
         int32_t part = n - done < most ? n - done : most;
@@ -55,6 +74,6 @@ void drafter_dflash(ModelDrafter *d, const Model *dm, int32_t block)
 {
     if (block == 0) block = dm->block;
     *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_BLOCK,
-                                       .work = sizeof(Proposal), .propose = propose },
+                                       .work = sizeof(Proposal), .prepare = prepare, .propose = propose },
                           .dm = dm, .block = block };
 }

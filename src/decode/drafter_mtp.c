@@ -21,12 +21,8 @@ typedef struct {
 /* Slots after the held one: they are free, as nothing else waits and no pass has taken any yet. */
 static int32_t slot_of(const Session *s, int32_t row) { return (s->wait[0] + row) % TAP_SLOTS; }
 
-static Status deepen(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Chain *chain, int32_t depth,
-                     Error *err)
+static void add_blocks(Step *st, Session *const *s, int32_t n, const Chain *chain, int32_t depth)
 {
-    Step *st = sp->last;
-    Backend *be = st->be;
-    size_t width = (size_t) d->dm->dim;
     pass_start(st);
     for (int32_t i = 0; i < n; i++) {
         if (!chain[i].on) continue;
@@ -36,6 +32,15 @@ static Status deepen(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t
         for (int32_t r = 0; r <= depth; r++)
             pass_want(st, sl, r, WANT_TAPS | (r == depth ? WANT_LOGITS : 0), slot_of(s[i], r));
     }
+}
+
+static Status deepen(const ModelDrafter *d, Spec *sp, Session *const *s, int32_t n, Chain *chain, int32_t depth,
+                     Error *err)
+{
+    Step *st = sp->last;
+    Backend *be = st->be;
+    size_t width = (size_t) d->dm->dim;
+    add_blocks(st, s, n, chain, depth);
     PassOut o;
     TRY(model_pass(d->dm, st, &o, LAT_K, err));
     for (int32_t i = 0, at = 0; i < n; i++) {
@@ -81,9 +86,26 @@ static Status propose_some(const ModelDrafter *d, Spec *sp, Session *const *s, i
     return ST_OK;
 }
 
+static const ModelDrafter *model_drafter(const Drafter *d)
+{
+    return (const ModelDrafter *) (const void *) ((const char *) d - offsetof(ModelDrafter, drafter));
+}
+
+static void prepare(Drafter *drafter, Spec *sp, Session *const *s, int32_t n)
+{
+    const ModelDrafter *d = model_drafter(drafter);
+    Chain *chain = sp->work;
+    if (n > ROWS_DECODE / d->block) return;        /* proposed for in several passes */
+    for (int32_t i = 0; i < n; i++) chain[i] = (Chain) { .on = true };
+    for (int32_t depth = 0; depth < d->block - 1; depth++) {
+        add_blocks(sp->last, s, n, chain, depth);
+        model_prepare(d->dm, sp->last, LAT_K);
+    }
+}
+
 static Status propose(Drafter *drafter, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err)
 {
-    const ModelDrafter *d = (ModelDrafter *) (void *) ((char *) drafter - offsetof(ModelDrafter, drafter));
+    const ModelDrafter *d = model_drafter(drafter);
     int32_t most = ROWS_DECODE / d->block;
     for (int32_t done = 0; done < n; done += most)
         TRY(propose_some(d, sp, s + done, n - done < most ? n - done : most, out + done, err));
@@ -94,6 +116,7 @@ void drafter_mtp(ModelDrafter *d, const Model *dm, int32_t block)
 {
     if (block == 0) block = dm->block;
     *d = (ModelDrafter) { .drafter = { .uses_taps = true, .rows = block, .source = SOURCE_MTP,
-                                       .work = sizeof(Chain) * (ROWS_DECODE / 2), .propose = propose },
+                                       .work = sizeof(Chain) * (ROWS_DECODE / 2), .prepare = prepare,
+                                       .propose = propose },
                           .dm = dm, .block = block };
 }

@@ -196,6 +196,70 @@ static Status insert_chunk(Spec *sp, Session *s, int32_t n, Error *err)
     return st;
 }
 
+/* ---- passes recorded in advance ---- */
+
+static bool records(const Step *s)
+{
+    bool any = false;
+    for (; s; s = s->next) any |= s->be->prepare != NULL;
+    return any;
+}
+
+/* Trees of n sessions, of all widths. */
+static void prepare_trees(Spec *sp, Session *s, int32_t n)
+{
+    static const int32_t token[ROWS_DECODE];
+    const Backend *be = sp->last->be;
+    for (int32_t i = 0; i < be->n_widths; i++) {
+        const int32_t rows = be->widths[i];
+        if (rows < n) continue;
+        pass_start(&sp->step);
+        for (int32_t k = 0; k < n; k++) {
+            const int32_t of_this = k < n - 1 ? 1 : rows - k;
+            const Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_TREE, of_this, token, NULL);
+            for (int32_t r = 0; r < of_this; r++) pass_want(&sp->step, sl, r, WANT_LOGITS, -1);
+        }
+        model_prepare(sp->m, &sp->step, 0);
+    }
+}
+
+static void prepare_context(Spec *sp, Session *s)
+{
+    static const int32_t token[ROWS_DECODE];
+    const Backend *be = sp->last->be;
+    for (int32_t i = 0; i < be->n_widths; i++) {
+        pass_start(sp->last);
+        pass_slice(sp->last, &s->draft, SLICE_CHAIN, be->widths[i], token, NULL);
+        model_prepare_context(s->dm, sp->last);
+    }
+}
+
+/* Every shape that a pass of a decoding step can have is recorded before the first token: after that nothing has to
+ * be. Shapes do not depend on the session but for the length of its text. Steps of a single session come first, since
+ * a backend may have room for so many records only. */
+static Status prepare(Spec *sp, Session *s, Error *err)
+{
+    const bool traced = sp->step.hooks && sp->step.hooks->trace;
+    if (s->line.ctx <= sp->prepared || traced || !records(&sp->step)) return ST_OK;
+    const int32_t target = s->line.target.P, draft = s->draft.P;
+    Session *who[ROWS_DECODE];
+    for (int32_t n = 1; n <= sp->sessions_max; n++) {
+        who[n - 1] = s;
+        for (int64_t span = SPAN_LEAST; ; span *= 2) {
+            s->line.target.P = s->draft.P = span < s->line.ctx ? (int32_t) span : s->line.ctx;
+            prepare_trees(sp, s, n);
+            if (s->dm && sp->drafter && sp->drafter->prepare) sp->drafter->prepare(sp->drafter, sp, who, n);
+            if (span >= s->line.ctx) break;
+        }
+    }
+    if (keeps_taps(sp, s)) prepare_context(sp, s);
+    s->line.target.P = target;
+    s->draft.P = draft;
+    TRY(stages_sync(&sp->step.on, err));
+    sp->prepared = s->line.ctx;
+    return ST_OK;
+}
+
 /* ---- before the pass ---- */
 
 /* The next place after P at which a chunk must end: a mark, or the last token of the prompt. */
@@ -655,6 +719,7 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
 {
     int32_t token[ROWS_DECODE] = { 0 };
     PassOut out;
+    TRY(prepare(sp, s, err));
     pass_start(&sp->step);
     bool taps = keeps_taps(sp, s);
     Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_TREE, n, token, NULL);
@@ -700,6 +765,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     if (n < 1 || n > sp->sessions_max)
         return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
+    for (int32_t i = 0; i < n; i++) TRY(prepare(sp, s[i], err));
     int32_t decoding = plan_turns(sp, s, n);
     bool chunk = false;
     for (int32_t i = 0; i < n; i++) chunk |= sp->role[i].chunk > 0;

@@ -19,6 +19,8 @@ struct Drafter {
     int32_t rows;                                  /* rows of one proposal's pass, for the memory plan; 0: none */
     int32_t source;                                /* SOURCE_... under which its edges are learned */
     size_t work;                                   /* bytes of sp->work that propose computes in */
+    /* Prepares the passes of proposals for n sessions like these (model_prepare). NULL: propose runs none. */
+    void   (*prepare)(Drafter *d, Spec *sp, Session *const *s, int32_t n);
     /* Fills one lattice per session; n_depth 0: no proposal. May run passes. */
     Status (*propose)(Drafter *d, Spec *sp, Session *const *s, int32_t n, Lattice *out, Error *err);
 };
@@ -57,7 +59,7 @@ struct Spec {
     EdgeCount *count;                           /* not NULL: real acceptance is counted here */
     void    (*log)(void *ud, const char *line); /* told when the controller starts or stops drafting; NULL: none */
     void     *log_ud;
-    int32_t   sessions_max;
+    int32_t   sessions_max, prepared;           /* prepared: passes after texts of up to so many tokens are recorded */
     Lattice  *lattice;                          /* [sessions_max] */
     Tree     *tree;                             /* [sessions_max] of the pass */
     StepRole *role;                             /* [sessions_max] */

@@ -962,10 +962,16 @@ static bool run_layers(const Model *m, Step *s, Flow *flow, const PassOut *out, 
     return stop;
 }
 
+/* Makes or replays the calls of a stage. Returns whether it was cancelled, which a replay asks once it is queued. */
+static bool run_stage(const Model *m, Step *s, Flow *flow, const PassOut *out, int32_t k)
+{
+    return pass_commit(s, m) ? cancelled(s, m->n_layers - 1) : run_layers(m, s, flow, out, k);
+}
+
 Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *err)
 {
     *out = (PassOut) { 0 };
-    pass_tables(first);
+    pass_tables(first, false);
     const float *carry = NULL;
     int32_t stage = 0, sent = 0;
     for (Step *s = first; s; s = s->next, stage++) {
@@ -974,7 +980,7 @@ Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *e
         if (!s->next) make_results(m, s, out, k);
         make_flow(m, s, &flow);
         if (carry) receive_rows(s, carry, &flow, sent);
-        if (!pass_commit(s, m) && run_layers(m, s, &flow, out, k)) {
+        if (run_stage(m, s, &flow, out, k)) {
             TRY(step_wait(s, err));
             return fail(err, ST_CANCEL, "the pass was cancelled");
         }
@@ -985,11 +991,52 @@ Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *e
     return ST_OK;
 }
 
+/* Hooks are for passes that run: there is nothing to cancel, and nothing to trace. */
+static const Hooks *begin_prepare(Step *s)
+{
+    const Hooks *hooks = s->hooks;
+    s->hooks = NULL;
+    s->be->prepare(s->be, true);
+    return hooks;
+}
+
+static void end_prepare(Step *s, const Hooks *hooks)
+{
+    s->be->prepare(s->be, false);
+    s->hooks = hooks;
+}
+
+void model_prepare(const Model *m, Step *first, int32_t k)
+{
+    PassOut out = { 0 };
+    int32_t stage = 0;
+    pass_tables(first, false);
+    for (Step *s = first; s; s = s->next) {
+        Flow flow;
+        s->stage = stage++;
+        if (!s->be->prepare) continue;
+        if (!s->next) make_results(m, s, &out, k);
+        make_flow(m, s, &flow);
+        const Hooks *hooks = begin_prepare(s);
+        run_stage(m, s, &flow, &out, k);
+        end_prepare(s, hooks);
+    }
+}
+
+void model_prepare_context(const Model *m, Step *s)
+{
+    if (!s->be->prepare) return;
+    const Hooks *hooks = begin_prepare(s);
+    model_context(m, s);
+    end_prepare(s, hooks);
+}
+
 void model_context(const Model *m, Step *s)
 {
     Backend *be = s->be;
     s->stage = 0;
-    pass_tables(s);
+    s->host.span = SPAN_LEAST;                     /* nothing here reads the texts before it */
+    pass_tables(s, true);
     Tensor *taps = step_new_rows(s, m->target->tap_width);
     if (pass_commit(s, &m->family)) return;
     be->tap_get(be, taps, &s->rows);

@@ -120,9 +120,13 @@ static inline void *model_layer(const Model *m, int32_t il) { return m->layers +
  * step_wait(step_last(s)) does, also for whatever is queued after it. ST_CANCEL between layers. Results live in the
  * scratch of the last stage until the next pass_start. */
 Status model_pass(const Model *m, Step *s, PassOut *out, int32_t k, Error *err);
+/* Lets stages on backends that record passes make ready for passes of this shape, whatever the tokens: nothing is run.
+ * A failure is reported by the next wait. */
+void   model_prepare(const Model *m, Step *s, int32_t k);
 /* Drafters: turns waiting taps, named by the tap slots of CHAIN rows on the drafter's state, into keys/values. Does not
  * wait; step_wait does. */
 void   model_context(const Model *m, Step *s);
+void   model_prepare_context(const Model *m, Step *s);
 
 /* For family files: the keys that every family has (block_count, embedding_length, feed_forward_length, context_length,
  * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */

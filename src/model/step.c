@@ -134,7 +134,7 @@ void pass_start(Step *s)
         s->used = s->kept = 0;
         s->n_tensors = s->n_ropes = 0;
         s->overflow = false;
-        launch_shape(&s->host, &(Rows) { .span = 1 });
+        launch_shape(&s->host, &(Rows) { .span = SPAN_LEAST });
     }
 }
 
@@ -191,30 +191,30 @@ static int32_t launched(const Backend *be, int32_t n)
     return n;
 }
 
-/* Rounds the row counts up to a launch shape, for pure decoding passes only: prompts come in too many shapes to
- * record. */
-static void round_up(Step *s)
+/* Prompts come in too many shapes to record. */
+static void round_up(Step *s, bool few)
 {
     Rows *r = &s->host;
     s->n_real = r->n;
     s->n_logits_real = r->n_logits;
     memcpy(r->count, (int32_t[]) { r->n, r->n_decode, r->n_logits }, 3 * sizeof *r->count);
-    if (r->n != r->n_decode || r->n == 0) return;
+    const bool decodes = r->n == r->n_decode;
+    if (r->n == 0 || !(decodes || few)) return;
     for (int32_t n = launched(s->be, r->n); r->n < n; r->n++) {
         r->token[r->n] = r->pos[r->n] = r->want[r->n] = 0;
         r->slice[r->n] = r->parent[r->n] = r->tap_slot[r->n] = -1;
         for (int32_t l = 0; l < POS_LANES; l++) r->lane[r->n * POS_LANES + l] = 0;
     }
-    r->n_decode = r->n;
+    if (decodes) r->n_decode = r->n;
     for (int32_t n = r->n_logits ? launched(s->be, r->n_logits) : 0; r->n_logits < n; r->n_logits++)
         r->logit_row[r->n_logits] = 0;
 }
 
 /* Later stages have the same tables except for the layers' addresses. */
-void pass_tables(Step *s)
+void pass_tables(Step *s, bool few)
 {
     const Rows real = s->host;
-    round_up(s);
+    round_up(s, few);
     send_tables(s);
     int32_t k = 1;
     for (Step *t = s->next; t; t = t->next, k++) {
@@ -224,7 +224,7 @@ void pass_tables(Step *s)
             t->host.slices[i] = s->host.slices[i];
             t->host.slices[i].layer = s->state[i]->layer[k];
         }
-        round_up(t);
+        round_up(t, few);
         send_tables(t);
     }
 }
@@ -253,7 +253,7 @@ static Status fold_into(Step *s, State *st, int32_t set_out, Error *err)
 {
     pass_start(s);
     pass_slice(s, st, SLICE_TREE, 0, NULL, NULL)->set_out = set_out;
-    pass_tables(s);
+    pass_tables(s, false);
     int32_t il = 0, k = 0;
     for (Step *t = s; t; t = t->next, k++)
         for (; il < st->n_layers && il < s->on.at[k].end; il++)

@@ -67,6 +67,9 @@ Status step_fold(Step *s, State *st, Error *err);
 /* The same into a free set, which becomes a checkpoint; the oldest is replaced if necessary. */
 Status step_checkpoint(Step *s, State *st, Error *err);
 
+/* span of a pass over short texts: from here on, powers of two. */
+enum { SPAN_LEAST = SPLIT };
+
 /* A pass is: start, slices (decoding ones first), wants, commit; then the model's operations. */
 void   pass_start(Step *s);
 /* Adds n rows of a session: tokens, and for a TREE parents (NULL: a chain; CHAIN and BLOCK ignore it). Returns the
@@ -74,7 +77,9 @@ void   pass_start(Step *s);
 Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent);
 /* What row `row` of the slice is wanted for; tap_slot: its place in the slice's taps, used with WANT_TAPS. */
 void   pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t tap_slot);
-void   pass_tables(Step *s);                       /* copies the tables into every stage */
+/* Copies the tables into every stage, with row counts rounded up to a launch shape: those of decoding passes, which are
+ * recorded, and, if `few`, also of other passes with few rows. */
+void   pass_tables(Step *s, bool few);
 /* Begins one stage, whose tables are copied: pass_begin with the key (owner, launch shape). Returns true if the pass
  * was replayed: then make no calls. Tracing disables replay. */
 bool   pass_commit(Step *s, const void *owner);

@@ -96,14 +96,14 @@ static int called();
 extern "C" {
 
 /* Also tells the backend that the kernels are here. */
-FakeCuda ratoon_emulated_driver = { 13000, 1, 0, 0, 0, 0, 0 };
+FakeCuda ratoon_emulated_driver = { 13000, 1, 0, 0, false, 0, 0, 0, 0, 0, 0 };
 #define fake ratoon_emulated_driver
 
 /* Begins every function: counts it, and returns if it is to fail, or lacks the context that it needs. */
 #define CALL Locked l(lock); if (int code = called()) return code
 #define CALL_IN_CONTEXT CALL; if (!entered) return NO_CONTEXT
-/* The same where recording forbids it: what allocates or waits. */
-#define CALL_UNRECORDED CALL_IN_CONTEXT; if (recorded) return RECORDED
+/* The same for what takes memory, which cannot be recorded. */
+#define CALL_TAKES CALL_IN_CONTEXT; if (recorded) return RECORDED; if (fake.sealed) return fake.refused++, NO_MEMORY
 
 int cuInit(unsigned)
 {
@@ -144,7 +144,9 @@ int cuDeviceGetName(char *s, int n, int) { CALL; snprintf(s, (size_t) n, "emulat
 int cuDeviceGetAttribute(int *v, int what, int)
 {
     CALL;
-    *v = what == 75 ? 9 : what == 76 ? 0 : what == 16 ? 4 : 0;
+    static const std::map<int, int> known = { { 13, 1000000 }, { 16, 4 }, { 36, 1000000 }, { 37, 512 }, { 75, 9 } };
+    auto i = known.find(what);
+    *v = i == known.end() ? 0 : i->second;
     return OK;
 }
 int cuDevicePrimaryCtxRetain(void **c, int) { CALL; fake.live++; *c = &emu_memory; return OK; }
@@ -160,7 +162,7 @@ int cuMemGetInfo_v2(size_t *left, size_t *all)
 /* The first gap that is wide enough, 256 bytes behind each block kept free; what is new is rubbish. */
 int cuMemAlloc_v2(void **p, size_t n)
 {
-    CALL_UNRECORDED;
+    CALL_TAKES;
     uintptr_t at = emu_memory.base;
     const size_t need = (n + 511) / 256 * 256;
     for (auto &b : live) {
@@ -188,7 +190,7 @@ int cuMemFree_v2(void *p)
 }
 int cuMemAllocHost_v2(void **p, size_t n)
 {
-    CALL_UNRECORDED;
+    CALL_TAKES;
     *p = aligned_alloc(4096, pages_up(n));
     fake.live++;
     return *p ? OK : NO_MEMORY;
@@ -222,7 +224,7 @@ int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 }
 int cuModuleLoadData(void **m, const void *image)
 {
-    CALL_UNRECORDED;
+    CALL_TAKES;
     fake.live++;
     *m = (void *) image;
     return OK;
@@ -244,12 +246,13 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     std::vector<uint8_t> args((uint8_t *) params[0], (uint8_t *) params[0] + k->args);      /* captured at the call */
     const int gx = (int) c->grid_x, gy = (int) c->grid_y;
     const size_t shared = c->shared;
+    fake.launches++;
     return put(c->stream, [=] {
         if (dry) fprintf(dry, "%s %d %d %d %zu\n", k->name, gx, gy, k->threads, shared);
         else emu_launch(k, args.data(), gx, gy, shared);
     });
 }
-int cuStreamCreate(void **s, unsigned) { CALL_UNRECORDED; fake.live++; *s = new Stream; return OK; }
+int cuStreamCreate(void **s, unsigned) { CALL_TAKES; fake.live++; *s = new Stream; return OK; }
 int cuStreamDestroy_v2(void *s) { Locked l(lock); delete (Stream *) s; fake.live--; return called(); }
 int cuStreamSynchronize(void *s)                    /* if it fails, what was queued is lost */
 {
@@ -264,7 +267,7 @@ int cuStreamSynchronize(void *s)                    /* if it fails, what was que
 }
 int cuStreamBeginCapture_v2(void *s, int)
 {
-    CALL_UNRECORDED;
+    CALL_TAKES;
     ((Stream *) s)->capture = new std::vector<Work>;
     recorded++;
     return OK;
@@ -283,7 +286,7 @@ int cuStreamEndCapture(void *s, void **g)          /* the recording has ended ev
 }
 int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long)
 {
-    CALL_UNRECORDED;
+    CALL_TAKES;
     fake.live++;
     *e = new std::vector<Work>(*(std::vector<Work> *) g);
     return OK;
@@ -291,6 +294,7 @@ int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long)
 int cuGraphLaunch(void *e, void *s)
 {
     CALL_IN_CONTEXT;
+    fake.replays++;
     if (dry) put(s, [] { fprintf(dry, "replay\n"); });
     for (auto &w : *(std::vector<Work> *) e) put(s, w);
     return OK;

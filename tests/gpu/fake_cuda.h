@@ -11,7 +11,10 @@ typedef struct {
     int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
                                                     * work */
     int32_t fail_with;                             /* with this code */
+    bool    sealed;                                /* nothing more can be taken, recorded or loaded */
+    int64_t refused;                               /* calls, by that */
     int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */
+    int64_t launches, replays;                     /* of kernels, recorded ones too; of recorded passes */
     int64_t live;                                  /* blocks, streams, modules, contexts and graphs that are in use */
 } FakeCuda;
 

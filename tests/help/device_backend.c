@@ -64,7 +64,7 @@ typedef struct {
     Command  *queue; int32_t n_queue, cap_queue;
     Record   *record; int32_t n_records;
     int32_t   current, pass_at;                  /* the record of the open pass, -1: none; its start in the queue */
-    bool      in_pass;
+    bool      in_pass, preparing;
     void     *scratch; size_t scratch_bytes;     /* of pick */
 } Device;
 
@@ -639,12 +639,20 @@ static Status device_sync(Backend *b, Error *err)
 
 /* ---- recording ---- */
 
+static void device_prepare(Backend *b, bool on)
+{
+    Device *d = device_of(b);
+    if (d->in_pass) complain(d, "prepare: inside a pass");
+    d->preparing = on;
+}
+
 static bool device_pass_begin(Backend *b, const void *key, size_t n)
 {
     Device *d = device_of(b);
     if (d->in_pass) complain(d, "pass_begin: inside a pass");
     d->in_pass = true;
     d->current = -1;
+    if (n == 0 && d->preparing) complain(d, "pass_begin: a pass without a key cannot be recorded");
     d->pass_at = d->n_queue;
     if (n == 0 || n > sizeof d->record->key) {
         if (n) complain(d, "pass_begin: a key of more than 128 bytes");
@@ -652,15 +660,22 @@ static bool device_pass_begin(Backend *b, const void *key, size_t n)
     }
     int32_t i = 0;
     while (i < d->n_records && (d->record[i].n_key != n || memcmp(d->record[i].key, key, n) != 0)) i++;
-    if (i == RECORDS_MAX) return false;
+    if (d->preparing && (i < d->n_records || i == RECORDS_MAX)) {
+        d->in_pass = false;
+        return true;
+    }
+    if (i == d->n_records && !d->preparing) {
+        count(d, &d->card->log.unprepared);
+        return false;
+    }
+    Record *r = &d->record[i];
     if (i == d->n_records) {
-        Record *r = &d->record[d->n_records++];
+        d->n_records++;
         memcpy(r->key, key, n);
         r->n_key = n;
     }
     d->current = i;
-    Record *r = &d->record[i];
-    if (!r->compared || d->card->log.forgets) return false;
+    if (d->preparing || !r->compared || d->card->log.forgets) return false;
     for (int32_t c = 0; c < r->n; c++) *add(b, (Op) r->at[c].op) = r->at[c];
     count(d, &d->card->log.replayed);
     d->in_pass = false;
@@ -672,15 +687,17 @@ static void device_pass_end(Backend *b, bool complete)
     Device *d = device_of(b);
     if (!d->in_pass) complain(d, "pass_end: no pass has begun");
     d->in_pass = false;
+    if (!complete && d->preparing) complain(d, "pass_end: a recording was cancelled");
     if (!complete || d->current < 0) return;
     Record *r = &d->record[d->current];
     int32_t n = d->n_queue - d->pass_at;
     const Command *made = d->queue + d->pass_at;
-    if (!r->at) {
+    if (d->preparing) {
         r->at = malloc(sizeof *r->at * (size_t) (n + 1));
         if (!r->at) abort();
         memcpy(r->at, made, sizeof *r->at * (size_t) n);
         r->n = n;
+        d->n_queue = d->pass_at;
         count(d, &d->card->log.recorded);
         return;
     }
@@ -798,7 +815,8 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
         .measure = measure, .fork = device_fork,
         .fork_bytes = fork_bytes, .alloc = device_alloc, .release = device_release, .upload = device_upload,
         .copy_in = device_copy_in, .copy_out = device_copy_out, .view = device_view, .fill = device_fill,
-        .copy = device_copy, .pass_begin = device_pass_begin, .pass_end = device_pass_end, .sync = device_sync,
+        .copy = device_copy, .pass_begin = device_pass_begin, .pass_end = device_pass_end,
+        .prepare = device_prepare, .sync = device_sync,
         .close = device_close, .embed = op_embed, .matmul = op_matmul, .norm = op_norm, .head_norm = op_head_norm,
         .add = op_add, .bias = op_bias, .glu = op_glu, .gate = op_gate, .gated_norm = op_gated_norm, .split = op_split,
         .join = op_join, .scale = op_scale, .logit_rows = op_logit_rows, .tap = op_tap, .tap_get = op_tap_get,

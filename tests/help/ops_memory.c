@@ -169,7 +169,8 @@ void ops_memory(Run *r, const Turn *t)
     }
 }
 
-/* A pass of one key again and again: recorded or made anew, it reads the memory's content at the time it runs. */
+/* A pass of one key again and again: recorded or made anew, it reads the memory's content at the time it runs.
+ * Recording it runs nothing. */
 void ops_replay(Run *r, const Turn *t)
 {
     enum { N = 5 };
@@ -177,6 +178,15 @@ void ops_replay(Run *r, const Turn *t)
     const int32_t n = t->rows * t->cols;
     char key[32] = { 0 };
     snprintf(key, sizeof key, "%s %d", t->name, (int) t->turn);
+    if (r->b->prepare) {
+        r->b->prepare(r->b, true);
+        run_must(r, !r->b->pass_begin(r->b, key, sizeof key), "a pass to be recorded");
+        r->b->add(r->b, &x.t, &dx.t);
+        r->b->pass_end(r->b, true);
+        run_must(r, r->b->pass_begin(r->b, key, sizeof key), "a pass recorded once");
+        r->b->prepare(r->b, false);
+        run_same(r, t->name, mat_get(r, &x.t), x.h, n);
+    }
     for (int i = 0; i < N; i++) {
         x.h[0] = (float) i;
         r->b->copy_in(r->b, x.t.data, x.h, sizeof(float) * (size_t) n);

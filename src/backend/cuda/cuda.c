@@ -194,6 +194,31 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
     cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
 }
 
+/* ---- rates ---- */
+
+/* What the card's own figures say, and not a measurement: clocks, lanes and the width of its memory. */
+static void measure(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest)
+{
+    enum { ATTR_CLOCK = 13, ATTR_MEMORY_CLOCK = 36, ATTR_MEMORY_BITS = 37, TRANSFERS = 2 };
+    static const struct { int32_t cc; double int8, f32; } per_clock[] = { /* of a multiprocessor */
+        { 75, 2048, 128 }, { 80, 4096, 128 }, { 86, 2048, 256 }, { 90, 8192, 256 }, { 100, 16384, 256 },
+        { 120, 2048, 256 } };
+    Cuda *c = cuda_of(b);
+    const CudaDriver *cu = c->card->cu;
+    int clock = 0, memory_clock = 0, bits = 0;     /* kHz */
+    size_t k = 0;
+    (void) n, (void) bytes;
+    cuda_ok(c, cu->cuDeviceGetAttribute(&clock, ATTR_CLOCK, c->card->device), "asking for clocks");
+    cuda_ok(c, cu->cuDeviceGetAttribute(&memory_clock, ATTR_MEMORY_CLOCK, c->card->device), "asking for clocks");
+    cuda_ok(c, cu->cuDeviceGetAttribute(&bits, ATTR_MEMORY_BITS, c->card->device), "asking for clocks");
+    while (k + 1 < sizeof per_clock / sizeof *per_clock && per_clock[k + 1].cc <= c->card->cc) k++;
+    const double clocks = 1e3 * clock * c->card->processors, read = 1e3 * memory_clock * TRANSFERS * bits / 8;
+    const Peaks p = { read, clocks * per_clock[k].int8, clocks * per_clock[k].f32 };
+    if (p.bytes_per_s > fastest->bytes_per_s) fastest->bytes_per_s = p.bytes_per_s;
+    if (p.int8_ops_per_s > fastest->int8_ops_per_s) fastest->int8_ops_per_s = p.int8_ops_per_s;
+    if (p.f32_ops_per_s > fastest->f32_ops_per_s) fastest->f32_ops_per_s = p.f32_ops_per_s;
+}
+
 /* ---- passes ---- */
 
 static int32_t record_of(const Cuda *c, const void *key, size_t n)
@@ -203,30 +228,23 @@ static int32_t record_of(const Cuda *c, const void *key, size_t n)
     return -1;
 }
 
-/* A free place, or that of the record that has not been used for longest. */
-static int32_t record_place(Cuda *c)
-{
-    if (c->n_records < RECORDS_MAX) return c->n_records++;
-    int32_t oldest = 0;
-    for (int32_t i = 1; i < c->n_records; i++)
-        if (c->record[i].used < c->record[oldest].used) oldest = i;
-    return oldest;
-}
+static void prepare(Backend *b, bool on) { cuda_of(b)->preparing = on; }
 
-/* A pass is captured and not run meanwhile; its end makes a graph of it and runs that. */
+/* A pass is captured, which does not run it; its end makes a graph of it. Where there is no room for another record,
+ * passes of this key are run as they are called. */
 static bool pass_begin(Backend *b, const void *key, size_t n)
 {
     enum { THREAD_LOCAL = 1 };
     Cuda *c = cuda_of(b);
     cuda_flush(c);
     cuda_enter(c);
-    if (cuda_failed(c) || n == 0 || n > sizeof c->recording.key) return false;
-    int32_t i = record_of(c, key, n);
-    if (i >= 0) {
-        c->record[i].used = ++c->turn;
+    if (cuda_failed(c)) return false;
+    const bool fits = n > 0 && n <= sizeof c->recording.key;
+    const int32_t i = fits ? record_of(c, key, n) : -1;
+    if (i >= 0 && !c->preparing)
         cuda_ok(c, c->card->cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass");
-        return true;
-    }
+    if (i >= 0 || !c->preparing) return i >= 0;
+    if (!fits || c->n_records == RECORDS_MAX) return true;
     if (!cuda_ok(c, c->card->cu->cuStreamBeginCapture_v2(c->stream, THREAD_LOCAL), "recording a pass")) return false;
     c->recording = (CudaRecord) { .n = n };
     memcpy(c->recording.key, key, n);
@@ -243,14 +261,8 @@ static void pass_end(Backend *b, bool complete)
     cuda_ok(c, cu->cuStreamEndCapture(c->stream, &graph), "recording a pass");
     if (complete && !cuda_failed(c)) cuda_ok(c, cu->cuGraphInstantiateWithFlags(&exec, graph, 0), "recording a pass");
     if (graph) cuda_ok(c, cu->cuGraphDestroy(graph), "recording a pass");
-    if (exec) {
-        CudaRecord *r = &c->record[record_place(c)];
-        if (r->graph) cu->cuGraphExecDestroy(r->graph);
-        *r = c->recording;
-        r->graph = exec;
-        r->used = ++c->turn;
-        cuda_ok(c, cu->cuGraphLaunch(exec, c->stream), "running a recorded pass");
-    }
+    c->recording.graph = exec;
+    if (exec) c->record[c->n_records++] = c->recording;
     c->recording.n = 0;
 }
 
@@ -272,10 +284,12 @@ static Status cuda_sync(Backend *b, Error *err)
 
 /* ---- open, fork, close ---- */
 
+static const size_t WORK_BYTES = (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW;
+
 static size_t fork_bytes(Backend *b, int32_t threads)
 {
     (void) b, (void) threads;
-    return (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW;
+    return WORK_BYTES + (size_t) RECORDS_MAX * RECORD_BYTES;
 }
 
 static void close_card(CudaCard *card)
@@ -311,6 +325,7 @@ static Status take_stream(Cuda *c, Error *err)
 
 static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 {
+    (void) threads;
     *out = NULL;
     const Cuda *from = cuda_of(b);
     Cuda *c = calloc(1, sizeof *c);
@@ -321,7 +336,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     int code = enter(c->card);
     Status st = code ? cuda_fail(err, c->card->cu, code, "making the context current") : take_stream(c, err);
     if (st == ST_OK) {
-        c->work = cuda_alloc(&c->be, fork_bytes(b, threads), "backend workspace");
+        c->work = cuda_alloc(&c->be, WORK_BYTES, "backend workspace");
         if (!c->work) {
             if (err) *err = c->error;
             st = c->error.code;
@@ -421,9 +436,9 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     static const int32_t widths[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
     c->be = (Backend) {
         .name = "cuda", .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
-        .memory = memory, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc, .release = cuda_release,
-        .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy, .pass_begin = pass_begin,
-        .pass_end = pass_end, .sync = cuda_sync, .close = cuda_close
+        .memory = memory, .measure = measure, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc,
+        .release = cuda_release, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
+        .pass_begin = pass_begin, .pass_end = pass_end, .prepare = prepare, .sync = cuda_sync, .close = cuda_close
     };
     cuda_rows_ops(&c->be);
     cuda_matmul_ops(&c->be);

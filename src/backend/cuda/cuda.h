@@ -1,9 +1,9 @@
 /* cuda.h - internals of the CUDA backend: what its operations share. A card is opened once per backend and shared by
  * its forks: context, kernels, what the device is. A fork has a stream, a workspace in device memory, staging memory
  * that the device reads and writes by itself, and recorded passes. All of that is taken when the fork is made, so
- * passes allocate nothing, and fork_bytes is exact. Weights are packed as the CPU packs them, keys and values lie as
- * the CPU's do, and every kernel gives the CPU's bits, so kernels may be chosen by shape. Only files of this folder
- * include this. */
+ * passes allocate nothing, and fork_bytes is exact but for the records. Weights are packed as the CPU packs them, keys
+ * and values lie as the CPU's do, and every kernel gives the CPU's bits, so kernels may be chosen by shape. Only files
+ * of this folder include this. */
 #ifndef RATOON_BACKEND_CUDA_CUDA_H
 #define RATOON_BACKEND_CUDA_CUDA_H
 
@@ -50,8 +50,10 @@ typedef struct {
     _Alignas(16) uint8_t args[256];
 } CudaDelayed;
 
-typedef struct { uint8_t key[128]; size_t n; void *graph; uint64_t used; } CudaRecord;
-enum { STAGING = 32 << 20, OUTS_MAX = 256, RECORDS_MAX = 128 };
+typedef struct { uint8_t key[128]; size_t n; void *graph; } CudaRecord;
+/* RECORD_BYTES: what a recorded pass of some hundred launches takes in device memory, an estimate: the driver does not
+ * say. */
+enum { STAGING = 32 << 20, OUTS_MAX = 256, RECORDS_MAX = 256, RECORD_BYTES = 256 << 10 };
 
 typedef struct {
     Backend   be;                                  /* first, so that the table's Backend * points to a Cuda */
@@ -69,7 +71,7 @@ typedef struct {
     CudaRecord record[RECORDS_MAX];
     int32_t   n_records;
     CudaRecord recording;                          /* the open pass; n 0: none is recorded */
-    uint64_t  turn;
+    bool      preparing;
     CudaDelayed delayed;
     Error     error;                               /* the first failure since the last sync */
 } Cuda;

@@ -143,7 +143,7 @@ static void together(const RigOptions *o, int32_t budget, bool fake)
             else going--;
         }
     }
-    assert_true(cancelled > 3 || o->device);       /* recorded passes do not ask whether to cancel */
+    assert_true(cancelled > 3 || o->device);       /* a recorded pass asks once, not after each layer */
     assert_true(taken > 0 || !fake);
     for (int32_t i = 0; i < CLIENTS; i++) rt_session_free(c[i].s);
     rt_step_free(st);

@@ -22,7 +22,7 @@ static void begin(Bench *b, State *s)
     assert_ok(state_ready(s, &b->step.on, &b->err), &b->err);
     pass_start(&b->step);
     pass_slice(&b->step, s, SLICE_CHAIN, ROWS, token, NULL);
-    pass_tables(&b->step);
+    pass_tables(&b->step, false);
 }
 
 static Tensor *numbered(Step *s, int32_t cols, float by)
