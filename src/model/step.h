@@ -67,8 +67,8 @@ Status step_fold(Step *s, State *st, Error *err);
 /* The same into a free set, which becomes a checkpoint; the oldest is replaced if necessary. */
 Status step_checkpoint(Step *s, State *st, Error *err);
 
-/* span of a pass over short texts: from here on, powers of two. */
-enum { SPAN_LEAST = SPLIT };
+/* span of a pass over short texts: one split of attention, rows of the pass included; from here on, powers of two. */
+enum { SPAN_LEAST = SPLIT / 2 };
 
 /* A pass is: start, slices (decoding ones first), wants, commit; then the model's operations. */
 void   pass_start(Step *s);

@@ -104,7 +104,7 @@ static Backend *open_backend(const RigOptions *o)
     Error err = { 0 };
     Backend *cpu, *device;
     const BackendOptions options = { .threads = o->threads ? o->threads : 1, .no_repack = o->in_place };
-    assert_ok(backend_open(&cpu, cpu_named(o->level), &options, &err), &err);
+    assert_ok(backend_open(&cpu, o->backend ? o->backend : cpu_named(o->level), &options, &err), &err);
     if (!o->device) return cpu;
     assert_ok(device_backend_open(&device, cpu, &err), &err);
     return device;

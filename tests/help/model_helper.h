@@ -33,6 +33,7 @@ typedef struct {
     TinyDraft  td;
     TinyLayout layout;
     bool       device;                  /* on the device-like backend */
+    const char *backend;                /* or on the one of this name; NULL: on the CPU */
     int32_t    threads;                 /* 0: 1 */
     const char *level;
     bool       in_place;                /* weights stay where the file is mapped */

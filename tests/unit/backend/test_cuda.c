@@ -7,14 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/backend.h"
 #include "gpu/fake_cuda.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include "model_helper.h"
 
 static FakeCuda *fake;
 
@@ -58,7 +52,7 @@ static Error opened_by_another(const Given *g)
     return err;
 }
 
-static void expect(const Error *err, Status code, const char *const *words)
+static void expect_error(const Error *err, Status code, const char *const *words)
 {
     assert_int_equal(err->code, code);
     assert_null(strchr(err->text, '\n'));
@@ -72,14 +66,14 @@ static void drivers(void **state)
     (void) state;
     assert_null(fake);                             /* this process has loaded none yet */
     Error err = opened_by_another(&(Given) { .driver = "/nonexistent/libcuda.so" });
-    expect(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so"));
     err = opened_by_another(&(Given) { .driver = "libm.so.6" });
-    expect(&err, ST_UNSUPPORTED, WORDS("libm.so.6", "lacks cuInit"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("libm.so.6", "lacks cuInit"));
     err = opened_by_another(&(Given) { .version = 11080 });
-    expect(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", "expected 12.0 or newer"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", "expected 12.0 or newer"));
     for (int32_t call = 1; call <= 2; call++) {
         err = opened_by_another(&(Given) { .fail_in = call });
-        expect(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
+        expect_error(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
     }
 }
 
@@ -98,7 +92,7 @@ static void refused(const char *name, Status code, const char *const *words)
     Error err = { 0 };
     assert_int_equal(open_named(&b, name, &err), code);
     assert_null(b);
-    expect(&err, code, words);
+    expect_error(&err, code, words);
     assert_int_equal(fake->live, 0);
 }
 
@@ -299,7 +293,7 @@ static void failures_stick(void **state)
     assert_null(b->alloc(b, 64, "y"));
     b->copy_out(b, got, m, sizeof got);
     assert_int_equal(b->sync(b, &err), ST_BACKEND);
-    expect(&err, ST_BACKEND, WORDS("filling memory", "719"));
+    expect_error(&err, ST_BACKEND, WORDS("filling memory", "719"));
     assert_memory_equal(got, "\0\0\0", 3);
     b->copy_out(b, got, m, sizeof got);
     assert_int_equal(b->sync(b, &err), ST_OK);
@@ -361,6 +355,82 @@ static void many_records(void **state)
     assert_int_equal(fake->live, 0);
 }
 
+/* ---- decoding ---- */
+
+/* Kinds of pairs: of llama and qwen3 with DFlash and DFlash2. */
+static RigOptions pair(int32_t kind, const char *backend)
+{
+    RigOptions o = rig_with_draft(rig_kind(kind, false), kind == 1);
+    o.backend = backend;
+    return o;
+}
+
+/* After the first step, which reads the prompt, nothing is taken, recorded or loaded, every pass is a replay (only the
+ * drawing of tokens is launched), and a step waits at most twice; the text is the CPU's. */
+static void decode(int32_t kind, int32_t sessions, int32_t budget)
+{
+    enum { DRAWING = 5 };
+    Rig cpu, gpu;
+    Loop l;
+    int32_t truth[PROMPT + TEXT + AHEAD], going = sessions;
+    int64_t drafts = 0;
+    RigOptions o = pair(kind, NULL), on = pair(kind, "cuda");
+    rig_open(&cpu, &o);
+    make_truth(&cpu, 1, 7, truth);
+    rig_close(&cpu);
+    rig_open(&gpu, &on);
+    loop_open(&l, &gpu, NULL, &(LoopOptions) { .budget = budget, .sessions = sessions, .chunk = PROMPT,
+                                               .ngram = budget == BUDGET_AUTO });
+    Session *s[2];
+    for (int32_t i = 0; i < sessions; i++) {
+        s[i] = loop_session(&l);
+        assert_ok(session_prompt(s[i], truth, PROMPT, &l.err), &l.err);
+        s[i]->line.sampling = sampling_mode(1);
+        s[i]->line.max_tokens = TEXT;
+    }
+    for (int32_t i = 0; i < sessions; i++) assert_ok(spec_step(&l.sp, s, sessions, &l.err), &l.err);
+    assert_int_equal(s[sessions - 1]->line.n_made, 0);
+    fake->sealed = true;
+    fake->refused = 0;
+    while (going > 0) {
+        const FakeCuda before = *fake;
+        int64_t had = 0, asked = 0;
+        for (int32_t i = 0; i < sessions; i++) had += s[i]->stats.drafts;
+        assert_ok(spec_step(&l.sp, s, sessions, &l.err), &l.err);
+        for (int32_t i = going = 0; i < sessions; i++) {
+            if (s[i]->line.status != ST_OK && s[i]->line.status != ST_END) fail_msg("%s", s[i]->line.error.text);
+            going += s[i]->line.status == ST_OK;
+            asked += s[i]->stats.drafts;
+        }
+        drafts += asked -= had;
+        if (going == 0 && fake->waits == before.waits) break;        /* nothing was left to do */
+        assert_int_equal(fake->waits - before.waits, 1 + (asked > 0));
+        assert_true(fake->replays - before.replays >= 1 + (asked > 0));
+        assert_int_equal(fake->launches - before.launches, DRAWING);
+    }
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    assert_true(budget == BUDGET_AUTO || (drafts > 0) == (budget > 0));
+    for (int32_t i = 0; i < sessions; i++) {
+        assert_same(s[i]->line.text, truth, sizeof *truth * (PROMPT + TEXT), "kind %d, session %d, budget %d", kind, i,
+                    budget);
+        loop_free(s[i]);
+    }
+    loop_close(&l);
+    rig_close(&gpu);
+    assert_int_equal(fake->live, 0);
+}
+
+static void decoding(void **state)
+{
+    (void) state;
+    for (int32_t kind = 0; kind < 2; kind++) {
+        decode(kind, 1, 12);
+        decode(kind, 1, BUDGET_PLAIN);
+        decode(kind, 2, BUDGET_AUTO);
+    }
+}
+
 /* ---- threads ---- */
 
 static void *turn_elsewhere(void *arg)
@@ -395,7 +465,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cards), cmocka_unit_test(calls_fail), cmocka_unit_test(memory_fails),
         cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick), cmocka_unit_test(many_records),
-        cmocka_unit_test(any_thread)
+        cmocka_unit_test(decoding), cmocka_unit_test(any_thread)
     };
     return cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL) +
            cmocka_run_group_tests_name("cuda", tests, load, NULL);
