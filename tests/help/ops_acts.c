@@ -139,7 +139,8 @@ void ops_rope_table(Run *r, const Turn *t)
 }
 
 /* Norms, rotation, storing keys and values, attention: in one operation where the backend has it, in its parts
- * elsewhere. Rounds: with weights of the norms and without norms. */
+ * elsewhere. Rounds: with weights of the norms, and queries that come from rows with gates between them; without
+ * either. */
 void ops_attend_block(Run *r, const Turn *t)
 {
     enum { N = 12 };
@@ -160,11 +161,13 @@ void ops_attend_block(Run *r, const Turn *t)
     Mat q = pass_input(r, p, IN_Q, s->heads * s->head_dim, 3), k = pass_input(r, p, IN_K, kc, 1),
         v = pass_input(r, p, IN_V, s->kv_heads * value_dim(s), 1), q_norm = mat_make(r, 1, s->head_dim, 5, 1),
         k_norm = mat_make(r, 1, s->head_dim, 6, 1);
-    Tensor y = mat_blank(r, N, pass_cols(s)), turn = mat_blank(r, N, s->head_dim);
+    Mat mixed = mat_make(r, N, 2 * s->heads * s->head_dim, 7, 3);
+    Tensor y = mat_blank(r, N, pass_cols(s)), turn = mat_blank(r, N, s->head_dim), gate = mat_blank(r, N, q.t.cols);
     const bool norms = t->round == 0;
     const Heads heads = { norms ? &q_norm.t : NULL, norms ? &k_norm.t : NULL, &turn, rope, eps };
     const Rows *rows = pass_rows(r, p);
     r->b->rope_table(r->b, &turn, rows, &rope);
+    if (norms) r->b->split(r->b, &q.t, &gate, &mixed.t, s->head_dim);
     if (r->b->attend_block) {
         r->b->attend_block(r->b, &y, &q.t, &k.t, &v.t, &heads, rows, 0, s);
     } else {
@@ -176,6 +179,7 @@ void ops_attend_block(Run *r, const Turn *t)
         r->b->attend(r->b, &y, &q.t, rows, 0, s);
     }
     run_give(r, t->name, mat_get(r, &y), N * pass_cols(s));
+    if (norms) run_give(r, "gates", mat_get(r, &gate), N * q.t.cols);
     sess_keep(sess, (int32_t[]) { 0 }, 1);
     size_t n;
     const uint8_t *state = sess_state(r, sess, &n);

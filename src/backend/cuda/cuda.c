@@ -68,10 +68,17 @@ void cuda_flush(Cuda *c)
     if (bytes) launch(c, c->delayed.kernel, c->delayed.blocks, c->delayed.blocks_y, c->delayed.args, bytes);
 }
 
+const void *cuda_waiting(const Cuda *c, GpuKernel k, const Tensor *y)
+{
+    const CudaDelayed *d = &c->delayed;
+    return d->bytes && d->kernel == k && d->y == y->data ? d->args : NULL;
+}
+
 bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2])
 {
     CudaDelayed *d = &c->delayed;
-    if (d->bytes == 0 || d->y != x->data || d->rows != x->rows || d->cols != x->cols || d->blocks != x->rows)
+    if (d->bytes == 0 || d->act_at == 0 || d->blocks != d->rows) return false;
+    if (d->y != x->data || d->rows != x->rows || d->cols != x->cols)
         return false;
     memcpy(d->args + d->act_at, act, 2 * sizeof *act);
     cuda_flush(c);

@@ -44,7 +44,7 @@ typedef struct {
     GpuKernel   kernel;
     int64_t     blocks, blocks_y;
     size_t      bytes, act_at;                     /* of the argument struct, and where its ActRows [2] are; bytes 0:
-                                                    * nothing waits */
+                                                    * nothing waits; act_at 0: it has none */
     const void *y;
     int32_t     rows, cols;
     _Alignas(16) uint8_t args[256];
@@ -93,10 +93,13 @@ void cuda_launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const v
     cuda_launch(c, GPU_##kernel, blocks, blocks_y, &(Args) { __VA_ARGS__ }, sizeof(Args))
 
 /* Queues a kernel that makes the rows of y at the next call of this fork, whatever that is: cuda_quantise_with lets it
- * quantise them as well. */
+ * quantise them as well, and cuda_waiting lets another kernel do its work. */
 void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes, size_t act_at,
                 const Tensor *y);
 void cuda_flush(Cuda *c);
+/* The arguments of a launch of k that waits and makes the rows of y; NULL: there is none. Who does its work sets
+ * delayed.bytes to 0. */
+const void *cuda_waiting(const Cuda *c, GpuKernel k, const Tensor *y);
 /* Returns true if the rows of x are made by a launch that waited: it now quantises them into act, and is queued. */
 bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2]);
 
@@ -105,6 +108,12 @@ void cuda_settle(Cuda *c);
 
 /* Moves the noted paths of all slices, keys and values of layer il, where that has not been done. */
 void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s);
+
+/* Stores the keys and values of a pass, after what a->heads does to them and to queries; the rest of a is set here. */
+void cuda_kv_put(Cuda *c, KvPutArgs *a);
+
+/* Returns true if heads can be turned so; else that is the failure. */
+bool cuda_can_turn(Cuda *c, const Rope *rope, int32_t head_dim);
 
 /* n bytes of staging, at most STAGING / 2, to be filled and copied to the device; free again after the next wait. */
 uint8_t *cuda_staging(Cuda *c, size_t n);

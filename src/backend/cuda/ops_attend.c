@@ -25,9 +25,9 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
                      .splits = (tiles + split_tiles - 1) / split_tiles + !whole,
                      .v_pad = (v + ATTEND_COLS - 1) / ATTEND_COLS * ATTEND_COLS };
     if (cuda_failed(c)) return;
-    if (s->head_dim > ATTEND_WIDTH || v > ATTEND_WIDTH) {
+    if (s->head_dim > KV_WIDTH || v > KV_WIDTH) {
         fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values, expected at most %d",
-             s->head_dim > v ? s->head_dim : v, ATTEND_WIDTH);
+             s->head_dim > v ? s->head_dim : v, KV_WIDTH);
         return;
     }
     const int64_t parts = a.splits > 1 ? (int64_t) a.splits * a.v_pad : 0,
@@ -61,4 +61,28 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
     }
 }
 
-void cuda_attend_ops(Backend *b) { b->attend = attend; }
+/* Heads are normed and turned, and keys and values stored, by one launch, which also divides queries and gates. */
+static void attend_block(Backend *b, Tensor *y, Tensor *q, Tensor *k, const Tensor *v, const Heads *h, const Rows *r,
+                         int32_t il, const LayerSpec *s)
+{
+    Cuda *c = cuda_of(b);
+    KvPutArgs a = { .k = k->data, .v = v->data, .q = q->data, .rows = *r, .spec = *s, .il = il,
+                    .heads = { .turn = h->turn->data, .n_rot = h->rope.n_rot, .neox = h->rope.neox, .eps = h->eps } };
+    if (h->q_norm) a.heads.q_norm = h->q_norm->data;
+    if (h->k_norm) a.heads.k_norm = h->k_norm->data;
+    if (!cuda_can_turn(c, &h->rope, s->head_dim)) return;
+    const SplitArgs *split = cuda_waiting(c, GPU_rows_split, q);
+    if (split && split->width == s->head_dim && split->cols == 2 * q->cols) {
+        a.from = split->x;
+        a.gate = split->y1;
+        c->delayed.bytes = 0;
+    }
+    cuda_kv_put(c, &a);
+    attend(b, y, q, r, il, s);
+}
+
+void cuda_attend_ops(Backend *b)
+{
+    b->attend = attend;
+    b->attend_block = attend_block;
+}

@@ -25,36 +25,47 @@ static void kv_load(Backend *b, const LayerSpec *s, bool values, void *slots, in
 
 enum { GROUP = 16, GROUPED = 64 };                 /* positions of a group; rows up to which one block stores all */
 
-static bool can_keep(Cuda *c, const Rows *r)
+static bool can_keep(Cuda *c, const Rows *r, const LayerSpec *s)
 {
-    if (r->n_slices > TICKETS && !cuda_failed(c))
+    const int32_t width = s->head_dim > value_dim(s) ? s->head_dim : value_dim(s);
+    if (cuda_failed(c)) return false;
+    if (r->n_slices > TICKETS)
         fail(&c->error, ST_UNSUPPORTED, "cuda: %d sessions in one pass, expected up to %d", r->n_slices, TICKETS);
+    else if (width > KV_WIDTH)
+        fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values, expected at most %d", width, KV_WIDTH);
     return !cuda_failed(c);
 }
 
 static void put_or_move(Cuda *c, KvPutArgs *a)
 {
     const bool turned = a->spec.k_type == T_TQ3_0 || a->spec.v_type == T_TQ3_0;
+    const int64_t queries = a->q ? (int64_t) a->rows.n * ((a->spec.heads + KV_WARPS - 1) / KV_WARPS) : 0;
     a->tickets = c->tickets + MARK_KV * TICKETS;
-    cuda_launch(c, turned ? GPU_kv_put_turned : GPU_kv_put, a->rows.n_slices * 2 * a->spec.kv_heads, a->groups, a,
-                sizeof *a);
+    cuda_launch(c, turned ? GPU_kv_put_turned : GPU_kv_put,
+                (int64_t) a->groups * a->rows.n_slices * 2 * a->spec.kv_heads + queries, 1, a, sizeof *a);
 }
 
 void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s)
 {
-    if (!can_keep(c, r)) return;
+    if (!can_keep(c, r, s)) return;
     put_or_move(c, &(KvPutArgs) { .rows = *r, .spec = *s, .il = il, .groups = 1, .move = 1 });
+}
+
+void cuda_kv_put(Cuda *c, KvPutArgs *a)
+{
+    const Rows *r = &a->rows;
+    const bool grouped = r->n > GROUPED;
+    if (!can_keep(c, r, &a->spec)) return;
+    if (grouped) cuda_kv_move(c, r, a->il, &a->spec);      /* rows are stored where parts of the path still lie */
+    a->groups = grouped ? r->n / GROUP + 2 : 1;
+    a->move = !grouped;
+    a->put = 1;
+    put_or_move(c, a);
 }
 
 static void kv_put(Backend *b, const Tensor *k, const Tensor *v, const Rows *r, int32_t il, const LayerSpec *s)
 {
-    Cuda *c = cuda_of(b);
-    const bool grouped = r->n > GROUPED;
-    if (!can_keep(c, r)) return;
-    if (grouped) cuda_kv_move(c, r, il, s);        /* rows are stored where parts of the path still lie */
-    const int32_t groups = grouped ? r->n / GROUP + 2 : 1;
-    put_or_move(c, &(KvPutArgs) { .k = k->data, .v = v->data, .rows = *r, .spec = *s, .il = il, .groups = groups,
-                                  .move = !grouped, .put = 1 });
+    cuda_kv_put(cuda_of(b), &(KvPutArgs) { .k = k->data, .v = v->data, .rows = *r, .spec = *s, .il = il });
 }
 
 void cuda_kv_ops(Backend *b)

@@ -77,10 +77,12 @@ static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, 
                                           .eps = eps });
 }
 
+/* Waits for attention, which reads its heads from x. */
 static void split(Backend *b, Tensor *y0, Tensor *y1, const Tensor *x, int32_t width)
 {
-    LAUNCH(cuda_of(b), rows_split, x->rows, 1, SplitArgs, .y0 = y0->data, .y1 = y1->data, .x = x->data,
-           .cols = x->cols, .cols0 = y0->cols, .cols1 = y1->cols, .width = width);
+    const SplitArgs a = { .y0 = y0->data, .y1 = y1->data, .x = x->data, .cols = x->cols, .cols0 = y0->cols,
+                          .cols1 = y1->cols, .width = width };
+    cuda_delay(cuda_of(b), GPU_rows_split, x->rows, 1, &a, sizeof a, 0, y0);
 }
 
 static void join(Backend *b, Tensor *y, const Tensor *x0, const Tensor *x1)
@@ -111,10 +113,16 @@ static void rope_table(Backend *b, Tensor *t, const Rows *r, const Rope *rope)
     LAUNCH(cuda_of(b), rows_rope_table, r->n, 1, RopeTableArgs, .t = t->data, .rows = *r, .rope = *rope);
 }
 
+bool cuda_can_turn(Cuda *c, const Rope *rope, int32_t head_dim)
+{
+    if (rope->n_rot > head_dim && !cuda_failed(c))
+        fail(&c->error, ST_UNSUPPORTED, "rotary embedding: %d values of %d", rope->n_rot, head_dim);
+    return !cuda_failed(c);
+}
+
 static void rope(Backend *b, Tensor *x, const Tensor *t, int32_t head_dim, const Rope *rope)
 {
-    if (rope->n_rot > head_dim && !cuda_failed(cuda_of(b)))
-        fail(&cuda_of(b)->error, ST_UNSUPPORTED, "rotary embedding: %d values of %d", rope->n_rot, head_dim);
+    if (!cuda_can_turn(cuda_of(b), rope, head_dim)) return;
     LAUNCH(cuda_of(b), rows_rope, x->rows, 1, RopeArgs, .x = x->data, .t = t->data, .cols = x->cols,
            .head_dim = head_dim, .n_rot = rope->n_rot, .neox = rope->neox);
 }

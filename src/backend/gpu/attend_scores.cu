@@ -2,13 +2,13 @@
  * makes them softmax weights. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_scores.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
-enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = ATTEND_WIDTH / CODE_COLS, KV_MOST = 32639 };
+enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = KV_WIDTH / CODE_COLS, KV_MOST = 32639 };
 
 struct Weights { float top[ATTEND_QUERIES][SPLIT_TILES]; };
 struct ScoresShared {
     Sight sight;
     union {
-        alignas(16) float q[ATTEND_QUERIES][ATTEND_WIDTH];
+        alignas(16) float q[ATTEND_QUERIES][KV_WIDTH];
         Weights weights;
     };
 };
@@ -64,14 +64,9 @@ DEV void put_score(const AttendArgs &a, const Item &i, const Sight &v, const Uni
 
 /* ---- weights ---- */
 
-DEV float max_of16(float v)
+DEV float max_of_16(float v)
 {
     for (int m = 8; m; m >>= 1) v = f32_max(v, shfl_xor_f(v, m));
-    return v;
-}
-DEV float sum_of16(float v)
-{
-    for (int m = 8; m; m >>= 1) v = f32_add(v, shfl_xor_f(v, m));
     return v;
 }
 
@@ -87,7 +82,7 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Weights &w, int split
     for (int t = t0; t < t1; t += 2) {
         float top = nothing;
         for (int b = 0; t + half < t1 && b < UNITS; b++) top = f32_max(top, ld(s + (t + half) * TILE + b * UNIT));
-        top = max_of16(top);
+        top = max_of_16(top);
         if (lane == 0) w.top[e][t + half - t0] = top;
     }
     sync_warp();
@@ -103,7 +98,7 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Weights &w, int split
             if (x != nothing) sum = f32_add(sum, p);
             st(at, x != nothing ? p : -1.0f);
         }
-        sum = sum_of16(sum);
+        sum = sum_of_16(sum);
         const float sum0 = shfl_f(sum, 0), sum1 = shfl_f(sum, 16);
         l = f32_fma(l, c0, sum0);
         if (t + 1 < t1) l = f32_fma(l, c1, sum1);
@@ -207,7 +202,7 @@ KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
     if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
     {
         const float *q = query_of(a, i, warp);
-        for (int c = TID & 31; c < ATTEND_WIDTH; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
+        for (int c = TID & 31; c < KV_WIDTH; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
         sync_warp();
         for (int c = 0; a.spec.k_type == T_TQ3_0 && c < dim; c += TQ3) tq3_turn(&s.q[warp][c], false);
     }

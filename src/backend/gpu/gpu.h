@@ -40,6 +40,12 @@
 /* Bits of floats in shuffles. */
 DEV float shfl_f(float v, int lane) { return f32_of_bits((uint32_t) shfl((int) bits_of_f32(v), lane)); }
 DEV float shfl_xor_f(float v, int m) { return f32_of_bits((uint32_t) shfl_xor((int) bits_of_f32(v), m)); }
+/* Sums of 16 lanes, halves 8, 4, 2, 1 (design, Exactness 3). */
+DEV float sum_of_16(float v)
+{
+    for (int m = 8; m; m >>= 1) v = f32_add(v, shfl_xor_f(v, m));
+    return v;
+}
 DEV float f32_sub(float a, float b) { return f32_add(a, -b); }
 DEV float f32_max(float a, float b) { return a > b ? a : b; }      /* vec.h's v_max: b where one is NaN */
 DEV float f32_min(float a, float b) { return a < b ? a : b; }

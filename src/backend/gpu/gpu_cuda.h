@@ -7,7 +7,7 @@
 #define KERNEL(threads, name, Args) \
     extern "C" __global__ void __launch_bounds__(threads) name(const ARGS_IN_PLACE Args a)
 #define KERNEL_BLOCKS(threads, blocks, name, Args) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const ARGS_IN_PLACE Args a)
 #define DEV static __device__ __forceinline__
 #define DEV_TABLE static __device__ const
 #define TID ((int) threadIdx.x)

@@ -3,9 +3,8 @@
  * quant_tq3.c, the same operations in the same order. */
 #include "backend/gpu/gpu_kv.h"
 
-enum { KV_THREADS = 128, KV_WARPS = KV_THREADS / 32 };
-
-struct KvShared { float y[KV_WARPS][TQ3]; uint8_t code[KV_WARPS][TQ3]; };
+/* Each warp has a copy of the head that is stored. */
+struct KvShared { float x[KV_WARPS][KV_WIDTH], y[KV_WARPS][TQ3]; uint8_t code[KV_WARPS][TQ3]; };
 
 /* One block of 32 columns in the hands of a warp: lane k has byte k of its codes; high: the fifth bits. */
 struct Block { uint32_t d, minimum, high; uint32_t byte; };
@@ -196,11 +195,11 @@ DEV void tq3_put(uint8_t *to, const float *x, float *y, uint8_t *code)
     const int lane = TID & 31;
     double power = 0, codes = 0;
     for (int i = 0; i < TQ3; i++) {                /* ascending, by all lanes alike */
-        const double v = f64_of_f32(ld(x + i));
+        const double v = f64_of_f32(x[i]);
         power = f64_add(power, f64_mul(v, v));
     }
     const double norm = f64_sqrt(power);
-    for (int i = lane; i < TQ3; i += 32) y[i] = norm > 1e-10 ? f32_of_f64(f64_div(f64_of_f32(ld(x + i)), norm)) : 0.0f;
+    for (int i = lane; i < TQ3; i += 32) y[i] = norm > 1e-10 ? f32_of_f64(f64_div(f64_of_f32(x[i]), norm)) : 0.0f;
     sync_warp();
     tq3_turn(y, false);
     for (int i = lane; i < TQ3; i += 32) {
@@ -240,12 +239,14 @@ DEV void move_slot(const Head &h, int to, int from)
     for (int i = TID; i < row_bytes(h.type, h.dim) / 2; i += KV_THREADS) st(t + i, ld(f + i));
 }
 
-template <bool TURNED> DEV void put_row(const Head &h, int slot, const float *x, KvShared &s)
+/* Stores the head that every warp has in shared memory. */
+template <bool TURNED> DEV void put_row(const Head &h, int slot, KvShared &s)
 {
     const int warp = TID >> 5, lane = TID & 31;
+    const float *x = s.x[warp];
     if (codes_are_integers(h.type)) {
         for (int c = warp; c < h.dim / CODE_COLS; c += KV_WARPS)
-            block_put(h, slot, c, encode(h.type, ld(x + c * CODE_COLS + lane)));
+            block_put(h, slot, c, encode(h.type, x[c * CODE_COLS + lane]));
         return;
     }
     uint8_t *to = slot_of(h, slot);
@@ -255,16 +256,61 @@ template <bool TURNED> DEV void put_row(const Head &h, int slot, const float *x,
         return;
     }
     for (int i = TID; i < h.dim; i += KV_THREADS) {
-        const float v = ld(x + i);
+        const float v = x[i];
         if (h.type == T_F32) st((float *) to + i, v);
         else st((uint16_t *) to + i, (uint16_t) (h.type == T_F16 ? half_bits(v) : bf16_bits(v)));
     }
 }
 
+/* A warp brings a head to shared memory, norms it by w and turns it by t; either may be NULL. */
+DEV void bring_head(float *y, const float *x, int dim, const HeadsArgs &h, const float *w, const float *t)
+{
+    const int lane = TID & 31, half = h.n_rot / 2;
+    for (int c = lane; c < dim; c += 32) y[c] = ld(x + c);
+    sync_warp();
+    if (w) {
+        float sum = 0;                             /* sixteen lanes, twice */
+        for (int c = lane & 15; c < dim; c += 16) sum = f32_fma(y[c], y[c], sum);
+        const float mean = f32_div(sum_of_16(sum), f32_of_int(dim)),
+                    r = f32_div(1.0f, f32_sqrt(f32_add(mean, h.eps)));
+        sync_warp();
+        for (int c = lane; c < dim; c += 32) y[c] = f32_mul(f32_mul(y[c], r), ld_weight(w + c));
+        sync_warp();
+    }
+    for (int k = lane; t && k < half; k += 32) {
+        float *p = y + (h.neox ? k : 2 * k), *q = y + (h.neox ? half + k : 2 * k + 1);
+        const float u = *p, v = *q, c = ld(t + k), s = ld(t + half + k);
+        *p = f32_sub(f32_mul(u, c), f32_mul(v, s));
+        *q = f32_add(f32_mul(u, s), f32_mul(v, c));
+    }
+    sync_warp();
+}
+
+/* Heads of queries: a warp has one. */
+DEV void put_query(const KvPutArgs &a, int block, KvShared &shared)
+{
+    const int heads = a.spec.heads, dim = a.spec.head_dim, blocks = (heads + KV_WARPS - 1) / KV_WARPS;
+    const int row = block / blocks, warp = TID >> 5, head = block % blocks * KV_WARPS + warp;
+    if (head >= heads) return;                     /* whole warps, and there is no barrier */
+    const size_t at = ((size_t) row * (size_t) heads + (size_t) head) * (size_t) dim;
+    const float *x = a.from ? a.from + 2 * at : a.q + at;
+    bring_head(shared.x[warp], x, dim, a.heads, a.heads.q_norm,
+               a.heads.turn ? a.heads.turn + (size_t) row * (size_t) a.heads.n_rot : NULL);
+    for (int c = TID & 31; c < dim; c += 32) {
+        st(a.q + at + c, shared.x[warp][c]);
+        if (a.from) st(a.gate + at + c, ld(x + dim + c));
+    }
+}
+
 template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
 {
-    const int parts = 2 * a.spec.kv_heads, slice = BID / parts, head = BID % parts / 2;
-    const bool values = BID & 1;
+    const int parts = 2 * a.spec.kv_heads, all = parts * a.rows.n_slices, group = BID / all;
+    const int slice = BID % all / parts, head = BID % parts / 2, warp = TID >> 5;
+    if (group >= a.groups) {
+        put_query(a, BID - a.groups * all, shared);
+        return;
+    }
+    const bool values = BID % parts & 1;
     const Slice *s = a.rows.slices + slice;
     const StateLayer *l = ld(&s->layer) + a.il;
     const int base = ld(&s->base), ring = ld(&l->ring), wrap = ld(&l->wrap), gen = ld(&s->gen);
@@ -290,7 +336,7 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
     const int n = ld(&s->n), row0 = ld(&s->row0), width = h.heads * h.dim;
     int from = 0, to = n;
     if (a.groups > 1) {
-        from = 16 * (base / 16 + BID_Y) - base, to = from + 16;
+        from = 16 * (base / 16 + group) - base, to = from + 16;
         from = from < 0 ? 0 : from, to = to > n ? n : to;
     }
     const float *x = (values ? a.v : a.k) + (size_t) row0 * (size_t) width + (size_t) (head * h.dim);
@@ -298,12 +344,15 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
         int slot = ring ? ring + i : slot_at(wrap, base + i);
         if (ring && chain) slot = n - i > ring ? -1 : (base + i) % ring;
         if (slot < 0) continue;                    /* a later row of the chain takes that slot */
-        put_row<TURNED>(h, slot, x + (size_t) i * (size_t) width, shared);
+        sync_warp();
+        bring_head(shared.x[warp], x + (size_t) i * (size_t) width, h.dim, a.heads, values ? NULL : a.heads.k_norm,
+                   values || !a.heads.turn ? NULL : a.heads.turn + (size_t) (row0 + i) * (size_t) a.heads.n_rot);
+        put_row<TURNED>(h, slot, shared);
         if (ring && chain && head == 0 && !values && TID == 0) st(ld(&l->slot_pos) + slot, base + i);
     }
 }
 
-KERNEL(KV_THREADS, kv_put, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 2, kv_put, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
@@ -312,7 +361,7 @@ KERNEL(KV_THREADS, kv_put, KvPutArgs)
 }
 
 /* Keys or values, or both, of type TQ3_0. */
-KERNEL(KV_THREADS, kv_put_turned, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 2, kv_put_turned, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();

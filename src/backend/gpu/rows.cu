@@ -3,13 +3,6 @@
 #include "backend/gpu/gpu_mathd.h"
 #include "backend/gpu/gpu_quantise.h"
 
-/* Sums of 16 lanes, halves 8, 4, 2, 1 (design, Exactness 3). */
-DEV float sum_of_16(float v)
-{
-    for (int m = 8; m; m >>= 1) v = f32_add(v, shfl_xor_f(v, m));
-    return v;
-}
-
 enum { NORM_COLS = 10240 };
 struct NormShared { float x[NORM_COLS], r[NORM_GROUPS]; };
 
