@@ -352,7 +352,7 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
     }
 }
 
-KERNEL_BLOCKS(KV_THREADS, 2, kv_put, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 4, kv_put, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
@@ -361,7 +361,7 @@ KERNEL_BLOCKS(KV_THREADS, 2, kv_put, KvPutArgs)
 }
 
 /* Keys or values, or both, of type TQ3_0. */
-KERNEL_BLOCKS(KV_THREADS, 2, kv_put_turned, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 4, kv_put_turned, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
