@@ -44,9 +44,9 @@ enum { MARK_KV, MARK_WINDOW, MARK_MATRIX, MARKS };     /* indices into StateLaye
  *             % wrap: what its rows still see has not been overwritten. In a drafter's ring, slot = position % ring and
  *             BLOCK row i is at ring + i; positions may be missing. n slots take kv_bytes(spec, values, n), in a byte
  *             order of the backend's choice, which only kv_save and kv_load know.
- *   rec_*     row i of the last TREE pass: conv input, decay, delta, and k (l2-normalised) in two banks. A pass of
+ *   rec_*     row i of the last TREE pass: conv input, delta, and in two banks decay and k (l2-normalised). A pass of
  *             generation g writes bank g & 1 and reads the noted path's rows, which pass g - 1 wrote, from bank (g - 1)
- *             & 1.
+ *             & 1: other heads, or columns, of the same pass may still read what one has written.
  *   mark[3]   the gen whose path has been applied here, for keys/values, window and matrices. The operation itself
  *             writes it, last. */
 typedef struct {
@@ -56,7 +56,7 @@ typedef struct {
                                                  * none; ring 0: not a drafter's ring */
     float   *matrix, *window;                   /* [sets, v_heads, k_dim, v_dim] [sets, conv_width - 1, channels],
                                                  * oldest first */
-    float   *rec_x, *rec_a, *rec_d, *rec_k;     /* [64, channels] [64, v_heads] [64, v_heads, v_dim]
+    float   *rec_x, *rec_a, *rec_d, *rec_k;     /* [64, channels] [2, 64, v_heads] [64, v_heads, v_dim]
                                                  * [2, 64, k_heads, k_dim] */
     int32_t *mark;
 } StateLayer;

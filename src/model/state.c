@@ -58,7 +58,7 @@ static int32_t layer_pieces(const State *s, int32_t il, StateLayer *l, Piece out
         out[n++] = (Piece) { (void **) &l->matrix, matrix_bytes(p) * (size_t) s->n_sets, "delta matrices" };
         out[n++] = (Piece) { (void **) &l->window, window_bytes(p) * (size_t) s->n_sets, "convolution windows" };
         out[n++] = (Piece) { (void **) &l->rec_x, sizeof(float) * rows * (size_t) channels(p), "records" };
-        out[n++] = (Piece) { (void **) &l->rec_a, sizeof(float) * rows * heads, "records" };
+        out[n++] = (Piece) { (void **) &l->rec_a, sizeof(float) * 2 * rows * heads, "records" };
         out[n++] = (Piece) { (void **) &l->rec_d, sizeof(float) * rows * heads * (size_t) p->v_dim, "records" };
         out[n++] = (Piece) { (void **) &l->rec_k, sizeof(float) * 2 * rows * (size_t) p->k_heads * (size_t) p->k_dim,
                              "records" };

@@ -30,7 +30,7 @@ static void open_delta(Run *r, StateLayer *l, const LayerSpec *spec)
     l->matrix = run_memory(r, f * H_SETS * sess_matrix(spec), NULL);
     l->window = run_memory(r, f * H_SETS * sess_window(spec), NULL);
     l->rec_x = run_memory(r, f * ROWS_DECODE * ch, NULL);
-    l->rec_a = run_memory(r, f * ROWS_DECODE * heads, NULL);
+    l->rec_a = run_memory(r, f * 2 * ROWS_DECODE * heads, NULL);
     l->rec_d = run_memory(r, f * ROWS_DECODE * heads * (size_t) spec->v_dim, NULL);
     l->rec_k = run_memory(r, f * 2 * ROWS_DECODE * (size_t) spec->k_heads * (size_t) spec->k_dim, NULL);
 }

@@ -260,7 +260,13 @@ static float *matrix_of(const DeltaTask *t, int32_t set)
            ((size_t) set * (size_t) p->v_heads + (size_t) t->head) * (size_t) p->k_dim * (size_t) p->v_dim;
 }
 
-/* A row of k in the bank that a pass of generation gen writes. */
+/* A row's decay in the bank that a pass of generation gen writes. */
+static float *record_a(const DeltaTask *t, int32_t gen, int32_t row)
+{
+    return t->l->rec_a + ((size_t) (gen & 1) * ROWS_DECODE + (size_t) row) * (size_t) t->job->spec->v_heads + t->head;
+}
+
+/* A row of k in the same way. */
 static float *record_k(const DeltaTask *t, int32_t gen, int32_t row)
 {
     const LayerSpec *p = t->job->spec;
@@ -381,7 +387,7 @@ static void delta(const DeltaJob *job, int32_t slice, int32_t head, void *scratc
     t.n_path = pending(s, t.l, 2);
     delta_lay_out(&t.h, scratch, p);
     for (int32_t j = 0; j < t.n_path; j++)
-        t.h.path_a[j] = t.l->rec_a[(size_t) s->path[j] * (size_t) p->v_heads + (size_t) head];
+        t.h.path_a[j] = *record_a(&t, s->gen - 1, s->path[j]);
     if (s->kind == SLICE_TREE) {
         for (int32_t i = 0; i < s->n; i++) {
             int32_t up = job->parent[s->row0 + i];
@@ -397,7 +403,7 @@ static void delta(const DeltaJob *job, int32_t slice, int32_t head, void *scratc
     } while (r0 < s->n);
     if (s->kind != SLICE_TREE) return;
     for (int32_t i = 0; i < s->n; i++) {
-        t.l->rec_a[(size_t) i * (size_t) p->v_heads + (size_t) head] = t.h.a[i];
+        *record_a(&t, s->gen, i) = t.h.a[i];
         if (head < p->k_heads) memcpy(record_k(&t, s->gen, i), t.h.k + i * t.k_pad, sizeof(float) * (size_t) p->k_dim);
     }
 }
