@@ -106,6 +106,9 @@ bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2]);
 /* Waits for the stream, and hands over what was copied out. */
 void cuda_settle(Cuda *c);
 
+/* Returns true if there is a ticket for each session of the pass; if not, that is the failure. */
+bool cuda_has_tickets(Cuda *c, const Rows *r);
+
 /* Moves the noted paths of all slices, keys and values of layer il, where that has not been done. */
 void cuda_kv_move(Cuda *c, const Rows *r, int32_t il, const LayerSpec *s);
 

@@ -25,13 +25,17 @@ static void kv_load(Backend *b, const LayerSpec *s, bool values, void *slots, in
 
 enum { GROUP = 16, GROUPED = 64 };                 /* positions of a group; rows up to which one block stores all */
 
+bool cuda_has_tickets(Cuda *c, const Rows *r)
+{
+    if (r->n_slices > TICKETS && !cuda_failed(c))
+        fail(&c->error, ST_UNSUPPORTED, "cuda: %d sessions in one pass, expected up to %d", r->n_slices, TICKETS);
+    return !cuda_failed(c);
+}
+
 static bool can_keep(Cuda *c, const Rows *r, const LayerSpec *s)
 {
     const int32_t width = s->head_dim > value_dim(s) ? s->head_dim : value_dim(s);
-    if (cuda_failed(c)) return false;
-    if (r->n_slices > TICKETS)
-        fail(&c->error, ST_UNSUPPORTED, "cuda: %d sessions in one pass, expected up to %d", r->n_slices, TICKETS);
-    else if (width > KV_WIDTH)
+    if (cuda_has_tickets(c, r) && width > KV_WIDTH)
         fail(&c->error, ST_UNSUPPORTED, "attention: heads of %d values, expected at most %d", width, KV_WIDTH);
     return !cuda_failed(c);
 }

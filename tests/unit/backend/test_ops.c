@@ -53,11 +53,14 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .conv_width = 3, .eps = 1e-6f }
 #define DELTA_2    .layer = { .kind = LAYER_DELTA, .k_heads = 2, .v_heads = 2, .k_dim = 16, .v_dim = 80, \
                               .conv_width = 2, .eps = 1e-6f }
+#define DELTA_FULL .layer = { .kind = LAYER_DELTA, .k_heads = 1, .v_heads = 2, .k_dim = 128, .v_dim = 128, \
+                              .conv_width = 5, .eps = 1e-6f }
 
 static const Shape layers[] = { { F16_GROUPS }, { CAPPED }, { WINDOW }, { MANY_HEADS }, { TURNED }, { PANELS },
-                                { WIDER }, { NARROW }, { NARROWER }, { DELTA_4 }, { DELTA_3 }, { DELTA_2 } };
+                                { WIDER }, { NARROW }, { NARROWER }, { DELTA_4 }, { DELTA_3 }, { DELTA_2 },
+                                { DELTA_FULL } };
 static const Shape windows[] = { { WINDOW }, { MANY_HEADS }, { PANELS } };
-static const Shape deltas[] = { { DELTA_4 }, { DELTA_3 }, { DELTA_2 } };
+static const Shape deltas[] = { { DELTA_4 }, { DELTA_3 }, { DELTA_2 }, { DELTA_FULL } };
 static const Shape blocks[] = { { F16_GROUPS }, { PANELS }, { TURNED }, { WIDER } };
 static const Shape first_layer[] = { { F16_GROUPS } };
 
