@@ -17,10 +17,17 @@ static void norm_rows(Cuda *c, const Tensor *t, NormArgs a)
     cuda_delay(c, GPU_rows_norm, rows, 1, &a, sizeof a, offsetof(NormArgs, act), t);
 }
 
+/* An addition to x that waits is the norm's. */
 static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps)
 {
-    norm_rows(cuda_of(b), y, (NormArgs) { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols,
-                                          .eps = eps });
+    Cuda *c = cuda_of(b);
+    const AddArgs *added = cuda_waiting(c, GPU_rows_add, x);
+    NormArgs a = { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols, .eps = eps };
+    if (added && added->n == added->period && y->data != x->data) {
+        a.dx = added->x;
+        c->delayed.bytes = 0;
+    }
+    norm_rows(c, y, a);
 }
 
 static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps)
@@ -29,10 +36,11 @@ static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const T
                                           .group = x->cols, .eps = eps });
 }
 
+/* Waits for the norm of what has been added to. */
 static void add(Backend *b, Tensor *x, const Tensor *dx)
 {
-    LAUNCH(cuda_of(b), rows_add, (values(x) + 255) / 256, 1, AddArgs, .y = x->data, .x = dx->data, .n = values(x),
-           .period = values(x));
+    const AddArgs a = { .y = x->data, .x = dx->data, .n = values(x), .period = values(x) };
+    cuda_delay(cuda_of(b), GPU_rows_add, (values(x) + 255) / 256, 1, &a, sizeof a, 0, x);
 }
 
 static void bias(Backend *b, Tensor *x, const Tensor *v)
