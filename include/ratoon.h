@@ -112,8 +112,9 @@ typedef struct {
     const char *draft;         /* the drafter: a GGUF file or a Hugging Face folder; "mtp": the target's own MTP layer,
                                 * "auto": that layer if the file has a usable one; NULL: none. The library searches for
                                 * no files. */
-    const char *backend;       /* "cpu" (also "auto", the default), or "cpu:LEVEL" with LEVEL portable, avx2, avxvnni,
-                                * avx512, amx, neon or i8mm */
+    const char *backend;       /* "cpu" (also "auto", the default), "cpu:LEVEL" with LEVEL portable, avx2, avxvnni,
+                                * avx512, amx, neon or i8mm, or "cuda", "cuda:N": the first, or N-th from 0, of NVIDIA's
+                                * cards */
     const char *kv_k, *kv_v;   /* types of the target's stored keys and values, in any pair: "f32", "f16", "bf16",
                                 * "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0"; NULL: f16, or f32 for a model file
                                 * that is f32 throughout. A drafter's are f16, or f32 with draft_type "keep". */

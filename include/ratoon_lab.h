@@ -61,6 +61,13 @@ rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t thread
 void      rt_roofline_free(rt_roofline *r);
 void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest);
 
+/* A card that a backend sees. backend: its name for rt_options; level: the instructions that it has ("sm_90"); why:
+ * what keeps it from being used, and what to do about it; "": nothing. memory: 0: unknown. */
+typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; uint64_t memory; } rt_card;
+/* Describes the i-th card of a backend ("cuda"); RT_END past the last. Another failure says why there
+ * is none. */
+rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e);
+
 #ifdef __cplusplus
 }
 #endif

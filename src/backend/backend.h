@@ -157,16 +157,28 @@ struct Backend {
  * resident memory is the file's pages, which the system may drop and read again. */
 typedef struct { int32_t threads; bool no_repack; } BackendOptions;
 
+/* A card. backend: what backend_open takes for it ("cuda:0"); why: what keeps it from being used, and what to do about
+ * it; "": nothing. */
+typedef struct {
+    char     backend[32], name[128], level[16], driver[32], why[256];
+    uint64_t memory;                               /* in all; 0: unknown */
+} BackendCard;
+
 /* What a backend's folder exports. there: returns true if it can be opened on this machine. open: detail is what
- * follows the colon in "NAME:DETAIL", NULL without a colon. */
+ * follows the colon in "NAME:DETAIL", NULL without a colon. card: see backend_card; NULL: there are no cards. */
 typedef struct {
     const char *name;
     bool   (*there)(void);
+    Status (*card)(BackendCard *out, int32_t i, Error *err);
     Status (*open)(Backend **out, const char *detail, const BackendOptions *o, Error *err);
 } BackendEntry;
 
 /* text: "auto" (the first one available), "NAME" or "NAME:DETAIL". */
 Status backend_open(Backend **out, const char *text, const BackendOptions *o, Error *err);
+
+/* Describes the i-th card that a backend sees; ST_END past the last. Another failure says why there
+ * is none. */
+Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err);
 
 /* Counts bytes per part and computes nothing; asks `like` for sizes, and does not own it. */
 Status backend_null_open(Backend **out, Backend *like, Error *err);

@@ -29,6 +29,13 @@ static void list_names(char *out, size_t cap)
     }
 }
 
+Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err)
+{
+    for (int32_t k = 0; entry(k); k++)
+        if (strcmp(entry(k)->name, backend) == 0 && entry(k)->card) return entry(k)->card(out, i, err);
+    return fail(err, ST_UNSUPPORTED, "backend: '%s' has no cards", backend);
+}
+
 Status backend_open(Backend **out, const char *text, const BackendOptions *o, Error *err)
 {
     *out = NULL;

@@ -34,6 +34,12 @@ FROZEN(rt_block, 16, n, 8);
 FROZEN(rt_block, 16, status, 12);
 FROZEN(rt_alternative, 8, id, 0);
 FROZEN(rt_alternative, 8, logprob, 4);
+FROZEN(rt_card, 472, backend, 0);
+FROZEN(rt_card, 472, name, 32);
+FROZEN(rt_card, 472, level, 160);
+FROZEN(rt_card, 472, driver, 176);
+FROZEN(rt_card, 472, why, 208);
+FROZEN(rt_card, 472, memory, 464);
 FROZEN(rt_logprob, 168, logprob, 0);
 FROZEN(rt_logprob, 168, n, 4);
 FROZEN(rt_logprob, 168, top, 8);
@@ -563,4 +569,18 @@ void rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fast
     Peaks p = { fastest->bytes_per_s, fastest->int8_ops_per_s, fastest->f32_ops_per_s };
     r->fork->measure(r->fork, n, bytes, &p);
     *fastest = (rt_peaks) { p.bytes_per_s, p.int8_ops_per_s, p.f32_ops_per_s };
+}
+
+rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e)
+{
+    Error err = { 0 };
+    BackendCard card = { 0 };
+    const Status code = backend_card(&card, backend, i, &err);
+    *out = (rt_card) { .memory = card.memory };
+    memcpy(out->backend, card.backend, sizeof out->backend);
+    memcpy(out->name, card.name, sizeof out->name);
+    memcpy(out->level, card.level, sizeof out->level);
+    memcpy(out->driver, card.driver, sizeof out->driver);
+    memcpy(out->why, card.why, sizeof out->why);
+    return engine_report(e, code, &err);
 }

@@ -187,11 +187,12 @@ const OptionSpec option_table[] = {
     { "--force", NULL, KIND_FLAG, NULL, AT(force), 0, 0, C_QUANTIZE, "replace OUT.gguf if it exists" },
     { "--threads", "-t", KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
     { "--backend", NULL, KIND_TEXT, "LIST", AT(backend), 0, 0, C_VERIFY,
-      "backends to try, such as cpu:portable,cpu: the text of the first is compared with that of the others too "
-      "(default auto)" },
+      "backends to try, such as cpu:portable,cpu or cpu,cuda:1: the text of the first is compared with that of the "
+      "others too (default auto)" },
     { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS & ~C_VERIFY,
-      "auto, cpu, or cpu:LEVEL with portable, avx2, avxvnni, avx512, amx, neon or i8mm",
-      .values = "auto|cpu|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
+      "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), or cpu:LEVEL with portable, avx2, avxvnni, avx512, "
+      "amx, neon or i8mm (default auto: cpu)",
+      .values = "auto|cpu|cuda|cuda:1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
     { "--cache-type-k", "-ctk", KIND_CHOICE, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, "
       "q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)",
       .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },

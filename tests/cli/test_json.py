@@ -130,7 +130,9 @@ class Json(unittest.TestCase):
         self.compare("plan", self.D, [*self.M, "--parallel", "64", "--ctx", "16777216"], codes=(0, 3))
 
     def test_doctor(self):
-        self.compare("doctor", self.D, ["-q", "-m", path("unfit/qwen3.gguf")])
+        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=os.path.join(os.path.dirname(os.path.dirname(MAKE_TINY)),
+                                                                            "libfake_cuda.so")):
+            self.compare("doctor", self.D, ["-q", "-m", path("unfit/qwen3.gguf")])
 
     def test_verify(self):
         self.compare("verify", [*self.D, "--prompts", path("prompts.jsonl"), "-n", "4", "--budget", "2", "--modes",

@@ -31,7 +31,7 @@ static const EmuKernel kernels[] = {
 #undef X
 };
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, RECORDED = 900 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NO_KERNELS = 209, NOT_FOUND = 500, RECORDED = 900 };
 typedef std::function<void()> Work;
 struct Stream { std::vector<Work> queue, *capture = nullptr; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
@@ -96,7 +96,7 @@ static int called();
 extern "C" {
 
 /* Also tells the backend that the kernels are here. */
-FakeCuda ratoon_emulated_driver = { 13000, 1, 0, 0, false, 0, 0, 0, 0, 0, 0 };
+FakeCuda ratoon_emulated_driver = { 13000, 1, 90, false, 0, 0, false, 0, 0, 0, 0, 0, 0 };
 #define fake ratoon_emulated_driver
 
 /* Begins every function: counts it, and returns if it is to fail, or lacks the context that it needs. */
@@ -144,9 +144,9 @@ int cuDeviceGetName(char *s, int n, int) { CALL; snprintf(s, (size_t) n, "emulat
 int cuDeviceGetAttribute(int *v, int what, int)
 {
     CALL;
-    static const std::map<int, int> known = { { 13, 1000000 }, { 16, 4 }, { 36, 1000000 }, { 37, 512 }, { 75, 9 } };
+    static const std::map<int, int> known = { { 13, 1000000 }, { 16, 4 }, { 36, 1000000 }, { 37, 512 } };
     auto i = known.find(what);
-    *v = i == known.end() ? 0 : i->second;
+    *v = what == 75 ? fake.cc / 10 : what == 76 ? fake.cc % 10 : i == known.end() ? 0 : i->second;
     return OK;
 }
 int cuDevicePrimaryCtxRetain(void **c, int) { CALL; fake.live++; *c = &emu_memory; return OK; }
@@ -225,6 +225,7 @@ int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 int cuModuleLoadData(void **m, const void *image)
 {
     CALL_TAKES;
+    if (fake.no_kernels) return NO_KERNELS;
     fake.live++;
     *m = (void *) image;
     return OK;

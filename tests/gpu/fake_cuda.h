@@ -7,7 +7,8 @@
 #include <stdint.h>
 
 typedef struct {
-    int32_t version, devices;                      /* what the driver says of itself */
+    int32_t version, devices, cc;                  /* what the driver says of itself and its cards */
+    bool    no_kernels;                            /* what is loaded is not for these cards */
     int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
                                                     * work */
     int32_t fail_with;                             /* with this code */

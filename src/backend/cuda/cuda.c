@@ -365,6 +365,16 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 /* the driver's numbers */
 enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
 
+static Status no_kernels(const CudaCard *card, Error *err)
+{
+    enum { LEAST = 75 };                           /* what `make cuda` compiles for */
+    if (card->cc < LEAST)
+        return fail(err, ST_UNSUPPORTED, "cuda: %s is %s, expected a card of sm_%d or newer", card->name, card->level,
+                    LEAST);
+    return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has no kernels for %s (%s); `make cuda CUDA_ARCHS=%d` builds "
+                "them", card->name, card->level, card->cc);
+}
+
 /* Loads the images and finds every kernel in one of them. The tests' driver has kernels of its own. */
 static Status find_kernels(CudaCard *card, Error *err)
 {
@@ -375,6 +385,7 @@ static Status find_kernels(CudaCard *card, Error *err)
         return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
     for (; *image && card->n_modules < CUDA_MODULES; image++) {
         int code = cu->cuModuleLoadData(&card->module[card->n_modules], *image);
+        if (code == CUDA_NO_KERNELS) return no_kernels(card, err);
         if (code) return cuda_fail(err, cu, code, "loading the kernels");
         card->n_modules++;
     }
@@ -389,15 +400,17 @@ static Status find_kernels(CudaCard *card, Error *err)
     return ST_OK;
 }
 
+static Status count_cards(int *n, const CudaDriver *cu, Error *err)
+{
+    const int code = cu->cuDeviceGetCount(n);
+    if (code) return cuda_fail(err, cu, code, "counting devices");
+    return *n ? ST_OK : fail(err, ST_UNSUPPORTED, "cuda: the driver sees no device");
+}
+
 static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
 {
     const CudaDriver *cu = card->cu;
-    int n = 0, major = 0, minor = 0, code = cu->cuDeviceGetCount(&n);
-    if (code) return cuda_fail(err, cu, code, "counting devices");
-    if (ordinal >= n)
-        return fail(err, ST_UNSUPPORTED, n ? "cuda: device %d, expected 0 to %d" : "cuda: the driver sees no device",
-                    ordinal, n - 1);
-    code = cu->cuDeviceGet(&card->device, ordinal);
+    int major = 0, minor = 0, code = cu->cuDeviceGet(&card->device, ordinal);
     if (code == 0) code = cu->cuDeviceGetName(card->name, sizeof card->name, card->device);
     if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);
     if (code == 0) code = cu->cuDeviceGetAttribute(&minor, ATTR_CC_MINOR, card->device);
@@ -405,7 +418,7 @@ static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
     if (code == 0) code = cu->cuDevicePrimaryCtxRetain(&card->context, card->device);
     if (code) return cuda_fail(err, cu, code, "opening the device");
     card->cc = 10 * major + minor;
-    snprintf(card->level, sizeof card->level, "sm_%d %s", card->cc, card->name);
+    snprintf(card->level, sizeof card->level, "sm_%d", card->cc);
     code = enter(card);
     return code ? cuda_fail(err, cu, code, "making the context current") : find_kernels(card, err);
 }
@@ -418,8 +431,11 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     long ordinal = detail ? strtol(detail, &end, 10) : 0;
     if (detail && (end == detail || *end || ordinal < 0 || ordinal > 1023))
         return fail(err, ST_ARG, "cuda device: %s, expected a number (cuda:0)", detail);
+    int n = 0;
     const CudaDriver *cu = cuda_driver(err);
     if (!cu) return ST_UNSUPPORTED;
+    TRY(count_cards(&n, cu, err));
+    if (ordinal >= n) return fail(err, ST_UNSUPPORTED, "cuda: device %ld, expected 0 to %d", ordinal, n - 1);
     CudaCard *card = calloc(1, sizeof *card);
     Cuda *c = calloc(1, sizeof *c);
     if (!card || !c) {
@@ -461,7 +477,34 @@ static bool cuda_there(void)
 {
     const CudaDriver *cu = cuda_driver(NULL);
     int n = 0;
-    return cu && cu->cuDeviceGetCount(&n) == 0 && n > 0 && (cuda_images[0] || cuda_driver_emulated());
+    return cu && count_cards(&n, cu, NULL) == ST_OK && (cuda_images[0] || cuda_driver_emulated());
 }
 
-const BackendEntry backend_cuda = { .name = "cuda", .there = cuda_there, .open = cuda_open };
+/* It is opened, which also tells whether the driver takes the kernels. */
+static Status cuda_card(BackendCard *out, int32_t i, Error *err)
+{
+    int n = 0, version = 0;
+    size_t there = 0, all = 0;
+    Error why = { 0 };
+    *out = (BackendCard) { 0 };
+    const CudaDriver *cu = cuda_driver(err);
+    if (!cu) return ST_UNSUPPORTED;
+    TRY(count_cards(&n, cu, err));
+    if (i >= n) return ST_END;
+    CudaCard *card = calloc(1, sizeof *card);
+    if (!card) return fail(err, ST_MEMORY, "cuda: out of memory");
+    card->cu = cu;
+    open_card(card, i, &why);
+    if (card->context && enter(card) == 0) cu->cuMemGetInfo_v2(&there, &all);
+    cu->cuDriverGetVersion(&version);
+    out->memory = all;
+    snprintf(out->backend, sizeof out->backend, "cuda:%d", i);
+    snprintf(out->name, sizeof out->name, "%s", card->name);
+    snprintf(out->level, sizeof out->level, "%s", card->level);
+    snprintf(out->driver, sizeof out->driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
+    snprintf(out->why, sizeof out->why, "%.255s", why.text);
+    close_card(card);
+    return ST_OK;
+}
+
+const BackendEntry backend_cuda = { .name = "cuda", .there = cuda_there, .card = cuda_card, .open = cuda_open };

@@ -35,7 +35,7 @@ typedef struct {
     void   *context, *module[CUDA_MODULES], *function[GPU_KERNELS];
     int32_t n_modules, device;
     int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
-    char    name[128], level[160];
+    char    name[128], level[16];
 } CudaCard;
 
 typedef struct { void *host; size_t at, bytes; } CudaOut;      /* what the next sync hands over from staging */

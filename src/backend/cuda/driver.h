@@ -67,7 +67,7 @@ const CudaDriver *cuda_driver(Error *err);
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);
 
-enum { CUDA_NO_MEMORY = 2 };                       /* CUDA_ERROR_OUT_OF_MEMORY */
+enum { CUDA_NO_MEMORY = 2, CUDA_NO_KERNELS = 209 };    /* CUDA_ERROR_OUT_OF_MEMORY, _NO_BINARY_FOR_GPU */
 
 /* Fails with ST_BACKEND (ST_MEMORY for lack of memory) and the driver's own words for a code. */
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what);

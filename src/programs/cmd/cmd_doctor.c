@@ -7,7 +7,7 @@
 #include "programs/estimate.h"
 #include "programs/generate.h"
 
-enum { TEXT_TOKENS = 64, TEXT_LEAST = 32, PLAIN_PASSES = 5, WIDTHS = 6 };
+enum { TEXT_TOKENS = 64, TEXT_LEAST = 32, PLAIN_PASSES = 5, WIDTHS = 6, CARDS = 16 };
 
 /* Openings that both chat and base models have seen. */
 static const char *const openings[] = {
@@ -25,6 +25,8 @@ typedef struct {
     Memory   memory;
     rt_peaks peaks;
     char     machine[160]; int32_t threads;
+    rt_card  card[CARDS]; int32_t n_cards;
+    rt_error no_card;                              /* why there is none */
     double   expected, plain, drafted;             /* tokens per second */
     Costs    costs;
     int32_t  block, n_vocab, rows;                 /* rows: the best number for a pass */
@@ -210,6 +212,18 @@ static void print_machine(const Doctor *d)
                memory_text(a, d->peaks.bytes_per_s), rate_text(b, d->peaks.int8_ops_per_s / 1e12));
 }
 
+static void print_cards(const Doctor *d)
+{
+    char a[24];
+    if (d->n_cards == 0) printf("gpu        none: %s\n", d->no_card.text);
+    for (int32_t i = 0; i < d->n_cards; i++) {
+        const rt_card *c = &d->card[i];
+        printf("%s%s, %s", i ? "           " : "gpu        ", c->name, c->level);
+        if (c->memory) printf(", %s", memory_text(a, (double) c->memory));
+        printf(", driver for %s: %s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend);
+    }
+}
+
 static void print_model(const Doctor *d)
 {
     char a[24], b[24], c[24], arch[256];
@@ -299,6 +313,23 @@ static json_t *drafter_json(const Doctor *d)
     return j;
 }
 
+static json_t *cards_json(const Doctor *d)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < d->n_cards; i++) {
+        const rt_card *c = &d->card[i];
+        json_t *j = json_object();
+        add_text(j, "backend", c->backend);
+        add_text(j, "name", c->name);
+        add_text(j, "level", c->level);
+        add_text(j, "driver", c->driver);
+        json_object_set_new(j, "memory_bytes", json_integer((json_int_t) c->memory));
+        json_object_set_new(j, "why", c->why[0] ? json_text(c->why, strlen(c->why)) : json_null());
+        json_array_append_new(all, j);
+    }
+    return all;
+}
+
 static json_t *number_or_null(bool there, double x) { return there ? json_real(x) : json_null(); }
 
 static bool print_json(const Doctor *d)
@@ -314,6 +345,8 @@ static bool print_json(const Doctor *d)
                                                 json_text(d->machine, strlen(d->machine)), "threads", d->threads,
                                                 "level", m->needs.level, "bytes_per_s", d->peaks.bytes_per_s,
                                                 "int8_ops_per_s", d->peaks.int8_ops_per_s));
+    json_object_set_new(j, "gpus", cards_json(d));
+    json_object_set_new(j, "no_gpu", d->n_cards ? json_null() : json_text(d->no_card.text, strlen(d->no_card.text)));
     json_object_set_new(j, "model", facts(d, base_name(d->p.files.model), of_model,
                                           sizeof of_model / sizeof *of_model));
     json_object_set_new(j, "memory", json_pack("{s:I s:I s:i}", "total_bytes", (json_int_t) memory_bytes(m, m->ctx),
@@ -336,6 +369,7 @@ static int report(const Doctor *d)
         if (!print_json(d)) status = EXIT_FAILED;
     } else {
         print_machine(d);
+        print_cards(d);
         print_model(d);
         print_drafter(d);
         print_verdict(d);
@@ -346,11 +380,18 @@ static int report(const Doctor *d)
 
 /* ---- the order of it ---- */
 
+static void find_cards(Doctor *d)
+{
+    while (d->n_cards < CARDS && rt_card_at(&d->card[d->n_cards], "cuda", d->n_cards, &d->no_card) == RT_OK)
+        d->n_cards++;
+}
+
 /* Before anything large is loaded. */
 static bool expect(Doctor *d)
 {
     rt_error e = { 0 };
     d->threads = machine_name(d->machine, sizeof d->machine, &d->o);
+    find_cards(d);
     if (memory_plan(&d->memory, &d->p, 1, false, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
     if (!fits(d) || machine_peaks(&d->peaks, &d->o, &d->memory.needs, &e) != RT_OK) return true;

@@ -107,10 +107,43 @@ static void cards(void **state)
     refused("cuda", ST_UNSUPPORTED, WORDS("no device"));
     fake->devices = 2;
     refused("cuda:2", ST_UNSUPPORTED, WORDS("device 2", "expected 0 to 1"));
+    fake->no_kernels = true;
+    refused("cuda:1", ST_UNSUPPORTED, WORDS("no kernels for emulated GPU (sm_90)", "make cuda CUDA_ARCHS=90"));
+    fake->cc = 61;
+    refused("cuda", ST_UNSUPPORTED, WORDS("sm_61", "sm_75 or newer"));
+    fake->no_kernels = false;
+    fake->cc = 90;
     assert_int_equal(open_named(&b, "cuda:1", NULL), ST_OK);
     assert_string_equal(b->name, "cuda");
     b->close(b);
     fake->devices = 1;
+    assert_int_equal(fake->live, 0);
+}
+
+/* What `ratoon doctor` prints. */
+static void cards_described(void **state)
+{
+    (void) state;
+    BackendCard card;
+    Error err = { 0 };
+    fake->devices = 2;
+    for (int32_t i = 0; i < 2; i++) {
+        fake->no_kernels = i;
+        assert_ok(backend_card(&card, "cuda", i, &err), &err);
+        assert_string_equal(card.backend, i ? "cuda:1" : "cuda:0");
+        assert_string_equal(card.name, "emulated GPU");
+        assert_string_equal(card.level, "sm_90");
+        assert_string_equal(card.driver, "CUDA 13.0");
+        assert_true(card.memory > (uint64_t) 1 << 30);
+        assert_int_equal(card.why[0] != 0, i);
+    }
+    assert_int_equal(backend_card(&card, "cuda", 2, &err), ST_END);
+    fake->no_kernels = false;
+    fake->devices = 0;
+    assert_int_equal(backend_card(&card, "cuda", 0, &err), ST_UNSUPPORTED);
+    expect_error(&err, ST_UNSUPPORTED, WORDS("no device"));
+    fake->devices = 1;
+    assert_int_equal(backend_card(&card, "cpu", 0, &err), ST_UNSUPPORTED);
     assert_int_equal(fake->live, 0);
 }
 
@@ -463,9 +496,9 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest before[] = { cmocka_unit_test(drivers) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cards), cmocka_unit_test(calls_fail), cmocka_unit_test(memory_fails),
-        cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick), cmocka_unit_test(many_records),
-        cmocka_unit_test(decoding), cmocka_unit_test(any_thread)
+        cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
+        cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
+        cmocka_unit_test(many_records), cmocka_unit_test(decoding), cmocka_unit_test(any_thread)
     };
     return cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL) +
            cmocka_run_group_tests_name("cuda", tests, load, NULL);
