@@ -75,7 +75,8 @@ static Tensor odd_weight(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *s
     return w;
 }
 
-/* Up to four products of one input: the first has the round's type, the others any that the columns allow. */
+/* Up to four products of one input: the first has the round's type, the others any that the columns allow, half of them
+ * of those that published mixes of types put side by side. */
 void ops_products(Run *r, const Turn *t)
 {
     static const int32_t heights[] = { 1, 16, 17, 37, 64, 70, 131 };
@@ -89,7 +90,8 @@ void ops_products(Run *r, const Turn *t)
     Tensor w[MATMUL_MAX], y[MATMUL_MAX], *py[MATMUL_MAX];
     const Tensor *pw[MATMUL_MAX];
     for (int32_t j = 0; j < products; j++) {
-        Type type = j ? types[h_pick(&seed, TYPES)] : first;
+        static const Type mixed[] = { T_Q4_K, T_Q5_K, T_Q6_K, T_Q8_0 };
+        Type type = !j ? first : h_pick(&seed, 2) ? mixed[h_pick(&seed, 4)] : types[h_pick(&seed, TYPES)];
         if (cols % type_info(type)->block) type = first;
         w[j] = odd_weight(r, type, heights[h_pick(&seed, sizeof heights / sizeof *heights)], cols, &seed);
         y[j] = mat_blank(r, n, w[j].rows);

@@ -123,8 +123,18 @@ static Choice choose(Type t, int32_t n)
 #undef BY_ROWS
 }
 
-/* The kernels of one launch read the same layout. */
-static bool same_kernel(Type a, Type b) { return choose(a, 1).kernel == choose(b, 1).kernel; }
+/* Types are packed alike if their kernels are the same. */
+static bool same_pack(Type a, Type b) { return choose(a, 1).kernel == choose(b, 1).kernel; }
+
+/* The kernel of few rows for weights packed as those of a and, as its second, those of b; else none. */
+static bool choose_two(Choice *how, Type a, Type b, int32_t n)
+{
+    const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
+    if (n > 16 || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
+    how->kernel = n <= 8 ? (k4 ? GPU_matmul_k4_k6_few1 : GPU_matmul_k5_k6_few1)
+                         : (k4 ? GPU_matmul_k4_k6_few2 : GPU_matmul_k5_k6_few2);
+    return true;
+}
 
 /* ---- products ---- */
 
@@ -158,21 +168,31 @@ typedef struct {
     ActRows act[2];
 } Product;
 
-/* One launch for all products from j on that the same kernel computes. */
-static void launch_products(const Product *p, int32_t j)
+/* One launch for the products that one kernel can compute along with the first that is not done; done: a bit for
+ * each. */
+static void launch_products(const Product *p, uint32_t *done)
 {
-    const Type t = p->w[j]->type;
-    const Choice how = choose(t, p->n);
+    int32_t j = 0;
+    while (*done >> j & 1) j++;
+    Type t = p->w[j]->type, second = t;
+    Choice how = choose(t, p->n);
+    for (int32_t i = j + 1; i < p->n_products && t == second; i++) {
+        const Type u = p->w[i]->type;
+        if (choose_two(&how, t, u, p->n)) second = u;
+        else if (choose_two(&how, u, t, p->n)) second = t, t = u;
+    }
     int64_t tiles = 0;
     MatmulArgs a = { .act = p->act[matmul_act_form(t) == ACT_Q256], .n = p->n, .cols = p->x->cols,
                      .x = (const float *) p->x->data + (size_t) p->row0 * (size_t) p->x->cols };
     for (int32_t i = j; i < p->n_products; i++) {
-        if (!same_kernel(t, p->w[i]->type)) continue;
+        const Type u = p->w[i]->type;
+        if (*done >> i & 1 || !(same_pack(t, u) || same_pack(second, u))) continue;
         const int32_t groups = (int32_t) (((int64_t) p->w[i]->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
         a.product[a.n_products++] = (ProductArgs) {
             .w = p->w[i]->data, .y = (float *) p->y[i]->data + (size_t) p->row0 * (size_t) p->y[i]->cols,
-            .rows = p->w[i]->rows, .stride = p->y[i]->cols, .tile0 = (int32_t) tiles };
+            .rows = p->w[i]->rows, .stride = p->y[i]->cols, .tile0 = (int32_t) tiles, .second = !same_pack(t, u) };
         tiles += (groups + how.groups - 1) / how.groups;
+        *done |= 1u << i;
     }
     cuda_launch(p->c, how.kernel, (p->n + how.rows - 1) / how.rows, tiles, &a, sizeof a);
 }
@@ -199,11 +219,7 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
             LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
                    .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
                    .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
-        for (int32_t j = 0; j < n; j++) {
-            bool first = true;
-            for (int32_t i = 0; i < j; i++) first = first && !same_kernel(w[i]->type, w[j]->type);
-            if (first) launch_products(&p, j);
-        }
+        for (uint32_t done = 0; done != (1u << n) - 1;) launch_products(&p, &done);
     }
 }
 

@@ -13,9 +13,10 @@ typedef struct { uint8_t *code, *sums; float *scale; int32_t tiles, blocks; } Ac
 /* A block per 8 x 256 columns: warp = row. act[0]: blocks of 32, act[1]: of 256; code NULL: not wanted. */
 typedef struct { ActRows act[2]; const float *x; int32_t n, cols; } QuantiseArgs;
 
-/* Products that read the same x [n, cols]: weights of one type, packed as the CPU packs them. Block (i, j): rows of x
- * from i on, tile j of the weights, where the tiles of all products follow one another. */
-typedef struct { const uint8_t *w; float *y; int32_t rows, stride, tile0; } ProductArgs;     /* stride: of y */
+/* Products that read the same x [n, cols]: weights of one type, or of the two that the kernel is for, packed as the CPU
+ * packs them. Block (i, j): rows of x from i on, tile j of the weights, where the tiles of all products follow one
+ * another. stride: of y. */
+typedef struct { const uint8_t *w; float *y; int32_t rows, stride, tile0, second; } ProductArgs;
 typedef struct {
     ActRows     act;
     const float *x;                                /* for weights that are floats */

@@ -39,10 +39,8 @@ template <int COLS> DEV void put_part(int (&to)[16][COLS], const int from[4], in
     for (int k = 0; k < 4; k++) to[g + 8 * (k >> 1)][col + 2 * t + (k & 1)] = from[k];
 }
 
-template <class P, int NT> DEV void few(const MatmulArgs &a)
+template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s)
 {
-    typedef FewShared<P, NT> Shared;
-    SHARED(Shared, s);
     const int lane = TID & 31, warp = TID >> 5, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES, rows = 8 * a.act.tiles, tile0 = BID * NT;
     const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile */
@@ -257,7 +255,24 @@ DEV void tile(const MatmulArgs &a, TileStage<P, MT, NT> (&s)[STAGES])
             }
 }
 
-/* The shapes in which tile is used. */
+/* The shapes in which few and tile are used. */
+template <class P, int NT> DEV void few_alone(const MatmulArgs &a)
+{
+    typedef FewShared<P, NT> Shared;
+    SHARED(Shared, s);
+    few<P, NT>(a, s);
+}
+
+/* Weights of two packs: those of B are marked as `second`. */
+template <class A, class B, int NT> DEV void few_of_two(const MatmulArgs &a)
+{
+    typedef union { FewShared<A, NT> first; FewShared<B, NT> second; } Shared;
+    SHARED(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) few<B, NT>(a, s.second);
+    else few<A, NT>(a, s.first);
+}
+
 template <class P> DEV void wide4(const MatmulArgs &a)
 {
     typedef struct { TileStage<P, 2, 4> stage[3]; } Shared;
@@ -268,8 +283,8 @@ template <class P> DEV void wide4(const MatmulArgs &a)
 template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
 
 #define PRODUCTS(name, Pack) \
-    KERNEL(128, matmul_##name##_few1, MatmulArgs) { few<Pack, 1>(a); } \
-    KERNEL(128, matmul_##name##_few2, MatmulArgs) { few<Pack, 2>(a); } \
+    KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
+    KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
     KERNEL(256, matmul_##name##_wide4, MatmulArgs) { wide4<Pack>(a); } \
     KERNEL(256, matmul_##name##_wide8, MatmulArgs) \
     { \
@@ -281,5 +296,9 @@ template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
         SHARED_BIG(WideShared<Pack>, s); \
         tile<Pack, 4, 8, 2, 4>(a, s.stage); \
     }
+
+#define PRODUCTS_OF_TWO(name, PackA, PackB) \
+    KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
+    KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); }
 
 #endif
