@@ -133,7 +133,13 @@ typedef struct {
                                 * default this is refused (RT_ENOMEM), since the system would grant the memory and kill
                                 * the process once it is used. */
     rt_hooks    hooks;         /* log and progress are called while the engine opens */
+    int32_t     gpu_layers;    /* how many of the model's last layers run on the backend if that is a GPU, together with
+                                * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
+                                * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
+                                * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
+    int32_t     unused;        /* 0 */
 } rt_options;
+enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 
 /* Loads the files. *out: close it with rt_close; NULL on failure. Strings are not kept. Errors: any but RT_EFULL and
  * RT_ENOTOKEN; RT_ECANCEL if progress returned false. */
@@ -144,9 +150,10 @@ void      rt_close(rt_engine *g);
 /* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
  * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
  * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
- * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "chat_template"; "bos_token",
- * "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token", "fim_rep_token",
- * "fim_sep_token" (for filling in text): texts of tokens;
+ * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "backend.layers" (how many of
+ * the model's layers it runs), "backend.chunk" (prompt tokens per pass, unless a step says otherwise), "chat_template";
+ * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
+ * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
  * embedding that is not also the head; "model.kv.bytes": keys and values of one token; "sampling.temp",
  * "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat", "sampling.penalty_last_n": what the
@@ -275,7 +282,7 @@ void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
 typedef struct {
     size_t  size;              /* RT_STEP_OPTIONS_INIT */
     int32_t sessions;          /* maximum per pass, 1 to 64; 0: 1 */
-    int32_t chunk;             /* prompt tokens per pass, 1 to 4096; 0: 256 */
+    int32_t chunk;             /* prompt tokens per pass, 1 to 4096; 0: what suits the backend ("backend.chunk") */
     int32_t budget;            /* guessed rows per pass, 1 to 63; 0: automatic; -1: plain decoding */
     int32_t draft_block;       /* rows of a proposal including the root, 2 to 33; 0: what the drafter was trained for */
     int32_t threads;           /* 1 to 256; 0: as many as the engine. Steps that run in parallel share the cores best
@@ -317,7 +324,8 @@ rt_status rt_step_costs_set(rt_step *st, const char *line);
 /* ---- memory, before it is taken ---- */
 
 typedef struct {
-    uint64_t model, drafter, session, step, process;                              /* bytes, by owner; see rt_plan */
+    uint64_t model, drafter, session, step, process;                              /* bytes of main memory, by owner; see
+                                                                                   * rt_plan */
     uint64_t free;             /* bytes available now without swapping, within the limits of this process and its
                                 * control groups; 0: unknown */
     uint64_t total;            /* bytes of the machine's memory; 0: unknown */
@@ -332,12 +340,19 @@ typedef struct {
     int32_t  draft_block;      /* rows of a proposal, the root included */
     int32_t  draft_passes;     /* passes of the drafter for a proposal: 1, or one per guess */
     char     level[16];        /* the backend's; see rt_property "backend.level" */
+    uint64_t kv_q8_bytes;      /* keys and values of one token if both were of type q8_0; 0: they cannot be */
+    uint64_t device_model, device_drafter, device_session, device_step;           /* bytes of a GPU's memory, by
+                                                                                   * owner */
+    uint64_t device_free, device_total;                                           /* of it; 0: there is none */
+    int32_t  gpu_layers;       /* layers that the GPU runs: as given, or as many as fit */
 } rt_needs;
+#define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:
- * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). Not
- * in it: what only some sessions take, such as a constraint (rt_constrain, about 24 MB each) or a saved state. part
- * and needs may be NULL. so, st NULL: the defaults. size: sizeof(rt_needs) of the caller's header; that many bytes of
- * needs are written. */
+ * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). The
+ * names of parts that are in a GPU's memory begin with RT_DEVICE. Not in it: what only some sessions take, such as a
+ * constraint (rt_constrain, about 24 MB each) or a saved state. part and needs may be NULL. so, st NULL: the defaults;
+ * RT_LAYERS_AUTO counts a session for each of the step's. size: sizeof(rt_needs) of the caller's header; that many
+ * bytes of needs are written. */
 rt_status rt_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *st,
                   void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
                   size_t size, rt_error *e);

@@ -35,7 +35,7 @@ class rt_options(Struct):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("draft", c_char_p), ("backend", c_char_p),
                 ("kv_k", c_char_p), ("kv_v", c_char_p), ("draft_type", c_char_p), ("threads", c_int32),
                 ("fa_window", c_int32), ("taps", POINTER(c_int32)), ("n_taps", c_int32), ("no_repack", c_bool),
-                ("overcommit", c_bool), ("hooks", rt_hooks)]
+                ("overcommit", c_bool), ("hooks", rt_hooks), ("gpu_layers", c_int32), ("unused", c_int32)]
 
 
 class rt_session_options(Struct):

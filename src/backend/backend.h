@@ -36,6 +36,11 @@ struct Backend {
      * up, so that few shapes are recorded. n_widths 0: every count is launched as it is. */
     const int32_t *widths;
     int32_t     n_widths;
+    int32_t     chunk;                             /* rows of a prompt per pass, unless a caller says otherwise */
+    /* The memory that alloc takes is the device's own. staging: bytes of main memory that such a backend and each of
+     * its forks take besides. */
+    bool        device;
+    size_t      staging;
     /* sizes: pure functions; the null backend asks the backend it stands for. weight_bytes: 0 if this type cannot be
      * the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */

@@ -82,12 +82,15 @@ const char *rt_status_text(rt_status status)
 rt_status rt_open(rt_engine **out, const rt_options *o, rt_error *e)
 {
     Error err = { 0 };
-    Backend *be = NULL;
+    Stages have = { 0 };
     rt_options known;
     *out = NULL;
     Status code = sized_read(&known, &sized_options, o, &err);
-    if (code == ST_OK) code = engine_backend(&be, &known, &err);
-    if (code == ST_OK) code = engine_open(out, be, NULL, &known, &err);
+    if (code == ST_OK) code = engine_backends(&have, &known, &err);
+    if (code == ST_OK) code = engine_place(&have, &known, NULL, NULL, &err);
+    if (code == ST_OK) code = engine_check_device(&have, &known, &err);
+    if (code == ST_OK) code = engine_open(out, have, ENGINE_RUNS, &known, &err);
+    else backends_close(&have);
     return engine_report(e, code, &err);
 }
 
@@ -126,7 +129,7 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     if (strcmp(key, ".pass.bytes") == 0)
         return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_pass_work(m).bytes);
     if (strcmp(key, ".kv.bytes") == 0)
-        return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(m));
+        return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(m, T_COUNT));
     if (strcmp(key, ".block") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->block);
     if (strcmp(key, ".mask") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->mask_id);
     if (strcmp(key, ".fc") == 0 && m->target) return (size_t) snprintf(out, cap, "%d x %d", m->dim, m->tap_width);
@@ -155,6 +158,7 @@ static size_t token_text(const Tokenizer *t, const char *key, char *out, size_t 
 size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
 {
     const Tokenizer *t = g->tokenizer;
+    const Backend *last = stages_last(&g->on);
     if (strcmp(key, "model.tokenizer") == 0)
         return t ? (size_t) snprintf(out, cap, "%016llx", (unsigned long long) tokenizer_hash(t)) : 0;
     if (strcmp(key, "draft.tokenizer") == 0)
@@ -174,8 +178,11 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
         return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name,
                                  type_info(g->model->v_type)->name);
     if (strcmp(key, "backend.level") == 0)
-        return g->be->level ? (size_t) snprintf(out, cap, "%s", g->be->level) : 0;
-    if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", g->be->name);
+        return last->level ? (size_t) snprintf(out, cap, "%s", last->level) : 0;
+    if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", last->name);
+    if (strcmp(key, "backend.chunk") == 0) return (size_t) snprintf(out, cap, "%d", engine_chunk(g));
+    if (strcmp(key, "backend.layers") == 0)
+        return (size_t) snprintf(out, cap, "%d", g->model->n_layers - (g->on.n > 1 ? g->on.at[g->on.n - 2].end : 0));
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
     if (strncmp(key, "draft", 5) == 0 && g->draft) return property_of(g->draft, key + 5, out, cap);
     return 0;

@@ -1,4 +1,4 @@
-/* engine.c - opening the objects behind the handles, and planning their memory. */
+/* engine.c - opening the objects behind the handles. */
 #include "engine/engine.h"
 
 #include <math.h>
@@ -6,21 +6,90 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/path.h"
 
-enum { CTX_DEFAULT = 8192, CHUNK_DEFAULT = 256, CHUNK_MAX = 4096, CHECKPOINTS_DEFAULT = 3 };
+enum { CTX_DEFAULT = 8192, CHUNK_MAX = 4096, CHECKPOINTS_DEFAULT = 3 };
 
 static void say(const rt_hooks *h, int level, const char *line)
 {
     if (h->log) h->log(h->ud, level, line);
 }
 
-Status engine_backend(Backend **out, const rt_options *o, Error *err)
+/* ---- backends ---- */
+
+void backends_close(Stages *s)
 {
-    return backend_open(out, o->backend ? o->backend : "auto",
-                        &(BackendOptions) { .threads = o->threads, .no_repack = o->no_repack }, err);
+    for (int32_t k = 0; k < s->n; k++) s->at[k].be->close(s->at[k].be);
+    s->n = 0;
+}
+
+Status engine_backends(Stages *out, const rt_options *o, Error *err)
+{
+    const BackendOptions bo = { .threads = o->threads, .no_repack = o->no_repack };
+    const char *name = o->backend ? o->backend : "auto";
+    Backend *named, *cpu;
+    *out = (Stages) { 0 };
+    if (o->gpu_layers == RT_LAYERS_NONE && strncmp(name, "cpu", 3) != 0) name = "cpu";
+    TRY(backend_open(&named, name, &bo, err));
+    *out = stages_one(named);
+    if (!named->device) return ST_OK;
+    Status st = backend_open(&cpu, "cpu", &bo, err);
+    if (st != ST_OK) backends_close(out);
+    else *out = (Stages) { .n = 2, .at = { { cpu, 0 }, { named, INT32_MAX } } };
+    return st;
+}
+
+Status backends_count(Stages *out, const Stages *like, Error *err)
+{
+    *out = (Stages) { 0 };
+    for (int32_t k = 0; k < like->n; k++) {
+        out->at[k].end = like->at[k].end;
+        Status st = backend_null_open(&out->at[k].be, like->at[k].be, err);
+        if (st != ST_OK) {
+            backends_close(out);
+            return st;
+        }
+        out->n++;
+    }
+    return ST_OK;
+}
+
+/* Those that run layers. */
+static Stages busy(const Stages *have)
+{
+    Stages on = { 0 };
+    int32_t from = 0;
+    for (int32_t k = 0; k < have->n; k++) {
+        if (have->at[k].end > from) on.at[on.n++] = have->at[k];
+        from = have->at[k].end;
+    }
+    return on;
+}
+
+static void add_bytes(void *ud, const char *owner, const char *name, size_t bytes)
+{
+    (void) owner, (void) name;
+    *(uint64_t *) ud += bytes;
+}
+
+Amount engine_counted(const Stages *s)
+{
+    Amount b = { 0 };
+    for (int32_t k = 0; k < s->n; k++)
+        backend_null_parts(s->at[k].be, add_bytes, &b.in[s->at[k].be->device]);
+    return b;
+}
+
+Amount engine_free(const Stages *have)
+{
+    Amount b = { 0 };
+    for (int32_t k = 0; k < have->n; k++) {
+        Backend *be = have->at[k].be;
+        uint64_t total;
+        be->memory(be, &b.in[be->device], &total);
+    }
+    return b;
 }
 
 /* ---- files ---- */
@@ -53,11 +122,11 @@ static Status open_both(rt_engine *g, const ModelOptions *mo, Error *err)
 {
     TokenizerJob job = { .g = g };
     pthread_t thread;
+    Weights w = { .gguf = g->model_file };
+    if (g->use == ENGINE_SIZES) return model_open(&g->model, &g->on, &w, NULL, mo, err);
     const bool beside = pthread_create(&thread, NULL, open_tokenizer, &job) == 0;
     if (!beside) open_tokenizer(&job);
-    Weights w = { .gguf = g->model_file };
-    Stages stages = stages_one(g->be);
-    Status st = model_open(&g->model, &stages, &w, NULL, mo, err);
+    Status st = model_open(&g->model, &g->on, &w, NULL, mo, err);
     if (beside) pthread_join(thread, NULL);
     if (job.code == ST_OK || job.code == ST_END) return st;
     *err = job.error;
@@ -149,7 +218,7 @@ static Status open_draft(rt_engine *g, const rt_options *o, Error *err)
     } else if (is_gguf(o->draft)) {
         TRY(gguf_open(&g->draft_gguf, o->draft, err));
         w.gguf = g->draft_gguf;
-        TRY(hash_draft(g, err));
+        if (g->use != ENGINE_SIZES) TRY(hash_draft(g, err));
     } else {
         TRY(safetensors_open(&g->draft_folder, o->draft, err));
         w.st = g->draft_folder;
@@ -183,45 +252,43 @@ static void log_engine(const rt_engine *g, int32_t window)
     say(&g->hooks, 2, line);
 }
 
-/* On a counting backend: assigns further allocations to this owner. */
-static void own_by(const rt_engine *g, const char *owner)
+void engine_owner(const rt_engine *g, const char *owner)
 {
-    if (g->counts) backend_null_owner(g->be, owner);
+    for (int32_t k = 0; g->use != ENGINE_RUNS && k < g->on.n; k++) backend_null_owner(g->on.at[k].be, owner);
 }
 
-Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options *o, Error *err)
+Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options *o, Error *err)
 {
     *out = NULL;
     rt_engine *g = calloc(1, sizeof *g);
     if (!g) {
-        be->close(be);
-        if (real) real->close(real);
+        backends_close(&have);
         return fail(err, ST_MEMORY, "engine: out of memory");
     }
     pthread_mutex_init(&g->lock, NULL);
-    g->be = be;
-    g->real = real;
-    g->counts = real != NULL;
+    g->have = have;
+    g->on = busy(&have);
+    g->use = use;
     g->overcommit = o->overcommit;
     g->hooks = o->hooks;
-    own_by(g, "model");
+    engine_owner(g, "model");
     Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
     /* "auto": the target's own layer, if it has a usable one */
     bool welcome = st == ST_OK && o->draft && strcmp(o->draft, "auto") == 0;
-    own_by(g, "drafter");
+    engine_owner(g, "drafter");
     if (st == ST_OK && o->draft && (!welcome || g->model->n_extra > 0)) st = open_draft(g, o, err);
     else if (st == ST_OK && o->n_taps) st = model_set_taps(g->model, o->taps, o->n_taps, err);
     if (welcome && (st == ST_FORMAT || st == ST_UNSUPPORTED)) {
         say(&g->hooks, 1, err->text);
         st = ST_OK;
     }
-    if (st == ST_OK && !g->counts) st = engine_identity(g, o->fa_window, err);
+    if (st == ST_OK && use == ENGINE_RUNS) st = engine_identity(g, o->fa_window, err);
     if (st != ST_OK) {
         rt_close(g);
         return st;
     }
     log_engine(g, o->fa_window);
-    if (!g->counts) engine_recommended_check(g);
+    if (use == ENGINE_RUNS) engine_recommended_check(g);
     *out = g;
     return ST_OK;
 }
@@ -236,25 +303,29 @@ void rt_close(rt_engine *g)
     gguf_close(g->model_file);
     gguf_close(g->draft_gguf);
     safetensors_close(g->draft_folder);
-    g->be->close(g->be);
-    if (g->real) g->real->close(g->real);
+    backends_close(&g->have);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
 
 /* ---- sessions and steps ---- */
 
-uint64_t engine_kv_bytes(const Model *m)
+/* Of one token in a layer; 0 where the number of slots does not depend on the context. */
+static uint64_t kv_row(const Model *m, int32_t il, Type type)
 {
-    uint64_t row = 0;
-    for (int32_t il = 0; il < m->n_layers; il++) {
-        const LayerSpec *p = &m->spec[il];
-        if (p->kind != LAYER_ATTENTION || p->ring) continue;         /* a ring's size does not depend on ctx */
-        enum { MANY = 256 };                       /* whole panels of any type */
-        Backend *be = stages_be(&m->stages, il);
-        row += (be->kv_bytes(be, p, false, MANY) + be->kv_bytes(be, p, true, MANY)) / MANY;
-    }
-    return row;
+    enum { MANY = 256 };                           /* whole panels of any type */
+    LayerSpec p = m->spec[il];
+    Backend *be = stages_be(&m->stages, il);
+    if (p.kind != LAYER_ATTENTION || p.ring) return 0;
+    if (type != T_COUNT) p.k_type = p.v_type = type;
+    return (be->kv_bytes(be, &p, false, MANY) + be->kv_bytes(be, &p, true, MANY)) / MANY;
+}
+
+uint64_t engine_kv_bytes(const Model *m, Type type)
+{
+    uint64_t sum = 0;
+    for (int32_t il = 0; il < m->n_layers; il++) sum += kv_row(m, il, type);
+    return sum;
 }
 
 PassWork engine_pass_work(const Model *m)
@@ -273,7 +344,7 @@ PassWork engine_pass_work(const Model *m)
     return w;
 }
 
-static uint64_t matrix_bytes(const Model *m)
+uint64_t engine_state_bytes(const Model *m)
 {
     uint64_t sum = 0;
     for (int32_t il = 0; il < m->n_layers; il++) {
@@ -284,16 +355,16 @@ static uint64_t matrix_bytes(const Model *m)
     return sum;
 }
 
-/* The same model on a counting backend: descriptors are shared, nothing is read through them. */
+/* The same model on counting backends: descriptors are shared, nothing is read through them. */
 static Status seen_by_null(rt_engine *seen, Model *target, Model *draft, const rt_engine *g, Error *err)
 {
-    *seen = (rt_engine) { .model = target, .counts = true };
+    *seen = (rt_engine) { .model = target, .use = ENGINE_SIZES };
     *target = *g->model;
-    TRY(backend_null_open(&seen->be, g->be, err));
-    target->stages = stages_one(seen->be);
+    TRY(backends_count(&seen->have, &g->on, err));
+    seen->on = target->stages = seen->have;
     if (g->draft) {
         *draft = *g->draft;
-        draft->stages = target->stages;
+        draft->stages = stages_one(stages_last(&target->stages));
         draft->target = target;
         seen->draft = draft;
     }
@@ -303,18 +374,12 @@ static Status seen_by_null(rt_engine *seen, Model *target, Model *draft, const r
 
 static void not_seen(rt_engine *seen)
 {
-    seen->be->close(seen->be);
+    backends_close(&seen->have);
     pthread_mutex_destroy(&seen->lock);
 }
 
-static void add_bytes(void *ud, const char *owner, const char *name, size_t bytes)
-{
-    (void) owner, (void) name;
-    *(uint64_t *) ud += bytes;
-}
-
-/* Bytes of a session, measured by opening it on a counting backend. */
-static Status session_bytes(uint64_t *out, rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
+/* Bytes of a session, measured by opening it on counting backends. */
+static Status session_bytes(Amount *out, rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
 {
     rt_engine seen;
     Model target, draft;
@@ -323,34 +388,36 @@ static Status session_bytes(uint64_t *out, rt_engine *g, const rt_session_option
     rt_session_options so = *o;
     so.ctx = ctx;
     Status st = engine_session(&s, &seen, &so, err);
-    *out = 0;
     if (st == ST_OK) {
-        backend_null_parts(seen.be, add_bytes, out);
-        *out += s->s.ngram.head[0] ? ngram_bytes(ctx) : 0;
+        *out = engine_counted(&seen.on);
+        out->in[IN_MAIN] += s->s.ngram.head[0] ? ngram_bytes(ctx) : 0;
     }
     rt_session_free(s);
     not_seen(&seen);
     return st;
 }
 
-static uint64_t free_memory(const rt_engine *g)
+int32_t engine_room(const rt_engine *g, int32_t memory)
 {
-    uint64_t there = 0, total;
-    g->be->memory(g->be, &there, &total);
-    return there;
+    uint64_t row = 0, there = engine_free(&g->have).in[memory], coming = 0;
+    if (g->use != ENGINE_RUNS) coming = engine_counted(&g->on).in[memory];
+    for (int32_t il = 0; il < g->model->n_layers; il++)
+        if (stages_be(&g->on, il)->device == (memory == IN_DEVICE)) row += kv_row(g->model, il, T_COUNT);
+    if (there == 0 || row == 0) return INT32_MAX;
+    uint64_t fits = (there > coming ? there - coming : 0) / 5 * 4 / row;
+    return fits < INT32_MAX ? (int32_t) fits : INT32_MAX;
 }
 
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t at_least_64(int32_t ctx, int32_t most) { return ctx < most ? ctx < 64 ? 64 : ctx : most; }
+
 /* min(the model's, 8192, what fits into 80 % of free memory); in a plan, free memory is what the weights leave. */
-static int32_t default_ctx(const rt_engine *g)
+int32_t engine_usual_ctx(const rt_engine *g)
 {
-    const Model *m = g->model;
-    int32_t ctx = m->ctx_train < CTX_DEFAULT ? m->ctx_train : CTX_DEFAULT;
-    uint64_t row = engine_kv_bytes(m), there = free_memory(g), coming = 0;
-    if (g->counts) backend_null_parts(g->be, add_bytes, &coming);
-    if (there == 0 || row == 0) return ctx;
-    uint64_t fits = (there > coming ? there - coming : 0) / 5 * 4 / row;
-    return fits < (uint64_t) ctx ? (fits < 64 ? 64 : (int32_t) fits) : ctx;
+    return at_least_64(engine_room(g, IN_MAIN), least(g->model->ctx_train, CTX_DEFAULT));
 }
+
+static int32_t default_ctx(const rt_engine *g) { return at_least_64(engine_room(g, IN_DEVICE), engine_usual_ctx(g)); }
 
 static Status check_session(const rt_session_options *o, Error *err)
 {
@@ -365,16 +432,29 @@ static Status check_session(const rt_session_options *o, Error *err)
     return ST_OK;
 }
 
+/* The first memory that has less free than is needed; MEMORIES: none, or whatever is free may be taken. */
+static int32_t too_little(const rt_engine *g, const Amount *need, Amount *there)
+{
+    int32_t i = 0;
+    *there = engine_free(&g->have);
+    if (g->use != ENGINE_RUNS || g->overcommit) return MEMORIES;
+    while (i < MEMORIES && (there->in[i] == 0 || need->in[i] <= there->in[i])) i++;
+    return i;
+}
+
+static const char *const memory_name[MEMORIES] = { "memory", "device memory" };
+
 /* Refuses memory that the system would grant, killing the process once it is used. */
 static Status check_session_memory(rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
 {
-    uint64_t need = 0, there = free_memory(g);
-    if (g->counts || g->overcommit || there == 0) return ST_OK;
+    Amount need = { 0 }, there;
+    if (g->use != ENGINE_RUNS || g->overcommit) return ST_OK;
     TRY(session_bytes(&need, g, o, ctx, err));
-    if (need <= there) return ST_OK;
-    return fail(err, ST_MEMORY, "ctx: a session of %d tokens takes %.2f GB, but %.2f GB of memory are free, enough for "
-                "about %.0f tokens", ctx, (double) need / 1e9, (double) there / 1e9,
-                floor((double) ctx * (double) there / (double) need));
+    const int32_t in = too_little(g, &need, &there);
+    if (in == MEMORIES) return ST_OK;
+    const double takes = (double) need.in[in], has = (double) there.in[in];
+    return fail(err, ST_MEMORY, "ctx: a session of %d tokens takes %.2f GB, but %.2f GB of %s are free, enough for "
+                "about %.0f tokens", ctx, takes / 1e9, has / 1e9, memory_name[in], floor((double) ctx * has / takes));
 }
 
 static Status open_session(rt_session *s, const rt_session_options *o, int32_t ctx, Error *err)
@@ -451,7 +531,7 @@ Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t
     }
     pthread_mutex_lock(&g->lock);
     Status code = spec_open(&st->spec, g->model, g->draft, d, o->sessions ? o->sessions : 1,
-                            o->chunk ? o->chunk : CHUNK_DEFAULT, o->threads, scratch, err);
+                            o->chunk ? o->chunk : engine_chunk(g), o->threads, scratch, err);
     pthread_mutex_unlock(&g->lock);
     if (code != ST_OK) {
         rt_step_free(st);
@@ -479,7 +559,7 @@ void rt_step_free(rt_step *st)
     free(st);
 }
 
-Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_step_options *o, Error *err)
+Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_step_options *o, Error *err)
 {
     rt_engine seen;
     Model target, draft;
@@ -489,8 +569,8 @@ Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_s
     rt_step *st = NULL;
     rt_session *s = NULL;
     Status code = engine_step(&st, &seen, &quiet, 0, err);
-    uint64_t own = 0;
-    if (code == ST_OK) backend_null_parts(seen.be, add_bytes, &own);
+    Amount own = { 0 };
+    if (code == ST_OK) own = engine_counted(&seen.on);
     if (code == ST_OK)
         code = engine_session(&s, &seen,
                               &(rt_session_options) { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 }, err);
@@ -499,7 +579,8 @@ Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_s
         code = spec_largest(&st->spec, &s->s, err);
     }
     if (code == ST_OK) *scratch = step_peak(&st->spec.step);
-    if (code == ST_OK && bytes) *bytes = own + *scratch * (uint64_t) g->model->stages.n;
+    for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) own.in[seen.on.at[k].be->device] += *scratch;
+    if (code == ST_OK && bytes) *bytes = own;
     rt_session_free(s);
     rt_step_free(st);
     not_seen(&seen);
@@ -507,124 +588,22 @@ Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_s
 }
 
 /* Like check_session_memory. */
-static Status check_step_memory(const rt_engine *g, uint64_t need, Error *err)
+static Status check_step_memory(const rt_engine *g, const Amount *need, Error *err)
 {
-    uint64_t there = free_memory(g);
-    if (g->counts || g->overcommit || there == 0 || need <= there) return ST_OK;
-    return fail(err, ST_MEMORY, "step: scratch and workspace take %.2f GB, but %.2f GB of memory are free; fewer "
-                "threads and smaller chunks take less", (double) need / 1e9, (double) there / 1e9);
+    Amount there;
+    const int32_t in = too_little(g, need, &there);
+    if (in == MEMORIES) return ST_OK;
+    return fail(err, ST_MEMORY, "step: scratch and workspace take %.2f GB, but %.2f GB of %s are free; fewer "
+                "threads and smaller chunks take less", (double) need->in[in] / 1e9, (double) there.in[in] / 1e9,
+                memory_name[in]);
 }
 
 Status engine_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, Error *err)
 {
     size_t scratch = 0;
-    uint64_t bytes = 0;
+    Amount need = { 0 };
     *out = NULL;
-    TRY(engine_scratch(&scratch, &bytes, g, o, err));
-    TRY(check_step_memory(g, bytes, err));
+    TRY(engine_scratch(&scratch, &need, g, o, err));
+    TRY(check_step_memory(g, &need, err));
     return engine_step(out, g, o, scratch, err);
-}
-
-/* ---- the plan ---- */
-
-/* Private resident memory of this process: the size of tables is measured by building them. */
-static size_t resident(void)
-{
-    unsigned long long total = 0, here = 0, shared = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f) return 0;
-    if (fscanf(f, "%llu %llu %llu", &total, &here, &shared) != 3) here = shared = 0;
-    fclose(f);
-    return (size_t) (here - shared) * (size_t) sysconf(_SC_PAGESIZE);
-}
-
-typedef struct {
-    rt_needs *needs;
-    void (*part)(void *ud, const char *owner, const char *name, size_t bytes);
-    void *ud;
-} PlanParts;
-
-static void plan_part(void *ud, const char *owner, const char *name, size_t bytes)
-{
-    const PlanParts *p = ud;
-    rt_needs *n = p->needs;
-    uint64_t *sum[] = { &n->model, &n->drafter, &n->session, &n->step, &n->process };
-    static const char *const owners[] = { "model", "drafter", "session", "step", "process" };
-    for (size_t i = 0; i < sizeof sum / sizeof *sum; i++)
-        if (strcmp(owner, owners[i]) == 0) *sum[i] += bytes;
-    if (p->part) p->part(p->ud, owner, name, bytes);
-}
-
-/* What passes cost, besides the memory that they take. */
-static void plan_work(rt_needs *n, const rt_engine *g)
-{
-    const Model *m = g->model, *d = g->draft;
-    PassWork pass = engine_pass_work(m);
-    n->ctx_train = m->ctx_train;
-    n->pass_bytes = pass.bytes;
-    n->pass_parameters = pass.parameters;
-    n->kv_bytes = engine_kv_bytes(m);
-    n->state_bytes = matrix_bytes(m);
-    n->layers = m->n_layers;
-    snprintf(n->level, sizeof n->level, "%s", g->be->level ? g->be->level : "");
-    if (!d) return;
-    pass = engine_pass_work(d);
-    n->draft_bytes = pass.bytes;
-    n->draft_parameters = pass.parameters;
-    n->draft_layers = d->n_layers;
-    n->draft_block = d->block;
-    n->draft_passes = d->hold ? d->block - 1 : 1;
-}
-
-/* An engine, a session and a step on a counting backend. */
-typedef struct { Backend *real, *null; rt_engine *g; rt_session *s; rt_step *st; } Planned;
-
-static Status plan_open(Planned *p, const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
-                        Error *err)
-{
-    size_t scratch = 0;
-    rt_options quiet = *o;
-    rt_step_options step = sto ? *sto : (rt_step_options) { 0 };
-    quiet.hooks = step.hooks = (rt_hooks) { 0 };
-    TRY(engine_open(&p->g, p->null, p->real, &quiet, err));
-    own_by(p->g, "session");
-    TRY(engine_session(&p->s, p->g, so, err));
-    if (p->s->s.ngram.head[0]) p->null->alloc(p->null, ngram_bytes(p->s->s.line.ctx), "n-gram index");
-    own_by(p->g, "step");
-    TRY(engine_scratch(&scratch, NULL, p->g, &step, err));
-    return engine_step(&p->st, p->g, &step, scratch, err);
-}
-
-static Status plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto, PlanParts *parts,
-                   Error *err)
-{
-    Planned p = { 0 };
-    TRY(engine_backend(&p.real, o, err));
-    size_t before = resident();
-    Status st = backend_null_open(&p.null, p.real, err);
-    if (st != ST_OK) {
-        p.real->close(p.real);
-        return st;
-    }
-    st = plan_open(&p, o, so, sto, err);
-    if (st == ST_OK) {
-        size_t after = resident();
-        backend_null_parts(p.null, plan_part, parts);
-        plan_part(parts, "process", "tables", after > before ? after - before : 0);
-        p.real->memory(p.real, &parts->needs->free, &parts->needs->total);
-        parts->needs->ctx = p.s->s.line.ctx;
-        plan_work(parts->needs, p.g);
-    }
-    rt_step_free(p.st);
-    rt_session_free(p.s);
-    rt_close(p.g);
-    return st;
-}
-
-Status engine_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
-                   void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
-                   Error *err)
-{
-    *needs = (rt_needs) { 0 };
-    return plan(o, so, sto, &(PlanParts) { needs, part, ud }, err);
 }

@@ -17,12 +17,20 @@
 #include "text/grammar/grammar_mask.h"
 #include "text/tokenizer/tokenizer.h"
 
+/* PLANS: on backends that only count. SIZES: the same, without what takes no backend's memory: tokenizers. */
+typedef enum { ENGINE_RUNS, ENGINE_PLANS, ENGINE_SIZES } EngineUse;
+
+/* Bytes in main memory and in the memory of a device. */
+enum { IN_MAIN, IN_DEVICE, MEMORIES };
+typedef struct { uint64_t in[MEMORIES]; } Amount;
+
 struct rt_engine {
-    Backend     *be, *real;                   /* real: the backend that a counting be stands for, closed with it; else
-                                               * NULL */
-    bool         counts, overcommit;          /* be only counts; allocate even if there is too little memory */
-    pthread_mutex_t lock;                     /* held by calls that use be itself: creating and freeing sessions and
-                                               * steps, loading images */
+    Stages       have, on;                    /* its backends, closed with it: one, or the CPU's and a device; those of
+                                               * them that run layers */
+    EngineUse    use;
+    bool         overcommit;                  /* allocate even if there is too little memory */
+    pthread_mutex_t lock;                     /* held by calls that use the backends themselves: creating and freeing
+                                               * sessions and steps, loading images */
     rt_hooks     hooks;
     Gguf        *model_file, *draft_gguf;
     Safetensors *draft_folder;
@@ -31,8 +39,8 @@ struct rt_engine {
     uint64_t     draft_hash;                       /* of the tokenizer in the drafter's file */
     bool         draft_has_tokenizer;
     TokenTrie   *trie;                        /* the vocabulary's, for constraints; NULL: not needed so far */
-    char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty while be
-                                               * only counts */
+    char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty unless it
+                                               * runs */
 };
 
 struct rt_session {
@@ -70,9 +78,30 @@ void form_shorten(rt_session *s, int32_t by);
 void form_follow(rt_session *s, rt_block *b);
 const char *form_trouble(const rt_session *s);       /* why no token was allowed, or NULL */
 
-/* Opens the engine on a given backend, which it then owns. */
-Status engine_open(rt_engine **out, Backend *be, Backend *real, const rt_options *o, Error *err);
-Status engine_backend(Backend **out, const rt_options *o, Error *err);
+/* Opens the backend that the options name and, in front of it if it is a device, the CPU's. */
+Status engine_backends(Stages *out, const rt_options *o, Error *err);
+void   backends_close(Stages *s);
+/* Opens counting backends that stand for these; ends are the same. */
+Status backends_count(Stages *out, const Stages *like, Error *err);
+/* Opens the engine on given backends, which it then owns, even if that fails. Of two, the first runs the layers up to
+ * its end, and the other what is left. */
+Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options *o, Error *err);
+/* Decides how many layers the CPU runs, if there is a device (have->at[0].end): as gpu_layers says, or as few as leave
+ * room there for so many sessions and a step. NULL: the defaults. */
+Status engine_place(Stages *have, const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
+                    Error *err);
+/* Refuses what the device has no room for, even with the smallest session, before anything is loaded. */
+Status engine_check_device(const Stages *have, const rt_options *o, Error *err);
+/* On counting backends: assigns further allocations to this owner. */
+void   engine_owner(const rt_engine *g, const char *owner);
+/* What has been counted on these backends; what is free where they run. */
+Amount  engine_counted(const Stages *s);
+Amount  engine_free(const Stages *have);
+/* The most tokens of a session whose keys and values have room in a memory, as it is when the counted bytes have been
+ * taken. */
+int32_t engine_room(const rt_engine *g, int32_t memory);
+/* The context of a session that asks for none, as far as main memory has room. */
+int32_t engine_usual_ctx(const rt_engine *g);
 /* Fills in identity once all files are open. */
 Status engine_identity(rt_engine *g, int32_t window, Error *err);
 Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *o, Error *err);
@@ -84,15 +113,19 @@ PassWork engine_pass_work(const Model *m);
 bool   engine_recommended(float *out, const rt_engine *g, const char *name);
 /* Logs a warning for each of them that cannot be used. */
 void   engine_recommended_check(const rt_engine *g);
-/* Bytes of one token's keys and values. */
-uint64_t engine_kv_bytes(const Model *m);
+/* Bytes of one token's keys and values; type: as if both were stored so (T_COUNT: as they are), 0: they cannot be. */
+uint64_t engine_kv_bytes(const Model *m, Type type);
+/* Prompt tokens per pass, unless a step says otherwise. */
+static inline int32_t engine_chunk(const rt_engine *g) { return stages_last(&g->on)->chunk; }
+/* Bytes of a model's delta matrices. */
+uint64_t engine_state_bytes(const Model *m);
 /* Creates a step with the scratch that it needs, if there is memory for it. */
 Status engine_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, Error *err);
 /* scratch 0: a step that only measures. */
 Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t scratch, Error *err);
 /* Scratch that the largest passes of such a step need, measured on a counting copy of the engine; bytes: total memory
  * of the step, NULL: not wanted. */
-Status engine_scratch(size_t *scratch, uint64_t *bytes, rt_engine *g, const rt_step_options *o, Error *err);
+Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_step_options *o, Error *err);
 /* See rt_plan; needs is not NULL. */
 Status engine_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
                    void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,

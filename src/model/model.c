@@ -419,8 +419,10 @@ static Status place(Loader *l, Found *f)
     size_t padded;
     if (!check_mul(&f->bytes, each, (size_t) f->n) || !check_add(&padded, f->bytes, ALIGNED - 1))
         return fail(l->err, ST_FORMAT, "%s: tensor %s is too large", f->view.file, f->view.name);
-    m->weight_bytes += f->bytes;
-    m->n_weights += (uint64_t) values_of(f);
+    if (f->bind != &l->again) {
+        m->weight_bytes += f->bytes;
+        m->n_weights += (uint64_t) values_of(f);
+    }
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
     Source s = { .stride = row_bytes * (size_t) f->rows, .part = part_of(l) };

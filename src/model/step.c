@@ -22,6 +22,11 @@ static size_t place_tables(Rows *r, uint8_t *block, const StepLimits *lim, size_
     return at + sizeof(Slice) * (size_t) lim->slices_max;
 }
 
+static size_t carry_bytes(const StepLimits *lim)
+{
+    return sizeof(float) * (size_t) lim->n_max * (size_t) (lim->dim + lim->tap_width);
+}
+
 static Status open_one(Step *s, Backend *model, const StepLimits *lim, bool last, Error *err)
 {
     *s = (Step) { .lim = *lim };
@@ -34,7 +39,7 @@ static Status open_one(Step *s, Backend *model, const StepLimits *lim, bool last
     if (lim->scratch_bytes) s->scratch = be->alloc(be, lim->scratch_bytes, "step scratch");
     bool taps = last && lim->tap_width && lim->chunk;
     if (taps) s->chunk_taps = be->alloc(be, sizeof(float) * (size_t) lim->tap_width * (size_t) lim->chunk, "taps");
-    if (!last) s->carry = malloc(sizeof *s->carry * (size_t) lim->n_max * (size_t) (lim->dim + lim->tap_width));
+    if (!last) s->carry = malloc(carry_bytes(lim));
     if (!s->table_host || !s->state || !s->table || (lim->scratch_bytes && !s->scratch) || (taps && !s->chunk_taps) ||
         (!last && !s->carry))
         return fail(err, ST_MEMORY, "step: out of memory (%zu bytes of scratch)", lim->scratch_bytes);
@@ -108,6 +113,13 @@ size_t step_peak(const Step *s)
     size_t peak = 0;
     for (; s; s = s->next) peak = s->peak > peak ? s->peak : peak;
     return peak;
+}
+
+size_t step_between(const Step *s)
+{
+    size_t sum = 0;
+    for (; s->next; s = s->next) sum += carry_bytes(&s->lim);
+    return sum;
 }
 
 /* ---- rows ---- */

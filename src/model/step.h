@@ -58,6 +58,7 @@ static inline Step *step_last(Step *s) { while (s->next) s = s->next; return s; 
 /* Sets the hooks of all stages; they must outlive the step. */
 void   step_hooks(Step *s, const Hooks *hooks);
 size_t step_peak(const Step *s);                   /* peak scratch, the largest of its stages */
+size_t step_between(const Step *s);                /* bytes of main memory for rows on their way between stages */
 
 /* Waits for everything queued in this stage: one round trip. */
 Status step_wait(Step *s, Error *err);

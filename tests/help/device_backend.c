@@ -734,8 +734,9 @@ static void memory(Backend *b, uint64_t *there, uint64_t *total)
 {
     Device *d = device_of(b);
     lock(d);
-    *total = ARENA;
-    *there = ARENA - (uint64_t) d->card->log.live;
+    const uint64_t live = (uint64_t) d->card->log.live;
+    *total = d->card->log.memory ? d->card->log.memory : ARENA;
+    *there = *total > live ? *total - live : 1;
     unlock(d);
 }
 
@@ -810,7 +811,8 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
     *d = (Device) { .card = card, .cpu = cpu, .record = record, .current = -1 };
     ASAN_POISON_MEMORY_REGION(arena, ARENA);
     d->be = (Backend) {
-        .name = "device", .widths = widths, .n_widths = sizeof widths / sizeof *widths, .weight_bytes = weight_bytes,
+        .name = "device", .widths = widths, .n_widths = sizeof widths / sizeof *widths, .chunk = 256,
+        .device = true, .weight_bytes = weight_bytes,
         .kv_bytes = kv_bytes, .kv_save = device_kv_save, .kv_load = device_kv_load, .attach = attach, .memory = memory,
         .measure = measure, .fork = device_fork,
         .fork_bytes = fork_bytes, .alloc = device_alloc, .release = device_release, .upload = device_upload,

@@ -17,6 +17,7 @@ typedef struct {
     int64_t fail_in;                          /* the n-th command from now fails when it runs (0: none) */
     int64_t alloc_fail_in;                    /* the n-th allocation from now fails (0: none) */
     bool    forgets;                          /* no pass is replayed */
+    uint64_t memory;                          /* bytes that it has (0: more than any test takes) */
     int64_t commands, allocs, live;           /* run, made, bytes now */
     int64_t recorded, compared, replayed;     /* passes */
     int64_t unprepared;                       /* passes with a key that was not recorded */

@@ -156,6 +156,15 @@ void public_files(PublicRig *p, const RigOptions *o)
     assert_ok(tiny_draft_write(&o->td, o->layout, p->draft, &err), &err);
 }
 
+Backend *named_backend(const rt_options *o)
+{
+    Error err = { 0 };
+    Stages have;
+    assert_ok(engine_backends(&have, o, &err), &err);
+    assert_int_equal(have.n, 1);
+    return have.at[0].be;
+}
+
 void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks)
 {
     Error err = { 0 };
@@ -164,9 +173,9 @@ void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks)
                                .draft_type = "keep", .threads = o->threads ? o->threads : 1,
                                .kv_k = type_info(o->kv)->name, .kv_v = type_info(o->kv_v ? o->kv_v : o->kv)->name);
     if (hooks) ro.hooks = *hooks;
-    assert_ok(engine_backend(&p->be, &ro, &err), &err);
+    p->be = named_backend(&ro);
     if (o->device) assert_ok(device_backend_open(&p->be, p->be, &err), &err);
-    assert_ok(engine_open(&p->g, p->be, NULL, &ro, &err), &err);
+    assert_ok(engine_open(&p->g, stages_one(p->be), ENGINE_RUNS, &ro, &err), &err);
 }
 
 void public_close(PublicRig *p)

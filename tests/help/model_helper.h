@@ -66,6 +66,8 @@ const char *cpu_named(const char *level);
 /* The same files behind the handles of ratoon.h, on the CPU or the device-like backend. The model's files
  * go into dir. */
 typedef struct { char dir[64], model[96], draft[96]; rt_engine *g; Backend *be; } PublicRig;
+/* The one backend that these options name, which is no device. */
+Backend *named_backend(const rt_options *o);
 void public_files(PublicRig *p, const RigOptions *o);
 void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks);
 void public_close(PublicRig *p);                   /* the engine, if it is open, and the files */

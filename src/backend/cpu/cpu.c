@@ -281,7 +281,7 @@ static Status cpu_open(Backend **out, const char *detail, const BackendOptions *
     c->dn = dn[level];
     Backend *b = &c->be;
     *b = (Backend) {
-        .name = "cpu", .level = level_name(level), .weight_bytes = weight_bytes, .memory = cpu_memory,
+        .name = "cpu", .level = level_name(level), .chunk = 256, .weight_bytes = weight_bytes, .memory = cpu_memory,
         .measure = measure, .attach = attach, .fork = cpu_fork, .fork_bytes = fork_bytes, .alloc = cpu_alloc,
         .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill,
         .copy = copy, .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close

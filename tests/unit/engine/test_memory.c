@@ -110,17 +110,17 @@ static void refused(void **state)
     assert_true(n.ctx == 1000 && n.ctx_train == 2048 && n.model > 0 && n.session > 0 && n.step > 0 && n.drafter == 0);
     for (int32_t over = 0; over < 2; over++) {
         ro.overcommit = over;
-        assert_ok(engine_backend(&p.be, &ro, &err), &err);
+        p.be = named_backend(&ro);
         p.be->memory = little;
         left = n.model / 2;
-        Status code = engine_open(&p.g, p.be, NULL, &ro, &err);
+        Status code = engine_open(&p.g, stages_one(p.be), ENGINE_RUNS, &ro, &err);
         assert_int_equal(code, over ? ST_OK : ST_MEMORY);
         if (!over) {
             assert_non_null(strstr(err.text, "weights take"));
-            assert_ok(engine_backend(&p.be, &ro, &err), &err);
+            p.be = named_backend(&ro);
             p.be->memory = little;
             left = n.model;
-            assert_ok(engine_open(&p.g, p.be, NULL, &ro, &err), &err);
+            assert_ok(engine_open(&p.g, stages_one(p.be), ENGINE_RUNS, &ro, &err), &err);
         }
         left = n.session / 2;
         assert_int_equal(rt_session_new(&s, p.g, &so, &e), over ? RT_OK : RT_ENOMEM);

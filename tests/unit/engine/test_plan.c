@@ -63,14 +63,14 @@ static void check_plan(const RigOptions *o, const rt_session_options *so, const 
     if (rt_plan(&ro, so, sto, note, &plan, NULL, 0, &e) != RT_OK) fail_msg("plan: %s", e.text);
 
     Backend *cpu, *be;
-    assert_ok(engine_backend(&cpu, &ro, &err), &err);
+    cpu = named_backend(&ro);
     assert_int_equal(planned(&plan, "backend workspace"), cpu->fork_bytes(cpu, 0));
     assert_ok(device_backend_open(&be, cpu, &err), &err);
     be->pick = NULL;                               /* the CPU has none, and results belong to scratch */
     DeviceLog *log = device_log(be);
     rt_session *s;
     rt_step *st;
-    assert_ok(engine_open(&p.g, be, NULL, &ro, &err), &err);
+    assert_ok(engine_open(&p.g, stages_one(be), ENGINE_RUNS, &ro, &err), &err);
     if (rt_session_new(&s, p.g, so, &e) != RT_OK || rt_step_new(&st, p.g, sto, &e) != RT_OK) fail_msg("%s", e.text);
     size_t sum = 0;
     for (int32_t i = 0; i < log->n_parts; i++) {
@@ -272,10 +272,10 @@ static void failed_loads(void **state)
         for (; code != ST_OK; at++) {
             Backend *cpu, *be;
             Error err = { 0 };
-            assert_ok(engine_backend(&cpu, &ro, &err), &err);
+            cpu = named_backend(&ro);
             assert_ok(device_backend_open(&be, cpu, &err), &err);
             device_log(be)->alloc_fail_in = at;
-            code = engine_open(&p.g, be, NULL, &ro, &err);
+            code = engine_open(&p.g, stages_one(be), ENGINE_RUNS, &ro, &err);
             if (code == ST_OK) break;
             assert_null(p.g);
             assert_int_equal(code, ST_MEMORY);

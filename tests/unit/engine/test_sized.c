@@ -161,7 +161,7 @@ static void every_function(void **state)
         assert_true(strncmp(e.text, want, strlen(want)) == 0);
         for (int32_t i = 0; i < 2; i++) {
             b = fresh(&k, who);
-            b.size = i ? size_of(who) - 8 : 0;
+            b.size = i ? size_of(who) - 4 : 0;
             assert_int_equal(call(&k, who, &b, &e), RT_EARG);
             snprintf(want, sizeof want, "%s.size: %zu, expected %zu (use RT_", name_of(who), b.size, size_of(who));
             assert_true(strncmp(e.text, want, strlen(want)) == 0);

@@ -1,0 +1,329 @@
+/* test_place.c - a model whose last layers run on a device: the text, checkpoints and images are those of the CPU for
+ * every number of layers, and that number follows from the device's memory, before anything is loaded. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model_helper.h"
+#include "ratoon.h"
+
+static DeviceLog *last_card;                       /* of the device that was opened last */
+static uint64_t card_memory;                       /* of the next one; 0: plenty */
+
+static bool there(void) { return false; }
+
+static Status open_card(Backend **out, const char *detail, const BackendOptions *o, Error *err)
+{
+    Backend *cpu;
+    (void) detail;
+    TRY(backend_open(&cpu, "cpu:portable", o, err));
+    TRY(device_backend_open(out, cpu, err));
+    last_card = device_log(*out);
+    last_card->memory = card_memory;
+    return ST_OK;
+}
+
+static const BackendEntry card = { .name = "card", .there = there, .open = open_card };
+const BackendEntry *const backends_linked[] = { &card, NULL };
+
+static int32_t number(const rt_engine *g, const char *key)
+{
+    char text[32];
+    return rt_property(g, key, text, sizeof text) ? (int32_t) strtol(text, NULL, 10) : -1;
+}
+
+static rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers)
+{
+    return RT_OPTIONS(.model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep",
+                      .backend = "card", .threads = 1, .gpu_layers = gpu_layers);
+}
+
+/* ---- the same text ---- */
+
+enum { CTX = 300, FIRST = 90, IMAGE = 1 << 22 };
+typedef struct { int32_t text[2][TEXT]; int32_t resumable; uint8_t *image; size_t image_bytes; } Told;
+
+static void tell(rt_step *st, rt_session *s, int32_t *text)
+{
+    rt_block b;
+    for (int32_t n = 0; n < TEXT;) {
+        if (rt_next(st, s, &b) != RT_OK) fail_msg("%s%s", rt_step_error(st), rt_session_error(s));
+        for (int32_t i = 0; i < b.n && n < TEXT; i++) text[n++] = b.token[i];
+    }
+}
+
+static void open_all(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
+{
+    rt_error e;
+    if (rt_open(g, o, &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_session_new(s, *g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_step_new(st, *g, &RT_STEP_OPTIONS(.budget = budget, .chunk = 40), &e) != RT_OK) fail_msg("%s", e.text);
+    assert_int_equal(rt_sampling_set(*s, &RT_SAMPLING(.temperature = 1, .top_p = 0.9f, .seed = 4)), RT_OK);
+}
+
+/* A text with trees; then one that goes back to a mark within the first prompt; then the image of that place. */
+static void run(Told *out, const rt_options *o, int32_t budget)
+{
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    int32_t prompt[FIRST], at[] = { FIRST / 2 };
+    Dice d = { tiny_key(7, "place"), 0 };
+    random_tokens(&d, FIRST, 96, prompt);
+    open_all(&g, &s, &st, o, budget);
+    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
+    assert_int_equal(rt_mark(s, at, 1), RT_OK);
+    tell(st, s, out->text[0]);
+    for (int32_t i = at[0]; i < FIRST; i++) prompt[i] = (prompt[i] + 1) % 96;
+    out->resumable = rt_resumable(s, prompt, FIRST);
+    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
+    tell(st, s, out->text[1]);
+    const int32_t place = rt_save_place(s, CTX);
+    out->image_bytes = rt_save_bytes(s, place);
+    out->image = malloc(out->image_bytes + 1);
+    assert_non_null(out->image);
+    assert_int_equal(rt_save(st, s, place, out->image, out->image_bytes), RT_OK);
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+}
+
+/* Goes on from an image. */
+static void go_on(int32_t *text, const rt_options *o, const Told *from)
+{
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    const int32_t *all;
+    int32_t more[CTX];
+    open_all(&g, &s, &st, o, 12);
+    assert_int_equal(rt_load(s, from->image, from->image_bytes), RT_OK);
+    const size_t n = rt_session_text(s, &all);
+    memcpy(more, all, sizeof *more * n);
+    more[n] = 5;
+    assert_int_equal(rt_prompt(s, more, n + 1), RT_OK);
+    tell(st, s, text);
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+}
+
+static void same_told(const Told *a, const Told *b, const char *what, int32_t n)
+{
+    assert_same(a->text[0], b->text[0], sizeof a->text[0], "%s: the text with %d layers on the device", what, n);
+    assert_same(a->text[1], b->text[1], sizeof a->text[1], "%s: the text after going back, %d layers", what, n);
+    assert_int_equal(a->resumable, b->resumable);
+    assert_int_equal(a->image_bytes, b->image_bytes);
+    assert_same(a->image, b->image, a->image_bytes, "%s: the image, %d layers", what, n);
+}
+
+static void check_texts(const RigOptions *o, const char *what)
+{
+    PublicRig p;
+    Told cpu, plain;
+    int32_t text[2][TEXT];
+    public_files(&p, o);
+    rt_options ro = options_of(&p, o, RT_LAYERS_NONE);
+    run(&plain, &ro, -1);
+    run(&cpu, &ro, 12);
+    assert_same(cpu.text, plain.text, sizeof plain.text, "%s: speculation on the CPU", what);
+    go_on(text[0], &ro, &cpu);
+    for (int32_t n = o->tm.n_layer; n > 0; n--) {
+        Told split;
+        ro = options_of(&p, o, n);
+        run(&split, &ro, 12);
+        same_told(&split, &cpu, what, n);
+        ro = options_of(&p, o, n == 1 ? RT_LAYERS_NONE : n - 1);         /* where it is loaded, another number */
+        go_on(text[1], &ro, &split);
+        assert_same(text[1], text[0], sizeof text[0], "%s: what follows an image, %d layers", what, n);
+        free(split.image);
+    }
+    free(cpu.image);
+    free(plain.image);
+    p.g = NULL;
+    public_close(&p);
+}
+
+static void every_number_of_layers(void **state)
+{
+    (void) state;
+    char what[32];
+    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
+        RigOptions o = rig_kind(kind, false);
+        snprintf(what, sizeof what, "kind %d", kind);
+        check_texts(&o, what);
+        o = rig_with_draft(o, kind == 2);
+        check_texts(&o, what);
+    }
+    RigOptions o = rig_with_mtp(rig_kind(2, false));
+    check_texts(&o, "mtp");
+}
+
+/* ---- how many layers ---- */
+
+static void plan_of(rt_needs *n, const rt_options *o, const rt_session_options *so, const rt_step_options *st)
+{
+    rt_error e;
+    if (rt_plan(o, so, st, NULL, NULL, n, sizeof *n, &e) != RT_OK) fail_msg("plan: %s", e.text);
+}
+
+static uint64_t on_device(const rt_needs *n, uint64_t sessions)
+{
+    return n->device_model + n->device_drafter + n->device_session * sessions + n->device_step;
+}
+
+/* The least memory of a device that has room for this many bytes and the margin, a 64th. */
+static uint64_t just_enough(uint64_t bytes)
+{
+    uint64_t n = bytes;
+    while (n - n / 64 < bytes) n++;
+    return n;
+}
+
+/* auto is the most that fits with the margin, for the sessions that are asked for, down to a byte. */
+static void as_many_as_fit(void **state)
+{
+    (void) state;
+    PublicRig p;
+    RigOptions o = rig_with_draft(rig_kind(2, false), false);
+    const rt_session_options so = RT_SESSION_OPTIONS(.ctx = 200);
+    const rt_step_options st = RT_STEP_OPTIONS(.sessions = 3);
+    rt_needs n, all;
+    public_files(&p, &o);
+    const rt_options automatic = options_of(&p, &o, RT_LAYERS_AUTO), every = options_of(&p, &o, 0),
+                     none = options_of(&p, &o, RT_LAYERS_NONE);
+    plan_of(&all, &every, &so, &st);
+    assert_int_equal(all.gpu_layers, o.tm.n_layer);
+    assert_true(all.model == 0 && all.drafter == 0 && all.device_model > 0 && all.device_drafter > 0);
+    assert_true(all.device_total > 0 && all.device_free == all.device_total);
+    for (int32_t layers = 1; layers <= o.tm.n_layer; layers++) {
+        const rt_options some = options_of(&p, &o, layers);
+        card_memory = 0;
+        plan_of(&n, &some, &so, &st);
+        assert_int_equal(n.gpu_layers, layers);
+        assert_int_equal(n.model == 0, layers == o.tm.n_layer);
+        card_memory = just_enough(on_device(&n, 3));
+        plan_of(&n, &automatic, &so, &st);
+        assert_int_equal(n.gpu_layers, layers);
+        card_memory--;
+        plan_of(&n, &automatic, &so, &st);
+        assert_int_equal(n.gpu_layers, layers - 1);
+        assert_int_equal(n.device_model == 0, layers == 1);        /* not one fits: the CPU runs everything */
+    }
+    card_memory = 0;
+    plan_of(&n, &automatic, &so, &st);
+    assert_int_equal(n.gpu_layers, o.tm.n_layer);
+    plan_of(&n, &none, &so, &st);
+    assert_true(n.gpu_layers == 0 && n.device_total == 0 && n.model > 0);
+    p.g = NULL;
+    public_close(&p);
+}
+
+static void note_device(void *ud, const char *owner, const char *name, size_t bytes)
+{
+    (void) owner;
+    if (strncmp(name, RT_DEVICE, strlen(RT_DEVICE)) == 0) *(uint64_t *) ud += bytes;
+}
+
+/* The plan's bytes of the device are what is allocated there. */
+static void plan_is_what_the_device_holds(void **state)
+{
+    (void) state;
+    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, false), false);
+        public_files(&p, &o);
+        for (int32_t layers = 0; layers < o.tm.n_layer; layers++) {
+            const rt_options ro = options_of(&p, &o, layers);
+            const rt_session_options so = RT_SESSION_OPTIONS(.ctx = CTX);
+            const rt_step_options sto = RT_STEP_OPTIONS(.budget = 12, .chunk = 40);
+            rt_needs n;
+            rt_error e;
+            rt_engine *g;
+            rt_session *s;
+            rt_step *st;
+            Backend *cpu;
+            Error err = { 0 };
+            uint64_t parts = 0;
+            if (rt_plan(&ro, &so, &sto, note_device, &parts, &n, sizeof n, &e) != RT_OK) fail_msg("%s", e.text);
+            assert_int_equal(parts, on_device(&n, 1));
+            open_all(&g, &s, &st, &ro, 12);
+            assert_int_equal(number(g, "backend.layers"), n.gpu_layers);
+            assert_ok(backend_open(&cpu, "cpu:portable", &(BackendOptions) { .threads = 1 }, &err), &err);
+            assert_int_equal((uint64_t) last_card->live + cpu->fork_bytes(cpu, 0), on_device(&n, 1));
+            cpu->close(cpu);
+            rt_session_free(s);
+            rt_step_free(st);
+            rt_close(g);
+        }
+        p.g = NULL;
+        public_close(&p);
+    }
+}
+
+static bool loading(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) what, (void) done, (void) total;
+    *(bool *) ud = true;
+    return true;
+}
+
+/* Too little is refused before the first weight is read, with a number of layers that then opens. */
+static void too_little_is_refused(void **state)
+{
+    (void) state;
+    PublicRig p;
+    RigOptions o = rig_kind(2, false);
+    rt_needs n;
+    rt_error e;
+    rt_engine *g;
+    bool began = false;
+    char want[64];
+    o.tm.hidden = 256, o.tm.ff = 1024, o.tm.n_layer = 8;
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o, 0);
+    plan_of(&n, &ro, &RT_SESSION_OPTIONS(.ctx = 64, .checkpoints = -1), NULL);
+    card_memory = on_device(&n, 1);
+    ro.hooks = (rt_hooks) { .ud = &began, .progress = loading };
+    if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_close(g);
+    card_memory--;
+    began = false;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
+    assert_null(g);
+    assert_false(began);
+    assert_non_null(strstr(e.text, "gpu_layers: 8 of 8 layers take "));
+    assert_non_null(strstr(e.text, " GB of device memory, but "));
+    const rt_options automatic = options_of(&p, &o, RT_LAYERS_AUTO);
+    plan_of(&n, &automatic, NULL, NULL);
+    assert_in_range(n.gpu_layers, 1, 7);
+    snprintf(want, sizeof want, "; %d would fit", n.gpu_layers);
+    assert_string_equal(e.text + strlen(e.text) - strlen(want), want);
+    ro.gpu_layers = n.gpu_layers;
+    if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_close(g);
+    ro.gpu_layers = 0;
+    ro.overcommit = true;
+    if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_close(g);
+    card_memory = 1;
+    ro.overcommit = false;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
+    if (!strstr(e.text, "nothing would fit")) fail_msg("%s", e.text);
+    ro.gpu_layers = -3;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
+    assert_string_equal(e.text, "gpu_layers: -3, expected a number of layers (0: all, -1: as many as fit, -2: none)");
+    card_memory = 0;
+    p.g = NULL;
+    public_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(as_many_as_fit),
+        cmocka_unit_test(plan_is_what_the_device_holds), cmocka_unit_test(too_little_is_refused),
+    };
+    return cmocka_run_group_tests_name("place", tests, NULL, NULL);
+}
