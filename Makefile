@@ -145,11 +145,11 @@ $(BUILD)/cuda/%.fatbin: src/backend/gpu/%.cu $(BUILD)/cuda/made.mk
 -include $(CUDA_FATBINS:.fatbin=.d)
 $(BUILD)/cuda/images.inc: Makefile src/backend/cuda/images.py $(wildcard $(BUILD)/cuda/made.mk) $(CUDA_FATBINS)
 	@mkdir -p $(@D)
-	$(Q)python3 src/backend/cuda/images.py $@ $(CUDA_FATBINS)
+	$(Q)python3 src/backend/cuda/images.py $@ $(NVCC) $(CUDA_FATBINS)
 $(BUILD)/src/backend/cuda/image.o: src/backend/cuda/image.S $(BUILD)/cuda/images.inc
 	@mkdir -p $(@D)
 	$(call SAY,AS)
-	$(Q)$(CC) -DCUDA_IMAGES='"$(BUILD)/cuda/images.inc"' -c -o $@ $<
+	$(Q)$(CC) -I. -DCUDA_IMAGES='"$(BUILD)/cuda/images.inc"' -c -o $@ $<
 
 define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c

@@ -21,8 +21,8 @@ static void load(void)
 #define FIND(function, args) \
     *(void **) &driver.function = dlsym(so, #function); \
     if (!driver.function) { \
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA 12 or newer", name, \
-             #function); \
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA %d.%d or newer", name, \
+             #function, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10); \
         return; \
     }
     CUDA_DRIVER(FIND)
@@ -30,9 +30,9 @@ static void load(void)
     int version = 0, code = driver.cuInit(0);
     if (code == 0) code = driver.cuDriverGetVersion(&version);
     if (code) cuda_fail(&why, &driver, code, "starting the driver");
-    else if (version < CUDA_DRIVER_LEAST)
+    else if (version < cuda_driver_least)
         fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name,
-             version / 1000, version % 1000 / 10, CUDA_DRIVER_LEAST / 1000, CUDA_DRIVER_LEAST % 1000 / 10);
+             version / 1000, version % 1000 / 10, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10);
 }
 
 const CudaDriver *cuda_driver(Error *err)

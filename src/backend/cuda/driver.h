@@ -57,8 +57,9 @@ typedef struct {
 typedef struct { CUDA_DRIVER(CUDA_FIELD) } CudaDriver;
 #undef CUDA_FIELD
 
-/* 12.0: what kernels of this build and cuLaunchKernelEx need. */
-enum { CUDA_DRIVER_LEAST = 12000 };
+/* The CUDA version that a driver must have for the kernels of this build, 12040 for 12.4 (images.py); the functions
+ * above need less. */
+extern const int32_t cuda_driver_least;
 
 /* The driver, loaded and initialised once for the process, from any thread; NULL with an error: no driver, one that is
  * too old, or one that lacks a function. */

@@ -9,6 +9,7 @@
 
 #include "gpu/fake_cuda.h"
 #include "model_helper.h"
+#include "part.h"
 
 static FakeCuda *fake;
 
@@ -70,7 +71,7 @@ static void drivers(void **state)
     err = opened_by_another(&(Given) { .driver = "libm.so.6" });
     expect_error(&err, ST_UNSUPPORTED, WORDS("libm.so.6", "lacks cuInit"));
     err = opened_by_another(&(Given) { .version = 11080 });
-    expect_error(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", "expected 12.0 or newer"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", " or newer"));
     for (int32_t call = 1; call <= 2; call++) {
         err = opened_by_another(&(Given) { .fail_in = call });
         expect_error(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
@@ -390,16 +391,19 @@ static void many_records(void **state)
 
 /* ---- decoding ---- */
 
-/* Kinds of pairs: of llama and qwen3 with DFlash and DFlash2. */
+/* Pairs with DFlash, DFlash2 and, last, the target's own layer. */
+enum { PAIRS = RIG_KINDS + 1 };
 static RigOptions pair(int32_t kind, const char *backend)
 {
-    RigOptions o = rig_with_draft(rig_kind(kind, false), kind == 1);
+    RigOptions o = kind == RIG_KINDS ? rig_with_mtp(rig_kind(2, false))
+                                     : rig_with_draft(rig_kind(kind, false), kind % 2);
     o.backend = backend;
     return o;
 }
 
 /* After the first step, which reads the prompt, nothing is taken, recorded or loaded, every pass is a replay (only the
- * drawing of tokens is launched), and a step waits at most twice; the text is the CPU's. */
+ * drawing of tokens is launched), and a step waits at most twice, with the target's own layer once for each depth; the
+ * text is the CPU's. */
 static void decode(int32_t kind, int32_t sessions, int32_t budget)
 {
     enum { DRAWING = 5 };
@@ -437,8 +441,9 @@ static void decode(int32_t kind, int32_t sessions, int32_t budget)
         }
         drafts += asked -= had;
         if (going == 0 && fake->waits == before.waits) break;        /* nothing was left to do */
-        assert_int_equal(fake->waits - before.waits, 1 + (asked > 0));
-        assert_true(fake->replays - before.replays >= 1 + (asked > 0));
+        const int64_t depths = asked == 0 ? 0 : gpu.dm->hold ? gpu.dm->block - 1 : 1;
+        assert_in_range(fake->waits - before.waits, 1 + (depths > 0), 1 + depths);
+        assert_true(fake->replays - before.replays >= fake->waits - before.waits);
         assert_int_equal(fake->launches - before.launches, DRAWING);
     }
     fake->sealed = false;
@@ -457,10 +462,10 @@ static void decode(int32_t kind, int32_t sessions, int32_t budget)
 static void decoding(void **state)
 {
     (void) state;
-    for (int32_t kind = 0; kind < 2; kind++) {
-        decode(kind, 1, 12);
-        decode(kind, 1, BUDGET_PLAIN);
-        decode(kind, 2, BUDGET_AUTO);
+    for (int32_t kind = 0; kind < PAIRS; kind++) {
+        if (part_runs()) decode(kind, 1, 12);
+        if (kind == 2 && part_runs()) decode(kind, 1, BUDGET_PLAIN);
+        if (kind % 2 && part_runs()) decode(kind, 2, BUDGET_AUTO);
     }
 }
 
