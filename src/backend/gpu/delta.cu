@@ -72,8 +72,8 @@ KERNEL(CONV_THREADS, conv_rows, ConvArgs)
         const int n_path = pending(sl, l, MARK_WINDOW);
         for (int j = warp; j < keep; j += CONV_WARPS) {        /* stored window, then path: the last of them */
             const int at = n_path + j;
-            const float *row = at < keep ? ld(&l->window) + (size_t) (ld(&sl->set_in) * keep + at) * ch
-                                         : ld(&l->rec_x) + (size_t) ld(&sl->path[at - keep]) * ch;
+            const float *row = ld(&l->window) + ((size_t) ld(&sl->set_in) * (size_t) keep + (size_t) at) * ch;
+            if (at >= keep) row = ld(&l->rec_x) + (size_t) ld(&sl->path[at - keep]) * ch;
             s.past[j][lane] = ld(row + c);
         }
     }
@@ -102,17 +102,24 @@ KERNEL(CONV_THREADS, conv_rows, ConvArgs)
  * registers: the matrix is read and written once. Sums are chains of dependent additions, which is what the time goes
  * to, so the output of a row and the first sum of its successor are made in one visit. Meanwhile the second warp
  * prepares the next rows in shared memory.
- * The work is a list of steps: the noted path's rows with their stored deltas, then the rows of the slice. In a tree, a
- * row whose parent is not the row before begins anew: at the committed matrix, with its ancestors' stored deltas. Trees
- * have their rows depth first, so that happens once for each leaf. */
+ * The work is a list of steps: the noted path's rows with their stored deltas, then the rows of the slice. A tree's
+ * rows are visited depth first, smaller subtrees before larger ones, and most continue where the one before has ended.
+ * The main line goes on to the largest child each time. The matrix of a row of it that has several children is put
+ * aside; one place is enough, since the next row of the main line comes after all other children. A row that cannot
+ * continue begins anew at its last ancestor of the main line, with the stored deltas of the rows between them. */
 
 enum { DELTA_THREADS = 64, BATCH = 2, SLOTS = 3 * BATCH, PER_LANE = DELTA_KEYS / 16 };
-enum { AGAIN = 64, ANEW = 128, STEPS = ROWS_DECODE + ROWS_DECODE * (ROWS_DECODE - 1) / 2 };
+enum { AGAIN = 64, ANEW = 128, COMMITTED = 256, KEPT = 512 };
+enum { STEPS = ROWS_DECODE * (ROWS_DECODE + 1) / 2 };          /* at the most */
 
 struct DeltaShared {
     float   k[SLOTS][DELTA_KEYS], q[SLOTS][DELTA_KEYS], a[SLOTS], b[SLOTS];
-    int     up[ROWS_DECODE], length[ROWS_DECODE], steps;       /* of a tree: parents, steps of each row and of all */
-    uint8_t step[STEPS];                                       /* row, AGAIN, ANEW */
+    float   aside[DELTA_KEYS][DELTA_COLS];
+    /* Of a tree: parents, rows of the subtree, rows of siblings that come earlier, place in the order of visits. */
+    int     up[ROWS_DECODE], size[ROWS_DECODE], before[ROWS_DECODE], place[ROWS_DECODE];
+    int     length[ROWS_DECODE], steps;                        /* steps of a row, and of all */
+    uint8_t last[ROWS_DECODE], kept[ROWS_DECODE];              /* the last of its siblings; is put aside */
+    uint16_t step[STEPS];                                      /* row, AGAIN, ANEW, COMMITTED, KEPT */
 };
 
 /* What one block works on. */
@@ -123,8 +130,9 @@ struct DeltaTask {
     bool              tree;
 };
 
-/* path: of the noted path; again: with its stored delta; anew: from the committed matrix on. */
-struct Step { int row; bool path, again, anew; };
+/* path: of the noted path; again: with its stored delta; anew: from what was put aside on, committed: from the
+ * committed matrix on; kept: the result is put aside. */
+struct Step { int row; bool path, again, anew, committed, kept; };
 
 /* FULL: k_dim and v_dim are DELTA_KEYS. */
 template <bool FULL> DEV DeltaTask delta_task(const DeltaArgs &a)
@@ -151,34 +159,66 @@ DEV int steps_of(const DeltaTask &t, const DeltaShared &s) { return t.n_path + (
 
 DEV Step step_at(const DeltaTask &t, const DeltaShared &s, int m)
 {
-    if (m < t.n_path) return Step{ld(&t.slice->path[m]), true, true, false};
+    if (m < t.n_path) return Step{ld(&t.slice->path[m]), true, true, false, false, false};
     m -= t.n_path;
-    if (!t.tree) return Step{m, false, false, false};
+    if (!t.tree) return Step{m, false, false, false, false, false};
     const int code = s.step[m];
-    return Step{code % AGAIN, false, (code & AGAIN) != 0, (code & ANEW) != 0};
+    return Step{code % AGAIN, false, (code & AGAIN) != 0, (code & ANEW) != 0, (code & COMMITTED) != 0,
+                (code & KEPT) != 0};
+}
+
+/* The tree's shape, by one warp. */
+DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
+{
+    const int lane = TID & 31;
+    if (lane == 0) s.steps = 0;
+    for (int i = lane; i < t.n; i += 32) {
+        s.up[i] = ld(a.rows.parent + t.row0 + i);
+        s.size[i] = s.kept[i] = 0;
+    }
+    sync_warp();
+    for (int i = lane; i < t.n; i += 32)
+        for (int r = i; r >= 0; r = s.up[r]) atomic_add(&s.size[r], 1);
+    sync_warp();
+    for (int i = lane; i < t.n; i += 32) {
+        int before = 0, later = 0;
+        for (int r = 0; r < t.n; r++) {
+            if (s.up[r] != s.up[i] || r == i) continue;
+            if (s.size[r] < s.size[i] || (s.size[r] == s.size[i] && r < i)) before += s.size[r];
+            else later++;
+        }
+        s.before[i] = before;
+        s.last[i] = later == 0;
+    }
+    sync_warp();
 }
 
 /* Lists a tree's steps, by one warp. */
 DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
 {
     const int lane = TID & 31;
-    if (lane == 0) s.steps = 0;
-    for (int i = lane; i < t.n; i += 32) s.up[i] = ld(a.rows.parent + t.row0 + i);
-    sync_warp();
+    measure_tree(a, t, s);
     for (int i = lane; i < t.n; i += 32) {
-        int length = 1;
-        if (s.up[i] != i - 1) for (int r = s.up[i]; r >= 0; r = s.up[r]) length++;
-        s.length[i] = length;
+        int place = s.before[i], passed = 0, between = 0;      /* ancestors: all, and those below the main line */
+        for (int r = s.up[i]; r >= 0; r = s.up[r]) {
+            place += 1 + s.before[r];
+            passed++;
+            if (!s.last[r]) between = passed;
+        }
+        s.place[i] = place;
+        s.length[i] = s.before[i] ? 1 + between : 1;
+        if (s.before[i] && between == 0 && s.up[i] >= 0) s.kept[s.up[i]] = 1;
     }
     sync_warp();
     for (int i = lane; i < t.n; i += 32) {
-        int at = -1;
-        for (int r = 0; r <= i; r++) at += s.length[r];
-        if (i == t.n - 1) s.steps = at + 1;
-        s.step[at] = (uint8_t) i;
-        if (s.up[i] == i - 1) continue;
-        for (int r = s.up[i]; r >= 0; r = s.up[r]) s.step[--at] = (uint8_t) (r | AGAIN);
-        s.step[at] |= ANEW;
+        int at = s.length[i] - 1, r = s.up[i];
+        for (int other = 0; other < t.n; other++)
+            if (s.place[other] < s.place[i]) at += s.length[other];
+        if (s.place[i] == t.n - 1) s.steps = at + 1;
+        s.step[at] = (uint16_t) (i | (s.kept[i] ? KEPT : 0));
+        if (s.before[i] == 0) continue;
+        for (int k = 1; k < s.length[i]; k++, r = s.up[r]) s.step[--at] = (uint16_t) (r | AGAIN);
+        s.step[at] |= r < 0 ? ANEW | COMMITTED : ANEW;
     }
     sync_warp();
 }
@@ -231,15 +271,18 @@ DEV void prepare(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s, int m)
         const Step step = step_at(t, s, m + j);
         const bool record = recorder && !step.again && t.head < a.spec.k_heads && keys;
         float *to = (keys ? s.k : s.q)[(m + j) % SLOTS], acc = 0;
-        UNROLL
-        for (int e = 0; e < PER_LANE; e++) acc = f32_fma(x[j][e], x[j][e], acc);
-        const float r = f32_div(1.0f, f32_sqrt(f32_add(sum_of_16(acc), a.spec.eps)));
+        if (!step.path) {                          /* of the path they are normalised */
+            UNROLL
+            for (int e = 0; e < PER_LANE; e++) acc = f32_fma(x[j][e], x[j][e], acc);
+            const float r = f32_div(1.0f, f32_sqrt(f32_add(sum_of_16(acc), a.spec.eps)));
+            UNROLL
+            for (int e = 0; e < PER_LANE; e++) x[j][e] = f32_mul(f32_mul(x[j][e], r), by);
+        }
         UNROLL
         for (int e = 0; e < PER_LANE; e++) {
             if (16 * e + first >= t.k_dim) continue;
-            const float v = step.path ? x[j][e] : f32_mul(f32_mul(x[j][e], r), by);
-            to[16 * e + first] = v;
-            if (record) st(ld(&t.l->rec_k) + banked(t.gen, step.row) * key_cols + key_at + 16 * e, v);
+            to[16 * e + first] = x[j][e];
+            if (record) st(ld(&t.l->rec_k) + banked(t.gen, step.row) * key_cols + key_at + 16 * e, x[j][e]);
         }
     }
 }
@@ -306,6 +349,18 @@ template <class C> DEV float finish_begin(float *next, C &c, const float *k, flo
     return sum;
 }
 
+template <class C> DEV void put_aside(float *aside, C &c)
+{
+    UNROLL
+    for (int i = 0; i < rows_of(c); i++) aside[i * DELTA_COLS] = value(c, i);
+}
+
+template <class C> DEV void restore(C &c, const float *aside)
+{
+    UNROLL
+    for (int i = 0; i < rows_of(c); i++) value(c, i) = aside[i * DELTA_COLS];
+}
+
 /* T = a * S, S' = k d + T with a stored delta. */
 template <class C> DEV void replay(C &c, const float *k, float a, float d)
 {
@@ -322,6 +377,7 @@ template <class C> DEV void delta_rule(const DeltaArgs &a, const DeltaTask &t, D
     const size_t keys = 2 * (size_t) (a.spec.k_heads * t.k_dim), set = (size_t) t.k_dim * values;
     float *matrix = ld(&t.l->matrix) + (size_t) t.head * (size_t) (t.k_dim * t.v_dim) + (size_t) col;
     float *out = matrix + (size_t) set_out * set, *deltas = ld(&t.l->rec_d) + at;
+    float *aside = &s.aside[0][TID & 31];
     if (columns) load(c, matrix + (size_t) set_in * set);
     if (prepares && t.tree) list_steps(a, t, s);
     if (prepares) prepare(a, t, s, 0);
@@ -331,6 +387,7 @@ template <class C> DEV void delta_rule(const DeltaArgs &a, const DeltaTask &t, D
     const int steps = steps_of(t, s);
     const bool folds = t.tree && (t.n_path || set_in != set_out);
     int open = -1, was = 0;                        /* the row that is begun; the slot of the step before */
+    bool keep = false;
     float d = 0;
     for (int m = 0; m < steps; m += BATCH) {
         if (prepares) prepare(a, t, s, m + BATCH);
@@ -341,16 +398,19 @@ template <class C> DEV void delta_rule(const DeltaArgs &a, const DeltaTask &t, D
             const float given = step.again ? ld(deltas + (size_t) step.row * values) : ld(v);
             float o = 0, kv = 0;
             if (folds && j == t.n_path) store(out, c);
-            if (open >= 0 && !step.again && !step.anew) {
+            if (open >= 0 && !step.again && !step.anew && !keep) {
                 o = finish_begin(&kv, c, s.k[was], d, s.q[was], s.k[now], s.a[now]);
             } else {
                 if (open >= 0) o = finish(c, s.k[was], d, s.q[was]);
-                if (step.anew) load(c, out);
+                if (keep) put_aside(aside, c);
+                if (step.committed) load(c, out);
+                else if (step.anew) restore(c, aside);
                 if (step.again) replay(c, s.k[now], s.a[now], given);
                 else kv = begin(c, s.k[now], s.a[now]);
             }
             if (open >= 0) st(a.y + (size_t) (t.row0 + open) * values + at, o);
             open = step.again ? -1 : step.row;
+            keep = step.kept;
             was = now;
             if (open < 0) continue;
             d = f32_mul(s.b[now], f32_sub(given, kv));
