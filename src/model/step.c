@@ -192,8 +192,7 @@ void pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t t
 static void send_tables(Step *s)
 {
     launch_shape(&s->rows, &s->host);
-    s->be->copy_in(s->be, s->table, s->table_host, s->slices_at);
-    s->be->copy_in(s->be, s->rows.slices, s->host.slices, sizeof(Slice) * (size_t) s->host.n_slices);
+    s->be->copy_in(s->be, s->table, s->table_host, s->slices_at + sizeof(Slice) * (size_t) s->host.n_slices);
 }
 
 static int32_t launched(const Backend *be, int32_t n)

@@ -469,6 +469,58 @@ static void decoding(void **state)
     }
 }
 
+/* Steps in which any call of the driver fails, from the first on, are reported and run again: the text is the CPU's,
+ * and so is what the session holds. */
+static void failing_steps(int32_t kind, uint64_t seed)
+{
+    Rig cpu, gpu;
+    Loop l;
+    int32_t truth[PROMPT + TEXT + AHEAD], failed = 0;
+    RigOptions o = pair(kind, NULL), on = pair(kind, "cuda");
+    rig_open(&cpu, &o);
+    make_truth(&cpu, 1, 8, truth);
+    rig_close(&cpu);
+    rig_open(&gpu, &on);
+    loop_open(&l, &gpu, NULL, &(LoopOptions) { .budget = 9, .chunk = 7 });
+    Session *s = loop_session(&l);
+    Dice d = { tiny_key(seed, "faults"), 0 };
+    assert_ok(session_prompt(s, truth, PROMPT, &l.err), &l.err);
+    s->line.sampling = sampling_mode(1);
+    fake->fail_with = 719;
+    while (s->line.n_text < PROMPT + TEXT) {
+        const int32_t n_text = s->line.n_text;
+        fake->fail_in = roll(&d, 2) ? 1 + roll(&d, l.sp.prepared ? 40 : 2000) : 0;
+        const bool armed = fake->fail_in > 0;
+        const Status st = spec_step(&l.sp, &s, 1, &l.err);
+        const bool hit = armed && fake->fail_in == 0;
+        fake->fail_in = 0;
+        failed += hit;
+        assert_true(hit || st == ST_OK);
+        if (st != ST_OK) assert_int_equal(s->line.n_text, n_text);
+        if (st != ST_OK) expect_error(&l.err, ST_BACKEND, WORDS("cuda", "719"));
+        if (s->line.status == ST_BACKEND) {        /* after the pass: the chunk's session ends */
+            int32_t text[200];
+            const int32_t n = s->line.n_text;
+            memcpy(text, s->line.text, sizeof *text * (size_t) n);
+            assert_ok(session_prompt(s, text, n, &l.err), &l.err);
+        }
+    }
+    assert_true(failed > 3);
+    assert_same(s->line.text, truth, sizeof *truth * (PROMPT + TEXT), "kind %d, faults %d", kind, (int) seed);
+    assert_fresh(&l, s, "faults %d", (int) seed);
+    loop_free(s);
+    loop_close(&l);
+    rig_close(&gpu);
+    assert_int_equal(fake->live, 0);
+}
+
+static void decoding_with_faults(void **state)
+{
+    (void) state;
+    for (uint64_t seed = 0; seed < 4; seed++)
+        if (part_runs()) failing_steps(seed % 2 ? 1 : 4, seed);
+}
+
 /* ---- threads ---- */
 
 static void *turn_elsewhere(void *arg)
@@ -503,7 +555,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
-        cmocka_unit_test(many_records), cmocka_unit_test(decoding), cmocka_unit_test(any_thread)
+        cmocka_unit_test(many_records), cmocka_unit_test(decoding), cmocka_unit_test(decoding_with_faults),
+        cmocka_unit_test(any_thread)
     };
     return cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL) +
            cmocka_run_group_tests_name("cuda", tests, load, NULL);
