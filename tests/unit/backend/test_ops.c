@@ -162,7 +162,7 @@ static Status open_device(Backend **out, const char *detail, const BackendOption
     Status st = backend_open(&cpu, name, o, err);
     return st == ST_OK ? device_backend_open(out, cpu, err) : st;
 }
-static const BackendEntry device = { "device", never, open_device };
+static const BackendEntry device = { .name = "device", .there = never, .open = open_device };
 extern const BackendEntry *const backends_linked[];
 const BackendEntry *const backends_linked[] = { &device, NULL };
 
