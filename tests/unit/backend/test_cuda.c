@@ -1,5 +1,6 @@
 /* The host's side of the CUDA backend over the emulated driver, which RATOON_CUDA_DRIVER names: what is said of drivers
- * and cards that cannot be used, and what happens if any call of the driver fails. */
+ * and cards that cannot be used, what happens if any call of the driver fails, recorded passes, decoding.
+ *     test_cuda [CASE]              test_cuda --device [CASE]    what can be shown on a card, by whatever driver */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "part.h"
 
 static FakeCuda *fake;
+static bool on_device;                             /* fake is nobody's, and what it counts is not known */
 
 static FakeCuda *emulated(void)
 {
@@ -83,7 +85,8 @@ static void drivers(void **state)
 static int load(void **state)
 {
     (void) state;
-    fake = emulated();
+    static FakeCuda nobodys = { .devices = 1 };
+    fake = on_device ? &nobodys : emulated();
     return 0;
 }
 
@@ -364,7 +367,7 @@ static void many_records(void **state)
             }
             b->prepare(b, false);
             if (!twice) assert_false(full);
-            if (twice && !full) room = i + 1, live++;
+            if (twice && !full) room = i + 1, live += !on_device;
             assert_int_equal(fake->live, live);
         }
     assert_in_range(room, 100, KEYS - 1);
@@ -380,7 +383,7 @@ static void many_records(void **state)
         b->copy_out(b, got, m, sizeof got);
         assert_int_equal(b->sync(b, &err), ST_OK);
         assert_int_equal(replayed, i < room);
-        assert_int_equal(fake->replays - replays, replayed);
+        assert_int_equal(fake->replays - replays, replayed && !on_device);
         for (int32_t k = 0; k < 16; k++) assert_true(got[k] == 2 * (float) (i + k));
     }
     assert_int_equal(fake->live, live);
@@ -440,7 +443,7 @@ static void decode(int32_t kind, int32_t sessions, int32_t budget)
             asked += s[i]->stats.drafts;
         }
         drafts += asked -= had;
-        if (going == 0 && fake->waits == before.waits) break;        /* nothing was left to do */
+        if (on_device || (going == 0 && fake->waits == before.waits)) continue;      /* nothing was left to do */
         const int64_t depths = asked == 0 ? 0 : gpu.dm->hold ? gpu.dm->block - 1 : 1;
         assert_in_range(fake->waits - before.waits, 1 + (depths > 0), 1 + depths);
         assert_true(fake->replays - before.replays >= fake->waits - before.waits);
@@ -467,6 +470,92 @@ static void decoding(void **state)
         if (kind == 2 && part_runs()) decode(kind, 1, BUDGET_PLAIN);
         if (kind % 2 && part_runs()) decode(kind, 2, BUDGET_AUTO);
     }
+}
+
+static rt_session *prompted(rt_engine *g, const int32_t *text, size_t n, int32_t more)
+{
+    rt_error e;
+    rt_session *s;
+    if (rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = 200), &e) != RT_OK) fail_msg("%s", e.text);
+    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 0.8f, .seed = 3, .max_tokens = more)), RT_OK);
+    if (n) assert_int_equal(rt_prompt(s, text, n), RT_OK);
+    return s;
+}
+
+static void to_the_end(rt_step *st, rt_session *s)
+{
+    rt_block b = { .status = RT_OK };
+    while (b.status == RT_OK)
+        if (rt_step_run(st, &s, &b, 1) != RT_OK) fail_msg("%s", rt_step_error(st));
+    assert_int_equal(b.status, RT_END);
+}
+
+/* A session saved on the CPU has the bytes of one saved on the card, and each continues on the other. */
+static void images_of(const RigOptions *o, const char *kv_k, const char *kv_v)
+{
+    enum { CPU, CARD, ENGINES };
+    PublicRig p;
+    rt_error e;
+    rt_engine *g[ENGINES];
+    rt_step *st[ENGINES];
+    uint8_t *image[ENGINES];
+    int32_t prompt[PROMPT], text[2][200];
+    size_t n[ENGINES], n_text[2] = { 0 };
+    Dice d = { tiny_key(3, "images"), 0 };
+    public_files(&p, o);
+    random_tokens(&d, PROMPT, o->tm.vocab, prompt);
+    for (int32_t i = 0; i < ENGINES; i++) {
+        const int32_t *held;
+        const rt_options ro = RT_OPTIONS(.model = p.model, .draft = p.draft, .threads = 1, .kv_k = kv_k, .kv_v = kv_v,
+                                         .backend = i == CARD ? "cuda" : "cpu");
+        if (rt_open(&g[i], &ro, &e) != RT_OK) fail_msg("%s", e.text);
+        assert_int_equal(rt_step_new(&st[i], g[i], &RT_STEP_OPTIONS(.budget = 9), &e), RT_OK);
+        rt_session *s = prompted(g[i], prompt, PROMPT, TEXT);
+        to_the_end(st[i], s);
+        n_text[i] = rt_session_text(s, &held);
+        memcpy(text[i], held, sizeof *held * n_text[i]);
+        const int32_t at = rt_save_place(s, (int32_t) n_text[i]);
+        assert_true(at > PROMPT);
+        n[i] = rt_save_bytes(s, at);
+        image[i] = calloc(1, n[i]);
+        assert_non_null(image[i]);
+        assert_int_equal(rt_save(st[i], s, at, image[i], n[i]), RT_OK);
+        rt_session_free(s);
+    }
+    assert_int_equal(n_text[CPU], n_text[CARD]);
+    assert_same(text[CARD], text[CPU], sizeof *text[0] * n_text[0], "the text");
+    assert_int_equal(n[CPU], n[CARD]);
+    assert_same(image[CARD], image[CPU], n[CPU], "the image");
+    for (int32_t i = 0; i < ENGINES; i++) {
+        const int32_t *held;
+        rt_stats stats;
+        rt_session *s = prompted(g[i], NULL, 0, TEXT);
+        if (rt_load(s, image[!i], n[!i]) != RT_OK) fail_msg("%s", rt_session_error(s));
+        assert_int_equal(rt_prompt(s, text[i], n_text[i]), RT_OK);
+        to_the_end(st[i], s);
+        rt_stats_get(s, &stats, sizeof stats);
+        assert_true(stats.resumed > PROMPT);
+        n_text[i] = rt_session_text(s, &held);
+        memcpy(text[i], held, sizeof *held * n_text[i]);
+        rt_session_free(s);
+    }
+    assert_int_equal(n_text[CPU], n_text[CARD]);
+    assert_same(text[CARD], text[CPU], sizeof *text[0] * n_text[0], "the text that continues the other's");
+    for (int32_t i = 0; i < ENGINES; i++) {
+        rt_step_free(st[i]);
+        rt_close(g[i]);
+        free(image[i]);
+    }
+    public_close(&p);
+    assert_int_equal(fake->live, 0);
+}
+
+static void images(void **state)
+{
+    (void) state;
+    const RigOptions attention = pair(1, NULL), delta = pair(4, NULL);
+    images_of(&attention, "q8_0", "q4_0");
+    images_of(&delta, NULL, NULL);
 }
 
 /* Steps in which any call of the driver fails, from the first on, are reported and run again: the text is the CPU's,
@@ -548,16 +637,35 @@ static void any_thread(void **state)
     close_pair(&p);
 }
 
+/* With and without records: on a card nothing else says that they are right. */
+static void recorded_is_direct(void **state)
+{
+    (void) state;
+    Pair p;
+    Result got;
+    Error err = { 0 };
+    const Result want = right();
+    assert_ok(open_pair(&p, &err), &err);
+    assert_ok(turn(p.fork, true, &got, &err), &err);
+    assert_memory_equal(&got, &want, sizeof want);
+    close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    on_device = argc > 1 && strcmp(argv[1], "--device") == 0;
+    if (argc > 1 + on_device) cmocka_set_test_filter(argv[1 + on_device]);
     const struct CMUnitTest before[] = { cmocka_unit_test(drivers) };
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest of_driver[] = {
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
-        cmocka_unit_test(many_records), cmocka_unit_test(decoding), cmocka_unit_test(decoding_with_faults),
-        cmocka_unit_test(any_thread)
+        cmocka_unit_test(decoding_with_faults)
     };
-    return cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL) +
-           cmocka_run_group_tests_name("cuda", tests, load, NULL);
+    const struct CMUnitTest anywhere[] = {
+        cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records), cmocka_unit_test(any_thread),
+        cmocka_unit_test(decoding), cmocka_unit_test(images)
+    };
+    int failed = on_device ? 0 : cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL);
+    failed += cmocka_run_group_tests_name("cuda", anywhere, load, NULL);
+    return on_device ? failed : failed + cmocka_run_group_tests_name("cuda calls", of_driver, load, NULL);
 }
