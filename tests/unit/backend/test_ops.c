@@ -53,7 +53,7 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .conv_width = 3, .eps = 1e-6f }
 #define DELTA_2    .layer = { .kind = LAYER_DELTA, .k_heads = 2, .v_heads = 2, .k_dim = 16, .v_dim = 80, \
                               .conv_width = 2, .eps = 1e-6f }
-#define DELTA_FULL .layer = { .kind = LAYER_DELTA, .k_heads = 1, .v_heads = 2, .k_dim = 128, .v_dim = 128, \
+#define DELTA_FULL .layer = { .kind = LAYER_DELTA, .k_heads = 1, .v_heads = 1, .k_dim = 128, .v_dim = 128, \
                               .conv_width = 5, .eps = 1e-6f }
 
 static const Shape layers[] = { { F16_GROUPS }, { CAPPED }, { WINDOW }, { MANY_HEADS }, { TURNED }, { PANELS },
