@@ -2,7 +2,7 @@
 # all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           its parts side by side (tests/parts.py): check; sanitize, the same under ASan and UBSan; races,
-#                       threads under TSan; gpu, test_ops on the emulated GPU in eight orders; cli, the command line,
+#                       threads under TSan; gpu, the emulated GPU: test_ops in eight orders, the backend as a whole; cli, the command line,
 #                       the demo pair and installing; serve; packages, in a bare Debian; arm, under qemu
 #   make part-NAME      one of the parts, once everything is built
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in
@@ -148,7 +148,7 @@ PARTS := sanitize serve packages check cli gpu races arm
 test: export XDG_CONFIG_HOME := /nonexistent
 test: export XDG_CACHE_HOME := $(CURDIR)/$(BUILD)/cache
 test: setup-arm
-	@$(MAKE) --no-print-directory all tests-built $(LABS) $(BUILD)/install/libratoon.a
+	@$(MAKE) --no-print-directory all tests-built $(LABS) bench/make_synthetic $(BUILD)/install/libratoon.a
 	+@python3 tests/parts.py $(BUILD)/parts $(PARTS)
 
 part-check: run-all
@@ -164,6 +164,7 @@ part-gpu:
 	python3 tests/gpu/test_compiled.py
 	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
 	python3 tests/gpu/test_counts.py $(BUILD)
+	python3 tests/gpu/test_backend.py $(BUILD)
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check
@@ -223,6 +224,7 @@ test-clock:
 
 test-long: test
 	python3 tests/gpu/orders.py $(BUILD) --all
+	python3 tests/gpu/test_compiled.py --all
 	python3 tests/gpu/orders.py build-sanitize
 	@$(MAKE) --no-print-directory cuda-archs
 	$(MAKE) --no-print-directory $(LONG_NAME:%=run-%)
