@@ -155,10 +155,10 @@ void      rt_close(rt_engine *g);
  * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
  * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
- * embedding that is not also the head; "model.kv.bytes": keys and values of one token; "sampling.temp",
- * "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat", "sampling.penalty_last_n": what the
- * model file recommends for drawing tokens (general.sampling.*), where it says something usable; penalty_last_n 0: no
- * penalty. Nothing uses them unless the caller does. */
+ * embedding that is not also the head; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of
+ * type q8_0; "sampling.temp", "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat",
+ * "sampling.penalty_last_n": what the model file recommends for drawing tokens (general.sampling.*), where it says
+ * something usable; penalty_last_n 0: no penalty. Nothing uses them unless the caller does. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
 
 /* ---- text and tokens ---- */

@@ -231,7 +231,7 @@ class Engine(_Owner):
     def __init__(self, model: str, *, draft: Optional[str] = None, backend: Optional[str] = None,
                  kv_k: Optional[str] = None, kv_v: Optional[str] = None, draft_type: Optional[str] = None,
                  threads: int = 0, fa_window: int = 0, no_repack: bool = False, overcommit: bool = False,
-                 template: Optional[str] = None, log: Optional[Callable[[int, str], None]] = None,
+                 gpu_layers: int = 0, template: Optional[str] = None, log: Optional[Callable[[int, str], None]] = None,
                  progress: Optional[Callable[[str, int, int], bool]] = None) -> None:
         super().__init__()
         self._sessions: set[_Running] = set()
@@ -249,7 +249,7 @@ class Engine(_Owner):
             model=_bytes(str(model), "model"), draft=_bytes(draft and str(draft), "draft"),
             backend=_bytes(backend, "backend"), kv_k=_bytes(kv_k, "kv_k"), kv_v=_bytes(kv_v, "kv_v"),
             draft_type=_bytes(draft_type, "draft_type"), threads=threads, fa_window=fa_window, no_repack=no_repack,
-            overcommit=overcommit, hooks=hooks)
+            overcommit=overcommit, hooks=hooks, gpu_layers=gpu_layers)
         _check(_lib.rt_open(ctypes.byref(self._handle), options, error), error)
 
     def close(self) -> None:

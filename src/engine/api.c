@@ -130,6 +130,8 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
         return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_pass_work(m).bytes);
     if (strcmp(key, ".kv.bytes") == 0)
         return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(m, T_COUNT));
+    if (strcmp(key, ".kv.q8") == 0)
+        return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_kv_bytes(m, T_Q8_0));
     if (strcmp(key, ".block") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->block);
     if (strcmp(key, ".mask") == 0 && m->target) return (size_t) snprintf(out, cap, "%d", m->mask_id);
     if (strcmp(key, ".fc") == 0 && m->target) return (size_t) snprintf(out, cap, "%d x %d", m->dim, m->tap_width);

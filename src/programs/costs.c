@@ -22,11 +22,12 @@ typedef struct { Line at[COSTS_MOST]; int32_t n; } Lines;
 static bool key_of(char out[17], const Program *p)
 {
     const Options *o = p->o;
-    char identity[512], machine[160], all[1024];
+    char identity[512], machine[160], all[1024], layers[16] = "";
     if (!rt_property(p->engine, "identity", identity, sizeof identity)) return false;
     const int32_t threads = machine_name(machine, sizeof machine, o);
-    snprintf(all, sizeof all, "%s|%s|%d threads|%s|block %d|%s", identity, machine, threads,
-             o->backend ? o->backend : "auto", o->draft_block, o->no_repack ? "in place" : "packed");
+    if (p->gpu_layers > 0) snprintf(layers, sizeof layers, "%d", p->gpu_layers);
+    snprintf(all, sizeof all, "%s|%s|%d threads|%s%s|block %d|%s", identity, machine, threads,
+             o->backend ? o->backend : "auto", layers, o->draft_block, o->no_repack ? "in place" : "packed");
     snprintf(out, 17, "%016llx", (unsigned long long) XXH3_64bits(all, strlen(all)));
     return true;
 }

@@ -16,23 +16,29 @@ static rt_status plan_at(rt_needs *out, Program *p, int32_t ctx, int32_t session
     return program_plan(p, &so, &st, NULL, NULL, out, e);
 }
 
-static double moving(const rt_needs *n, int32_t sessions)
+/* The line through two plans, at contexts whose plans these are. A longer context never costs more per token (rings and
+ * windows stop growing), so outside these two the line may overstate what is needed, but never understates it. shared,
+ * at, less: bytes that all sessions share, and what moves with the context. */
+static MemoryLine through(double shared, double at, int32_t ctx, double less, int32_t lesser)
 {
-    return (double) n->session * sessions + (double) n->step;
+    const double token = fmax(0, (at - less) / (ctx - lesser));
+    return (MemoryLine) { shared + at - token * ctx, token };
 }
 
-/* The line through the plans at two contexts. A longer context never costs more per token (rings and windows stop
- * growing), so outside these two the line may overstate what is needed, but never understates it. Tables are measured
- * as the process grows, so they count from the first plan only. */
-static rt_status line(Memory *m, Program *p, rt_error *e)
+/* Tables are measured as the process grows, so they count from the first plan only. */
+static rt_status lines(Memory *m, Program *p, rt_error *e)
 {
     rt_needs half;
     const int32_t ctx = m->needs.ctx, less = ctx > 1 ? ctx / 2 : 2;
     rt_status code = plan_at(&half, p, less, m->sessions, e);
     if (code != RT_OK) return code;
-    const rt_needs *n = &m->needs;
-    m->token = fmax(0, (moving(n, m->sessions) - moving(&half, m->sessions)) / (ctx - less));
-    m->fixed = (double) n->model + (double) n->drafter + (double) n->process + moving(n, m->sessions) - m->token * ctx;
+    const rt_needs *n = &m->needs, *h = &half;
+    const double each = m->sessions;
+    m->main = through((double) (n->model + n->drafter + n->process), (double) n->session * each + (double) n->step, ctx,
+                      (double) h->session * each + (double) h->step, less);
+    m->gpu = through((double) (n->device_model + n->device_drafter),
+                     (double) n->device_session * each + (double) n->device_step, ctx,
+                     (double) h->device_session * each + (double) h->device_step, less);
     m->ctx = ctx;
     return RT_OK;
 }
@@ -41,28 +47,46 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
 {
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
-    rt_status code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
-    if (code == RT_OK) code = line(out, p, e);
+    rt_status code = p->gpu_layers ? RT_OK : program_place(p, sessions, &out->needs, e);
+    if (code == RT_OK)
+        code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
+    if (code == RT_OK) code = lines(out, p, e);
     if (code != RT_OK || given || !server) return code;
     const rt_needs *n = &out->needs;
     const int32_t most = n->ctx_train < SERVE_CTX_MOST ? n->ctx_train : SERVE_CTX_MOST, fits = memory_ctx(out, 0.8);
-    out->ctx = n->free == 0 || fits >= most ? most : fits < SERVE_CTX_LEAST ? SERVE_CTX_LEAST : fits;
+    out->ctx = fits >= most ? most : fits < SERVE_CTX_LEAST ? SERVE_CTX_LEAST : fits;
     return code;
 }
 
-double memory_bytes(const Memory *m, int32_t ctx) { return m->fixed + m->token * ctx; }
+static double at(const MemoryLine *l, int32_t ctx) { return l->fixed + l->token * ctx; }
+
+double memory_bytes(const Memory *m, int32_t ctx) { return at(&m->main, ctx); }
+double memory_bytes_gpu(const Memory *m, int32_t ctx) { return at(&m->gpu, ctx); }
+
+bool memory_fits_gpu(const Memory *m)
+{
+    return m->needs.device_free == 0 || memory_bytes_gpu(m, m->ctx) <= (double) m->needs.device_free;
+}
 
 bool memory_fits(const Memory *m)
 {
-    return m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free;
+    return (m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free) && memory_fits_gpu(m);
+}
+
+/* there 0: unknown, no limit. */
+static int32_t longest(const MemoryLine *l, uint64_t there, double share)
+{
+    enum { STEP = 256, MOST = 1 << 24 };
+    const double left = ((double) there - l->fixed) * share;
+    if (there == 0) return MOST;
+    if (left <= 0) return 0;
+    return l->token * MOST <= left ? MOST : (int32_t) (left / l->token) / STEP * STEP;
 }
 
 int32_t memory_ctx(const Memory *m, double share)
 {
-    enum { STEP = 256, MOST = 1 << 24 };
-    const double left = ((double) m->needs.free - m->fixed) * share;
-    if (left <= 0) return 0;
-    return m->token * MOST <= left ? MOST : (int32_t) (left / m->token) / STEP * STEP;
+    const int32_t a = longest(&m->main, m->needs.free, share), b = longest(&m->gpu, m->needs.device_free, share);
+    return a < b ? a : b;
 }
 
 double memory_prefix_cache(const rt_needs *n, const Options *o)

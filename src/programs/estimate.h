@@ -12,17 +12,21 @@
 
 enum { SERVE_CTX_MOST = 131072, SERVE_CTX_LEAST = 2048 };
 
-/* Bytes of `sessions` sessions and one step, with everything they share: fixed + token * context. */
+/* Bytes of `sessions` sessions and one step, with everything they share: fixed + token * context; gpu: those in a GPU's
+ * memory. */
+typedef struct { double fixed, token; } MemoryLine;
 typedef struct {
     rt_needs needs;                                /* of one session of ctx tokens; free as it was found */
     int32_t  sessions, ctx;
-    double   fixed, token;
+    MemoryLine main, gpu;
 } Memory;
 /* Plans the files of p for --ctx tokens. Without --ctx, the context is the library's choice, or for a server the
  * largest up to 131,072 that all sessions have room for in 80 % of the free memory that the model leaves. */
 rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e);
-double  memory_bytes(const Memory *m, int32_t ctx);
+double  memory_bytes(const Memory *m, int32_t ctx);                     /* of main memory */
+double  memory_bytes_gpu(const Memory *m, int32_t ctx);
 bool    memory_fits(const Memory *m);              /* also if nothing is known about free memory */
+bool    memory_fits_gpu(const Memory *m);          /* that of the GPU alone */
 /* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
  * none. */
 int32_t memory_ctx(const Memory *m, double share);

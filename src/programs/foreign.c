@@ -5,11 +5,10 @@
 #include "programs/option_table.h"
 
 const Foreign foreign_options[] = {
-    { "-ngl --gpu-layers --n-gpu-layers -ngld --gpu-layers-draft", ONE_VALUE, false,
-      "ratoon runs on the CPU; not needed" },
-    { "-dev --device -mg --main-gpu -sm --split-mode -ts --tensor-split", ONE_VALUE, false,
-      "ratoon runs on the CPU; not needed" },
-    { "-nkvo --no-kv-offload", NO_VALUE, false, "ratoon runs on the CPU; not needed" },
+    { "-ngld --gpu-layers-draft", ONE_VALUE, false, "the drafter runs where the last layers run; not needed" },
+    { "-dev --device -mg --main-gpu", ONE_VALUE, false, "--backend cuda:N chooses a GPU; ignored" },
+    { "-sm --split-mode -ts --tensor-split", ONE_VALUE, false, "one GPU is used; ignored" },
+    { "-nkvo --no-kv-offload", NO_VALUE, false, "keys and values are where their layer runs; ignored" },
     { "-fa --flash-attn", SWITCH_VALUE, false, "attention is always computed this way; not needed" },
     { "--mlock", NO_VALUE, false, "memory is not locked; ignored" },
     { "--mmap --no-mmap", NO_VALUE, false, "weights are packed into memory anyway (--no-repack: read where the file is "

@@ -193,6 +193,10 @@ const OptionSpec option_table[] = {
       "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), or cpu:LEVEL with portable, avx2, avxvnni, avx512, "
       "amx, neon or i8mm (default auto: cpu)",
       .values = "auto|cpu|cuda|cuda:1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
+    { "--gpu-layers", "-ngl", KIND_LAYERS, "auto|N", AT(gpu_layers), 0, 1 << 16, C_LOADS,
+      "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "
+      "the others, and the text stays the same. auto: as many as fit; 0: none (default: all)", .also = "--n-gpu-layers",
+      .values = "auto|all" },
     { "--cache-type-k", "-ctk", KIND_CHOICE, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, "
       "q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)",
       .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },
@@ -200,7 +204,8 @@ const OptionSpec option_table[] = {
       "type of stored values, from the same list", .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },
     { "--fa-window", NULL, KIND_INT, "N", AT(fa_window), 0, 1 << 24, C_LOADS,
       "limit the target's full attention to the last N positions; changes the text (default 0: no limit)" },
-    { "--chunk", NULL, KIND_INT, "N", AT(chunk), 1, 4096, C_LOADS, "prompt tokens per pass (default 256)",
+    { "--chunk", NULL, KIND_INT, "N", AT(chunk), 1, 4096, C_LOADS,
+      "prompt tokens per pass (default: 256 on the CPU, 512 on a GPU)",
       .also = "-ub --ubatch-size" },
     { "--no-repack", NULL, KIND_FLAG, NULL, AT(no_repack), 0, 0, C_LOADS,
       "read weights from the mapped file instead of copying them, for machines short of memory: slower, same text" },

@@ -9,7 +9,7 @@
 
 /* CHOICE: a text that is one of `values` */
 typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_CHOICE, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET,
-               KIND_SWITCH } Kind;
+               KIND_SWITCH, KIND_LAYERS } Kind;
 
 typedef struct {
     const char *name, *alias;                      /* alias NULL: none */

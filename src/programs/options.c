@@ -116,6 +116,14 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
         *(int32_t *) place = (int32_t) v;
         return true;
     }
+    case KIND_LAYERS: {
+        long long v = strtoll(value, &end, 10);
+        const bool automatic = strcmp(value, "auto") == 0, all = strcmp(value, "all") == 0;
+        if (!automatic && !all && (end == value || *end || errno || v < 0 || (double) v > s->max))
+            return refuse(o, "%s is '%s', expected auto, all or a number of layers", s->name, value);
+        *(int32_t *) place = automatic ? RT_LAYERS_AUTO : all ? 0 : v == 0 ? RT_LAYERS_NONE : (int32_t) v;
+        return true;
+    }
     case KIND_SEED: {
         unsigned long long v = strtoull(value, &end, 10);
         if (end == value || *end || errno || strchr(value, '-'))

@@ -21,7 +21,7 @@ typedef struct {
     const char *word[WORDS_MAX]; int32_t n_words;
     /* what to load */
     const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type;
-    int32_t     threads, ctx, draft_ctx, chunk, fa_window;
+    int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
     /* the input */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;

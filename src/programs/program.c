@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "programs/advice.h"
+#include "programs/estimate.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* ---- signals ---- */
@@ -137,7 +138,7 @@ static void on_log(void *ud, int level, const char *line)
 
 static int64_t chunk_now(const Program *p)
 {
-    int64_t chunk = p->o->chunk ? p->o->chunk : 256;
+    int64_t chunk = p->o->chunk ? p->o->chunk : property(p->engine, "backend.chunk");
     return p->reading - p->read < chunk ? p->reading - p->read : chunk;
 }
 
@@ -169,7 +170,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL,
         .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type, .no_repack = o->no_repack,
         .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
-        .hooks = program_hooks(p)
+        .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers
     );
 }
 
@@ -326,26 +327,93 @@ void program_read_early(const Program *p)
     close(fd);
 }
 
+/* ---- a GPU ---- */
+
+static bool names_gpu(const Options *o)
+{
+    return o->backend && strcmp(o->backend, "auto") != 0 && strncmp(o->backend, "cpu", 3) != 0;
+}
+
+uint64_t needs_device(const rt_needs *n, int32_t sessions)
+{
+    return n->device_model + n->device_drafter + n->device_session * (uint64_t) sessions + n->device_step;
+}
+
+rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
+{
+    rt_session_options so = program_session_options(p->o);
+    rt_step_options st = program_step_options(p);
+    st.sessions = sessions;
+    *n = (rt_needs) { 0 };
+    if (!names_gpu(p->o)) {
+        if (p->o->gpu_layers > 0 && !p->gpu_layers)
+            note(p->o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
+        p->gpu_layers = RT_LAYERS_NONE;
+        return RT_OK;
+    }
+    rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
+    if (code == RT_OK) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    return code;
+}
+
+/* Refuses what the GPU has no room for, before anything large is loaded, with what would fit. */
+static bool has_room(Program *p)
+{
+    rt_needs n, fit = { 0 };
+    rt_error e = { 0 };
+    char need[24], room[24], hint[64] = "no layer would: --backend cpu";
+    if (p->gpu_layers) return true;                /* whoever asked has looked */
+    if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
+    if (n.device_free == 0 || needs_device(&n, 1) <= n.device_free || p->o->overcommit) return true;
+    p->gpu_layers = RT_LAYERS_AUTO;
+    if (program_place(p, 1, &fit, &e) == RT_OK && fit.gpu_layers)
+        snprintf(hint, sizeof hint, "--gpu-layers %d would fit", fit.gpu_layers);
+    return complain(p->o, "%d of %d layers and a context of %d take %s of the GPU's memory, but %s are free; %s",
+                    n.gpu_layers, n.layers, n.ctx, memory_text(need, (double) needs_device(&n, 1)),
+                    memory_text(room, (double) n.device_free), hint) == 0;
+}
+
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
-    if (!engine_open(p, taps, n_taps)) return false;
+    if (!has_room(p) || !engine_open(p, taps, n_taps)) return false;
     return !(with & WITH_SESSION) || program_session(p);
 }
 
 /* A file's name without its folders and ".gguf". */
 static int stem(const char *path) { return (int) gguf_stem(base_name(path)); }
 
+bool kv_hint(char out[200], uint64_t row, uint64_t q8, double tokens)
+{
+    char now[24], then[24];
+    const double saved = tokens * ((double) row - (double) q8);
+    if (q8 == 0 || saved < 1e9) return false;
+    snprintf(out, 200, "keys and values take %s, with -ctk q8_0 -ctv q8_0 %s (another text, with and without drafter)",
+             memory_text(now, tokens * (double) row), memory_text(then, tokens * (double) q8));
+    return true;
+}
+
+void program_kv_hint(const Program *p, int32_t sessions)
+{
+    char text[200];
+    const double ctx = p->session ? rt_session_ctx(p->session) : p->o->ctx;
+    if (kv_hint(text, (uint64_t) property(p->engine, "model.kv.bytes"), (uint64_t) property(p->engine, "model.kv.q8"),
+                ctx * sessions)) note(p->o, "%s", text);
+}
+
 /* One line about what runs: model, drafter, context. */
 static void tell(const Program *p, bool drafts)
 {
     const Files *f = &p->files;
-    char draft[300] = "", ctx[40] = "";
+    char draft[300] = "", ctx[40] = "", gpu[64] = "";
     if (drafts && strcmp(f->draft, "mtp") == 0) strcpy(draft, " + its own MTP layer");
     else if (drafts && !f->draft[0]) strcpy(draft, ", no drafter");
     else if (drafts) snprintf(draft, sizeof draft, " + drafter %.*s", stem(f->draft), base_name(f->draft));
     if (p->session) snprintf(ctx, sizeof ctx, ", context %d", rt_session_ctx(p->session));
-    note(p->o, "%.*s%s%s%s", stem(f->model), base_name(f->model), draft, ctx,
+    if (p->gpu_layers > 0) snprintf(gpu, sizeof gpu, ", %d of %lld layers on the GPU", p->gpu_layers,
+                                    (long long) property(p->engine, "model.layers"));
+    note(p->o, "%.*s%s%s%s%s", stem(f->model), base_name(f->model), draft, ctx, gpu,
          f->demo ? " (demo; give -m for your model)" : "");
+    if (p->session) program_kv_hint(p, 1);
 }
 
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps)

@@ -59,6 +59,7 @@ typedef struct {
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
+    int32_t     gpu_layers;                        /* as program_place found them; 0: not asked yet */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
@@ -74,6 +75,14 @@ bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps);
 typedef void (*PlanPart)(void *ud, const char *owner, const char *name, size_t bytes);
 rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_options *st, PlanPart part, void *ud,
                        rt_needs *needs, rt_error *e);
+/* Settles how many layers a GPU runs, if the options name one, by what it has room for besides so many sessions. *n:
+ * what is needed; zeros without a GPU. */
+rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
+uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes of the GPU's memory */
+/* Returns whether keys and values of type q8_0 would take a gigabyte less for so many tokens, and says so in out. row:
+ * their bytes per token now; q8: then. */
+bool kv_hint(char out[200], uint64_t row, uint64_t q8, double tokens);
+void program_kv_hint(const Program *p, int32_t sessions);        /* notes it, for sessions of the options' context */
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_check_ctx(const Program *p);          /* notes a --ctx beyond what the model was trained for */
 void program_close(Program *p);

@@ -20,6 +20,7 @@ from mock_hub import MockHub
 from scratch import RATOON, ROOT, TMP, path, write
 
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
+FAKE_CUDA = os.path.join(os.path.dirname(os.path.dirname(MAKE_TINY)), "libfake_cuda.so")
 HOME = {"HOME": TMP, "XDG_CONFIG_HOME": TMP, "XDG_CACHE_HOME": TMP, "XDG_STATE_HOME": TMP, "HF_HOME": TMP}
 # prints what llama-bench and llama-batched-bench print
 FAKE = """import json
@@ -127,11 +128,12 @@ class Json(unittest.TestCase):
             self.compare("models", [])
 
     def test_plan(self):
-        self.compare("plan", self.D, [*self.M, "--parallel", "64", "--ctx", "16777216"], codes=(0, 3))
+        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA):
+            self.compare("plan", self.D, [*self.M, "--parallel", "64", "--ctx", "16777216"],
+                         [*self.D, "--backend", "cuda", "--gpu-layers", "auto"], codes=(0, 3))
 
     def test_doctor(self):
-        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=os.path.join(os.path.dirname(os.path.dirname(MAKE_TINY)),
-                                                                            "libfake_cuda.so")):
+        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA):
             self.compare("doctor", self.D, ["-q", "-m", path("unfit/qwen3.gguf")])
 
     def test_verify(self):

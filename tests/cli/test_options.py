@@ -101,13 +101,16 @@ class Names(Base):
 
     def test_foreign_options(self):
         want = self.text("-p", PROMPT)
-        for words in ["-ngl 99", "--n-gpu-layers 99", "--gpu_layers 1", "-fa", "-fa on", "--flash-attn auto", "--mlock",
+        for words in ["-ngld 99", "--main-gpu 0", "-fa", "-fa on", "--flash-attn auto", "--mlock",
                       "--no-mmap", "-b 512", "-sm none", "--jinja", "-no-cnv", "-nkvo"]:
             self.assertEqual(self.text(*words.split(), "-p", PROMPT), want, words)
             p = self.good("run", "-n1", "-d", "none", *words.split(), "-p", PROMPT)
             self.assertIn("ratoon run: %s: " % words.split()[0], p.err)
-        p = self.good("run", "-n1", "-d", "none", "-p", PROMPT, "-ngl", "99")
-        self.assertIn("ratoon run: -ngl: ratoon runs on the CPU; not needed\n", p.err)
+        for words in ["-ngl 99", "--n-gpu-layers 99", "--gpu_layers 1"]:
+            p = self.good("run", "-n1", "-d", "none", *words.split(), "-p", PROMPT)
+            self.assertIn("ratoon run: --gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed\n",
+                          p.err)
+        self.wrong("run", "-ngl", "some", says="--gpu-layers is 'some', expected auto, all or a number of layers")
         for name in ["-i", "-cnv", "--conversation"]:
             self.wrong("run", name, says="ratoon run: %s: for a conversation use `ratoon chat`" % name)
             self.good("chat", "-q", name, "-n1", "Hello")

@@ -68,7 +68,8 @@ static bool one(Bench *b, Rates *x, int32_t i, int32_t n, double *tok_s)
 static bool measure(Bench *b, void *ud)
 {
     Rates *x = ud;
-    int32_t repeats = b->o.repeats ? b->o.repeats : 3, warm = b->o.chunk ? b->o.chunk : 256;
+    const int32_t repeats = b->o.repeats ? b->o.repeats : 3;
+    const int32_t warm = b->o.chunk ? b->o.chunk : (int32_t) property(b->p.engine, "backend.chunk");
     double t;
     if (!one(b, x, 0, x->tokens[0] < warm ? x->tokens[0] : warm, &t) || !one(b, x, x->n, 1, &t)) return false;
     progress_start_long(&x->bar, "prompts", (uint64_t) (repeats * (x->n + 1)), b->o.quiet);

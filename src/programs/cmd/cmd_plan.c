@@ -22,7 +22,7 @@ typedef struct {
     Costs    costs;
     double   plain, talk, code;                    /* tokens per second; talk, code: with the drafter */
     json_t  *parts, *offers;
-    double   total;
+    double   total, total_gpu;                     /* of main memory, and of the GPU's */
 } Plan;
 
 /* The drafter is a file of its own or a layer of the model. */
@@ -45,10 +45,12 @@ static size_t resident(void)
 
 static void add_part(Plan *x, const char *owner, const char *name, double bytes)
 {
+    const size_t n = strlen(RT_DEVICE);
+    const bool gpu = strncmp(name, RT_DEVICE, n) == 0;
     if (bytes == 0) return;
-    x->total += bytes;
-    json_array_append_new(x->parts,
-                          json_pack("{s:s s:s s:I}", "owner", owner, "name", name, "bytes", (json_int_t) bytes));
+    *(gpu ? &x->total_gpu : &x->total) += bytes;
+    json_array_append_new(x->parts, json_pack("{s:s s:s s:b s:I}", "owner", owner, "name", name + (gpu ? n : 0), "gpu",
+                                              gpu, "bytes", (json_int_t) bytes));
 }
 
 /* The process's tables were measured once, by memory_plan. */
@@ -79,6 +81,10 @@ static void measure(Plan *x)
     rt_error e = { 0 };
     const rt_needs *n = &x->memory.needs;
     if (!memory_fits(&x->memory)) return;
+    if (n->gpu_layers > 0 && n->gpu_layers < n->layers) {
+        note(&x->o, "no speeds: the CPU runs a part of the layers");
+        return;
+    }
     if (machine_peaks(&x->peaks, &x->o, &x->memory.needs, &e) != RT_OK) {
         note(&x->o, "no speeds: %s", e.text);
         return;
@@ -139,6 +145,9 @@ static bool read_headers(Plan *x)
 
 /* ---- what would fit ---- */
 
+/* In both memories. */
+static double whole(const Memory *m, int32_t ctx) { return memory_bytes(m, ctx) + memory_bytes_gpu(m, ctx); }
+
 static void offer(Plan *x, const char *what, const char *value, double bytes)
 {
     json_array_append_new(x->offers, json_pack("{s:s s:s s:I}", "option", what, "value", value, "total_bytes",
@@ -156,6 +165,18 @@ static bool plan_with(Memory *out, const Plan *x, Options *o)
     return memory_plan(out, &p, x->memory.sessions, x->server, &e) == RT_OK;
 }
 
+/* Layers that the GPU's memory has no room for run on the CPU. */
+static void offer_layers(Plan *x)
+{
+    char text[24];
+    Memory m;
+    Options o = x->o;
+    o.gpu_layers = RT_LAYERS_AUTO;
+    if (memory_fits_gpu(&x->memory) || !plan_with(&m, x, &o) || !memory_fits(&m)) return;
+    snprintf(text, sizeof text, "%d", m.needs.gpu_layers);
+    offer(x, "--gpu-layers", text, whole(&m, m.ctx));
+}
+
 static void offer_types(Plan *x)
 {
     static const char *const types[] = { "q8_0", "q5_1", "q4_0", "tq3_0" };
@@ -164,7 +185,7 @@ static void offer_types(Plan *x)
         Options o = x->o;
         o.kv_k = o.kv_v = types[i];
         if (plan_with(&m, x, &o) && memory_fits(&m))
-            offer(x, "--cache-type-k and --cache-type-v", types[i], memory_bytes(&m, m.ctx));
+            offer(x, "--cache-type-k and --cache-type-v", types[i], whole(&m, m.ctx));
     }
 }
 
@@ -174,7 +195,7 @@ static void offer_quants(Plan *x)
     enum { MOST = 3 };
     char name[300];
     const HubVariants *v = &x->target.variants;
-    const double rest = memory_bytes(&x->memory, x->memory.ctx) - (double) x->target.bytes;
+    const double rest = whole(&x->memory, x->memory.ctx) - (double) x->target.bytes;
     for (size_t i = v->n, said = 0; i-- > 0 && said < MOST;) {
         const double bytes = rest + (double) v->at[i].bytes;
         if (!v->at[i].quant[0] || bytes > (double) x->memory.needs.free) continue;
@@ -190,12 +211,13 @@ static void make_offers(Plan *x)
     char text[24];
     const int32_t ctx = memory_ctx(&x->memory, 0.98);
     snprintf(text, sizeof text, "%d", ctx);
-    if (ctx > 0) offer(x, "--ctx", text, memory_bytes(&x->memory, ctx));
+    if (ctx > 0) offer(x, "--ctx", text, whole(&x->memory, ctx));
+    offer_layers(x);
     offer_types(x);
     Options o = x->o;
     o.draft = "none";
     if (drafted(x) && plan_with(&m, x, &o) && memory_fits(&m))
-        offer(x, "-d", "none", memory_bytes(&m, m.ctx));
+        offer(x, "-d", "none", whole(&m, m.ctx));
     offer_quants(x);
 }
 
@@ -221,7 +243,11 @@ static void print_verdict(const Plan *x)
     printf("needs %s with %s context", memory_text(need, x->total), tokens_text(ctx, m->ctx));
     if (x->server) printf(" for each of %d sessions", m->sessions);
     if (m->needs.free == 0) printf(", and how much is free is unknown");
-    else printf(", %s free: %s", memory_text(room, (double) m->needs.free), verdict(x));
+    else printf(", %s free", memory_text(room, (double) m->needs.free));
+    if (m->needs.device_total)
+        printf(", and %s of the GPU's memory (%d of %d layers), %s free", memory_text(need, x->total_gpu),
+               m->needs.gpu_layers, m->needs.layers, memory_text(room, (double) m->needs.device_free));
+    if (m->needs.free) printf(": %s", verdict(x));
     if (x->timed) printf("; about %s tokens/s plain", rate_text(a, x->plain));
     if (x->timed && drafted(x)) {
         printf(", %s to %s with drafter %s", rate_text(a, x->talk), rate_text(b, x->code), drafter_said(x));
@@ -242,7 +268,7 @@ static void print_offers(const Plan *x)
                memory_text(text, (double) json_integer_value(json_object_get(one, "total_bytes"))));
 }
 
-static void print_table(const Plan *x)
+static void print_parts(const Plan *x, bool gpu, double total)
 {
     char text[24];
     size_t i;
@@ -250,24 +276,39 @@ static void print_table(const Plan *x)
     putchar('\n');
     json_array_foreach(x->parts, i, part) {
         const double bytes = (double) json_integer_value(json_object_get(part, "bytes"));
+        if (json_is_true(json_object_get(part, "gpu")) != gpu) continue;
         printf("%-9s %-22s %10s  %5.1f %%\n", json_string_value(json_object_get(part, "owner")),
-               json_string_value(json_object_get(part, "name")), memory_text(text, bytes), 100 * bytes / x->total);
+               json_string_value(json_object_get(part, "name")), memory_text(text, bytes), 100 * bytes / total);
     }
-    printf("%-32s %10s\n", "total", memory_text(text, x->total));
+    printf("%-32s %10s\n", gpu ? "total on the GPU" : "total", memory_text(text, total));
+}
+
+static void print_free(const char *what, uint64_t there, uint64_t total)
+{
+    char a[24], b[24];
+    if (there) printf("%-32s %10s of %s\n", what, memory_text(a, (double) there), memory_text(b, (double) total));
+}
+
+static void print_tables(const Plan *x)
+{
+    const rt_needs *n = &x->memory.needs;
+    print_parts(x, false, x->total);
+    print_free("free memory", n->free, n->total);
+    if (n->device_total == 0) return;
+    print_parts(x, true, x->total_gpu);
+    print_free("free memory of the GPU", n->device_free, n->device_total);
 }
 
 static void print_rest(const Plan *x)
 {
-    char a[24], b[24], c[24];
+    char a[24], b[24], c[24], hint[200];
     const Memory *m = &x->memory;
     const rt_needs *n = &m->needs;
     const char *why = x->o.ctx ? "as given" : x->server ? "what serve takes by default: up to 128K, within 80 % of "
                       "what is free" : "the default: at most 8K and what fits";
-    if (n->free)
-        printf("%-32s %10s of %s\n", "free memory", memory_text(a, (double) n->free),
-               memory_text(b, (double) n->total));
     printf("\ncontext    %s tokens (%s); the model was trained for %s\n", tokens_text(a, m->ctx), why,
            tokens_text(b, n->ctx_train));
+    if (kv_hint(hint, n->kv_bytes, n->kv_q8_bytes, (double) m->ctx * m->sessions)) printf("types      %s\n", hint);
     if (m->ctx > n->ctx_train) puts("           what lies beyond what it was trained for, a model often gets wrong");
     if (x->server)
         printf("sessions   %d, each with this context; besides, the prefix cache takes up to %s as it fills\n",
@@ -308,6 +349,10 @@ static bool print_json(const Plan *x)
                         json_integer(x->server ? (json_int_t) memory_prefix_cache(n, &x->o) : 0));
     json_object_set_new(j, "download_bytes", json_integer((json_int_t) download(x)));
     json_object_set_new(j, "speed", speed_json(x));
+    json_object_set_new(j, "gpu", n->device_total == 0 ? json_null() :
+                        json_pack("{s:I s:I s:I s:i s:i}", "total_bytes", (json_int_t) x->total_gpu, "free_bytes",
+                                  (json_int_t) n->device_free, "memory_bytes", (json_int_t) n->device_total, "layers",
+                                  n->gpu_layers, "model_layers", n->layers));
     json_object_set(j, "parts", x->parts);
     json_object_set(j, "would_fit", x->offers);
     return json_print(&x->o, j);
@@ -321,7 +366,7 @@ static int report(const Plan *x)
     } else {
         print_verdict(x);
         if (!memory_fits(&x->memory)) print_offers(x);
-        print_table(x);
+        print_tables(x);
         print_rest(x);
         status = output_done(&x->o);
     }

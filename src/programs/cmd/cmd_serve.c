@@ -248,10 +248,13 @@ static bool choose_ctx(Serve *v)
     v->needs = m.needs;
     o->ctx = m.ctx;
     if (memory_fits(&m) || o->overcommit) return true;
-    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of memory are free", m.sessions, m.ctx,
-             memory_text(need, memory_bytes(&m, m.ctx)), memory_text(room, (double) m.needs.free));
+    const bool gpu = !memory_fits_gpu(&m);
+    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m.sessions, m.ctx,
+             memory_text(need, (gpu ? memory_bytes_gpu : memory_bytes)(&m, m.ctx)),
+             memory_text(room, (double) (gpu ? m.needs.device_free : m.needs.free)), gpu ? "the GPU's " : "");
     const int32_t fits = memory_ctx(&m, 1);
     if (fits >= SERVE_CTX_LEAST) note(o, "--ctx %d would fit; --overcommit goes ahead all the same", fits);
+    else if (gpu) note(o, "--gpu-layers auto fits; --overcommit goes ahead all the same");
     else note(o, "no context fits (ratoon plan says what does); --overcommit goes ahead all the same");
     return false;
 }
@@ -358,6 +361,7 @@ static bool load(Serve *v)
     rt_engine *g = s->p.engine;
     if (!rt_has_tokenizer(g)) return complain(&s->o, "%s: it carries no tokenizer", s->p.files.model) == EXIT_FINE;
     program_check_ctx(&s->p);
+    program_kv_hint(&s->p, s->o.parallel);
     s->vocab = (int32_t) property(g, "model.vocab");
     s->ctx = s->o.ctx;
     for (int32_t id = 0; id < s->vocab; id++) {

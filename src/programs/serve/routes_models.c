@@ -154,7 +154,7 @@ json_t *models_props(const Server *s)
                                               text_property(g, "model.tokenizer")));
     json_object_set_new(j, "runtime", json_pack("{s:o s:i s:o s:i}", "backend", text_property(g, "backend"),
                                                 "fa_window", o->fa_window, "kv_cache", text_property(g, "kv"), "chunk",
-                                                o->chunk ? o->chunk : 256));
+                                                o->chunk ? o->chunk : (int) property(g, "backend.chunk")));
     json_object_set_new(j, "reasoning", reasoning(s));
     json_object_set_new(j, "tool_format", json_string(call_format_name(s->style.calls)));
     json_object_set_new(j, "prefix_cache",

@@ -50,7 +50,7 @@ static void memory_is_the_plan(void **state)
     Options o = options(32000);
     plan_of(&m, &p, &o, 3, false);
     assert_int_equal(m.ctx, 32000);
-    assert_true(m.token > 0 && m.fixed > 0);
+    assert_true(m.main.token > 0 && m.main.fixed > 0);
     for (int32_t ctx = 500; ctx <= 64000; ctx *= 2) {
         const double plan = planned(&p, &m, ctx), says = memory_bytes(&m, ctx);
         if (plan > 1.001 * says || (ctx >= 8000 && says > 1.01 * plan))
@@ -61,8 +61,8 @@ static void memory_is_the_plan(void **state)
 static void contexts_that_fit(void **state)
 {
     (void) state;
-    Memory m = { .needs = { .free = 1000000, .ctx_train = 4096 }, .sessions = 1, .ctx = 512, .fixed = 200000,
-                 .token = 100 };
+    Memory m = { .needs = { .free = 1000000, .ctx_train = 4096 }, .sessions = 1, .ctx = 512,
+                 .main = { 200000, 100 } };
     assert_true(memory_fits(&m));
     assert_int_equal(memory_ctx(&m, 1), 8000 / 256 * 256);
     assert_int_equal(memory_ctx(&m, 0.5), 4000 / 256 * 256);
@@ -72,7 +72,7 @@ static void contexts_that_fit(void **state)
     assert_true(memory_fits(&m));                  /* nothing is known */
     m.needs.free = 100000;
     assert_int_equal(memory_ctx(&m, 1), 0);
-    m = (Memory) { .needs = { .free = 1000 }, .fixed = 10 };
+    m = (Memory) { .needs = { .free = 1000 }, .main = { .fixed = 10 } };
     assert_int_equal(memory_ctx(&m, 1), 1 << 24);
 }
 

@@ -1,5 +1,5 @@
-/* test_place.c - a model whose last layers run on a device: the text, checkpoints and images are those of the CPU for
- * every number of layers, and that number follows from the device's memory, before anything is loaded. */
+/* test_gpu_layers.c - a model whose last layers run on a device: the text, checkpoints and images are those of the CPU
+ * for every number of layers, and that number follows from the device's memory, before anything is loaded. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "model_helper.h"
 #include "ratoon.h"
 
+static const char *device = "card";                /* the backend's name */
 static DeviceLog *last_card;                       /* of the device that was opened last */
 static uint64_t card_memory;                       /* of the next one; 0: plenty */
 
@@ -35,7 +36,7 @@ static int32_t number(const rt_engine *g, const char *key)
 static rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers)
 {
     return RT_OPTIONS(.model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep",
-                      .backend = "card", .threads = 1, .gpu_layers = gpu_layers);
+                      .backend = device, .threads = 1, .gpu_layers = gpu_layers);
 }
 
 /* ---- the same text ---- */
@@ -68,7 +69,7 @@ static void run(Told *out, const rt_options *o, int32_t budget)
     rt_session *s;
     rt_step *st;
     int32_t prompt[FIRST], at[] = { FIRST / 2 };
-    Dice d = { tiny_key(7, "place"), 0 };
+    Dice d = { tiny_key(7, "gpu layers"), 0 };
     random_tokens(&d, FIRST, 96, prompt);
     open_all(&g, &s, &st, o, budget);
     assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
@@ -117,7 +118,8 @@ static void same_told(const Told *a, const Told *b, const char *what, int32_t n)
     assert_same(a->image, b->image, a->image_bytes, "%s: the image, %d layers", what, n);
 }
 
-static void check_texts(const RigOptions *o, const char *what)
+/* With `most` layers on the device, then `by` fewer, and so on. */
+static void check_texts(const RigOptions *o, int32_t most, int32_t by, const char *what)
 {
     PublicRig p;
     Told cpu, plain;
@@ -128,12 +130,12 @@ static void check_texts(const RigOptions *o, const char *what)
     run(&cpu, &ro, 12);
     assert_same(cpu.text, plain.text, sizeof plain.text, "%s: speculation on the CPU", what);
     go_on(text[0], &ro, &cpu);
-    for (int32_t n = o->tm.n_layer; n > 0; n--) {
+    for (int32_t n = most; n > 0; n -= by) {
         Told split;
         ro = options_of(&p, o, n);
         run(&split, &ro, 12);
         same_told(&split, &cpu, what, n);
-        ro = options_of(&p, o, n == 1 ? RT_LAYERS_NONE : n - 1);         /* where it is loaded, another number */
+        ro = options_of(&p, o, n <= by ? RT_LAYERS_NONE : n - by);         /* where it is loaded, another number */
         go_on(text[1], &ro, &split);
         assert_same(text[1], text[0], sizeof text[0], "%s: what follows an image, %d layers", what, n);
         free(split.image);
@@ -147,16 +149,25 @@ static void check_texts(const RigOptions *o, const char *what)
 static void every_number_of_layers(void **state)
 {
     (void) state;
-    char what[32];
-    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
-        RigOptions o = rig_kind(kind, false);
-        snprintf(what, sizeof what, "kind %d", kind);
-        check_texts(&o, what);
-        o = rig_with_draft(o, kind == 2);
-        check_texts(&o, what);
-    }
-    RigOptions o = rig_with_mtp(rig_kind(2, false));
-    check_texts(&o, "mtp");
+    RigOptions o = rig_kind(1, false);
+    check_texts(&o, o.tm.n_layer, 1, "attention only");
+    o = rig_with_draft(rig_kind(2, false), true);
+    check_texts(&o, o.tm.n_layer, 1, "with a drafter");
+    o = rig_with_mtp(rig_kind(3, false));
+    check_texts(&o, o.tm.n_layer, 1, "with its own layer as drafter");
+}
+
+/* The same with the CUDA backend on the driver that RATOON_CUDA_DRIVER names: recorded passes, staging, widths. */
+static void on_a_gpu(void **state)
+{
+    (void) state;
+    if (!getenv("RATOON_CUDA_DRIVER")) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-test_gpu_layers)");
+    device = "cuda";
+    RigOptions o = rig_with_draft(rig_kind(2, false), true);
+    check_texts(&o, 2, 2, "with a drafter, cuda");
+    o = rig_with_mtp(rig_kind(3, false));
+    check_texts(&o, o.tm.n_layer - 1, 8, "with its own layer as drafter, cuda");
+    device = "card";
 }
 
 /* ---- how many layers ---- */
@@ -322,8 +333,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(as_many_as_fit),
+        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(as_many_as_fit),
         cmocka_unit_test(plan_is_what_the_device_holds), cmocka_unit_test(too_little_is_refused),
     };
-    return cmocka_run_group_tests_name("place", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("gpu_layers", tests, NULL, NULL);
 }
