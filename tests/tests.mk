@@ -2,8 +2,9 @@
 # all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           its parts side by side (tests/parts.py): check; sanitize, the same under ASan and UBSan; races,
-#                       threads under TSan; gpu, the emulated GPU: test_ops in eight orders, the backend as a whole; cli, the command line,
-#                       the demo pair and installing; serve; packages, in a bare Debian; arm, under qemu
+#                       threads under TSan; gpu, the emulated GPU: test_ops in eight orders, the backend as a whole;
+#                       cli, the command line, the demo pair and installing; serve; packages, in a bare Debian; arm,
+#                       under qemu
 #   make part-NAME      one of the parts, once everything is built
 #   make test-serve     the server over real sockets: bad input, jobs, texts, the README's curl lines, the page (in
 #                       Chromium), and the official SDKs where pip can get them

@@ -4,8 +4,8 @@
  * A call that needs a context fails where the calling thread has none, as does one that a recording forbids; any call
  * can be made to fail, and what is in use is counted (fake_cuda.h).
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
- * blocks, blocks_y, threads, bytes of large shared memory), and so are recorded passes ("replay") and waits
- * ("sync"). */
+ * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
+ * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync"). */
 #include <functional>
 #include <map>
 #include <mutex>
@@ -238,6 +238,18 @@ int cuModuleGetFunction(const void **f, void *, const char *name)
     return NOT_FOUND;
 }
 int cuFuncSetAttribute(void *, int, int) { CALL; return OK; }
+static void list_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y)
+{
+    fprintf(dry, "%s %d %d %d %zu", k->name, blocks, blocks_y, k->threads, k->shared);
+    if (strncmp(k->name, "matmul_", 7) == 0 && k->args == sizeof(MatmulArgs)) {
+        const MatmulArgs &a = *(const MatmulArgs *) args;
+        int rows[2] = { 0, 0 };
+        for (int i = 0; i < a.n_products; i++) rows[a.product[i].second] += a.product[i].rows;
+        fprintf(dry, " %d %d %d", a.cols, rows[0], rows[1]);
+    }
+    fprintf(dry, "\n");
+}
+
 int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **)
 {
     CALL_IN_CONTEXT;
@@ -249,7 +261,7 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     const size_t shared = c->shared;
     fake.launches++;
     return put(c->stream, [=] {
-        if (dry) fprintf(dry, "%s %d %d %d %zu\n", k->name, gx, gy, k->threads, shared);
+        if (dry) list_launch(k, args.data(), gx, gy);
         else emu_launch(k, args.data(), gx, gy, shared);
     });
 }
