@@ -183,6 +183,7 @@ part-cli:
 	python3 tests/cli/test_python.py
 	python3 tests/cli/test_hub.py
 	python3 tests/cli/test_plan.py
+	python3 tests/cli/test_gpu.py
 	python3 tests/cli/test_documents.py
 # The server's tests wait longer here, since other parts run at the same time.
 part-serve: export SLOW := 3

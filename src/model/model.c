@@ -867,11 +867,12 @@ typedef struct { Tensor *x, *tapped[TAPS_MAX]; int32_t n; } Flow;
 
 static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Tensor *x)
 {
+    const size_t bytes = sizeof(float) * (size_t) x->rows * (size_t) x->cols;
     for (int32_t j = 0; !m->target && j < m->n_taps; j++) {           /* a drafter's list refers to its target's
                                                                        * layers */
         if (m->tap[j] != id) continue;
         if (!s->next) s->be->tap(s->be, x, &s->rows, j, m->n_taps);
-        else s->be->copy(s->be, flow->tapped[j]->data, x->data, sizeof(float) * (size_t) x->rows * (size_t) x->cols);
+        else if (j < flow->n) s->be->copy(s->be, flow->tapped[j]->data, x->data, bytes);
     }
 }
 
@@ -911,12 +912,14 @@ static void make_results(const Model *m, Step *s, PassOut *out, int32_t k)
     }
 }
 
-/* Rows in scratch for x, for the taps of earlier stages, and, in all but the last stage, for this stage's own taps. */
+/* Rows in scratch for x, for the taps of earlier stages, and, in all but the last stage, for this stage's own taps.
+ * None for taps in a step that keeps none. */
 static void make_flow(const Model *m, Step *s, Flow *flow)
 {
     flow->x = step_new_rows(s, m->dim);
     int32_t end = s->next ? m->stages.at[s->stage].end : s->stage ? m->stages.at[s->stage - 1].end : 0;
-    for (flow->n = 0; !m->target && flow->n < m->n_taps && m->tap[flow->n] < end; flow->n++)
+    const int32_t most = m->target || s->lim.tap_width == 0 ? 0 : m->n_taps;
+    for (flow->n = 0; flow->n < most && m->tap[flow->n] < end; flow->n++)
         flow->tapped[flow->n] = step_new_rows(s, m->dim);
 }
 

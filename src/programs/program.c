@@ -311,9 +311,17 @@ bool program_session(Program *p)
     return false;
 }
 
+/* "auto" chooses the CPU. */
+static bool names_gpu(const Options *o)
+{
+    return o->backend && strcmp(o->backend, "auto") != 0 && strncmp(o->backend, "cpu", 3) != 0;
+}
+
 bool program_find(Program *p, const Options *o, int with)
 {
     *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
+    if (o->gpu_layers > 0 && !names_gpu(o))
+        note(o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return files_find(&p->files, o, (with & WITH_DRAFTER) != 0);
 }
@@ -329,11 +337,6 @@ void program_read_early(const Program *p)
 
 /* ---- a GPU ---- */
 
-static bool names_gpu(const Options *o)
-{
-    return o->backend && strcmp(o->backend, "auto") != 0 && strncmp(o->backend, "cpu", 3) != 0;
-}
-
 uint64_t needs_device(const rt_needs *n, int32_t sessions)
 {
     return n->device_model + n->device_drafter + n->device_session * (uint64_t) sessions + n->device_step;
@@ -345,12 +348,7 @@ rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
     rt_step_options st = program_step_options(p);
     st.sessions = sessions;
     *n = (rt_needs) { 0 };
-    if (!names_gpu(p->o)) {
-        if (p->o->gpu_layers > 0 && !p->gpu_layers)
-            note(p->o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
-        p->gpu_layers = RT_LAYERS_NONE;
-        return RT_OK;
-    }
+    if (!names_gpu(p->o)) return RT_OK;
     rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
     if (code == RT_OK) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
     return code;
@@ -362,7 +360,7 @@ static bool has_room(Program *p)
     rt_needs n, fit = { 0 };
     rt_error e = { 0 };
     char need[24], room[24], hint[64] = "no layer would: --backend cpu";
-    if (p->gpu_layers) return true;                /* whoever asked has looked */
+    if (p->gpu_layers || !names_gpu(p->o)) return true;            /* whoever has asked has looked */
     if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
     if (n.device_free == 0 || needs_device(&n, 1) <= n.device_free || p->o->overcommit) return true;
     p->gpu_layers = RT_LAYERS_AUTO;

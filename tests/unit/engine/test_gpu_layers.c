@@ -135,6 +135,9 @@ static void check_texts(const RigOptions *o, int32_t most, int32_t by, const cha
         ro = options_of(&p, o, n);
         run(&split, &ro, 12);
         same_told(&split, &cpu, what, n);
+        free(split.image);
+        run(&split, &ro, -1);                      /* a step that keeps no taps */
+        assert_same(split.text, cpu.text, sizeof cpu.text, "%s: plain, %d layers", what, n);
         ro = options_of(&p, o, n <= by ? RT_LAYERS_NONE : n - by);         /* where it is loaded, another number */
         go_on(text[1], &ro, &split);
         assert_same(text[1], text[0], sizeof text[0], "%s: what follows an image, %d layers", what, n);

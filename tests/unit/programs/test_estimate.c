@@ -76,6 +76,34 @@ static void contexts_that_fit(void **state)
     assert_int_equal(memory_ctx(&m, 1), 1 << 24);
 }
 
+/* Both memories limit the context. */
+static void contexts_with_a_gpu(void **state)
+{
+    (void) state;
+    Memory m = { .needs = { .free = 1000000, .device_free = 500000, .device_total = 600000, .ctx_train = 4096 },
+                 .sessions = 1, .ctx = 512, .main = { 200000, 100 }, .gpu = { 100000, 200 } };
+    assert_true(memory_fits(&m) && memory_fits_gpu(&m));
+    assert_int_equal(memory_ctx(&m, 1), 2000 / 256 * 256);
+    m.ctx = 2001;
+    assert_false(memory_fits(&m) || memory_fits_gpu(&m));
+    assert_true(memory_bytes_gpu(&m, 2001) == 500200 && memory_bytes(&m, 2001) == 400100);
+    m.needs.device_free = 2000000;
+    m.ctx = 8001;
+    assert_true(memory_fits_gpu(&m) && !memory_fits(&m));
+}
+
+static void what_q8_0_would_save(void **state)
+{
+    (void) state;
+    char text[200];
+    assert_true(kv_hint(text, 65536, 34816, 131072));
+    assert_string_equal(text, "keys and values take 8.6 GB, with -ctk q8_0 -ctv q8_0 4.6 GB (another text, with and "
+                              "without drafter)");
+    assert_false(kv_hint(text, 65536, 34816, 8192));       /* a quarter of a gigabyte */
+    assert_false(kv_hint(text, 65536, 0, 131072));         /* heads that are no whole number of blocks */
+    assert_false(kv_hint(text, 34816, 34816, 1e9));
+}
+
 static void a_server_takes_what_fits(void **state)
 {
     (void) state;
@@ -241,6 +269,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_the_plan), cmocka_unit_test(contexts_that_fit),
+        cmocka_unit_test(contexts_with_a_gpu), cmocka_unit_test(what_q8_0_would_save),
         cmocka_unit_test(a_server_takes_what_fits), cmocka_unit_test(facts_are_those_of_the_pair),
         cmocka_unit_test(times_follow_the_roofline), cmocka_unit_test(peaks_are_medians),
         cmocka_unit_test(memory_is_read_as_a_pass_does),

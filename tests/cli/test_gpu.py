@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Layers on a GPU and on the CPU, on the emulated driver: texts, what is refused, and what would fit.
+
+    python3 tests/cli/test_gpu.py [-v] [TestName.test_name ...]
+
+RATOON names the program (default: ./ratoon), BUILD the folder with libfake_cuda.so. The last line is 'N passed, N
+failed'."""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "help"))
+import report
+from scratch import DEMO, RATOON, ROOT, path
+
+DRIVER = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")
+HOME = path("home")
+ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOON_", "XDG_"))}, "HOME": HOME,
+       "XDG_CONFIG_HOME": HOME, "XDG_CACHE_HOME": HOME, "RATOON_CUDA_DRIVER": DRIVER}
+GPU = ["--backend", "cuda"]
+ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
+TOO_LONG = ["--ctx", "5000000"]                    # 10 GB of keys and values; the emulated card has 8.6
+
+
+class Gpu(unittest.TestCase):
+    def ratoon(self, *args, expect=0):
+        p = subprocess.run([RATOON, *args], stdin=subprocess.DEVNULL, capture_output=True, env=ENV, timeout=300,
+                           text=True, errors="replace")
+        self.assertEqual(p.returncode, expect, "ratoon %s\n%s%s" % (" ".join(args), p.stdout, p.stderr))
+        return p
+
+    def plan(self, *args, expect=0):
+        return json.loads(self.ratoon("plan", "--json", "-q", *ALONE, *args, expect=expect).stdout)
+
+    def test_text(self):
+        """With the demo's drafter, trees and all: the CPU's text for any number of layers."""
+        run = lambda *args: self.ratoon("run", "--threads", "1", "-p", "The rain", "-n", "12", "--temp", "1", *args)
+        want = run().stdout
+        for n in "2", "auto", "all":
+            p = run(*GPU, "--gpu-layers", n)
+            self.assertEqual(p.stdout, want, n)
+            self.assertIn(", %s of 8 layers on the GPU" % ("2" if n == "2" else "8"), p.stderr)
+        p = run(*GPU, "-ngl", "0")
+        self.assertEqual(p.stdout, want)
+        self.assertNotIn("GPU", p.stderr)
+
+    def test_verify(self):
+        with open(path("prompts.jsonl"), "w", encoding="utf-8") as f:
+            f.write('{"prompt": "def f(x):"}\n')
+        out = self.ratoon("verify", "--backend", "cpu,cuda", "-ngl", "3", "--prompts", path("prompts.jsonl"), "-n", "8",
+                          "--budget", "8", "--modes", "greedy", "--threads", "1", "--json").stdout
+        self.assertEqual([w for w in re.findall(r'"differing[a-z_]*":(\d+)', out) if w != "0"], [], out)
+
+    def test_too_little(self):
+        """What the plan offers is what run names, and it fits."""
+        j = self.plan(*GPU, *TOO_LONG, expect=3)
+        self.assertEqual((j["verdict"], j["gpu"]["layers"]), ("does not fit", 8))
+        self.assertGreater(j["gpu"]["total_bytes"], j["gpu"]["free_bytes"])
+        n = [o["value"] for o in j["would_fit"] if o["option"] == "--gpu-layers"]
+        p = self.ratoon("run", *ALONE, *GPU, *TOO_LONG, "-p", "x", "-n", "1", expect=1)
+        self.assertRegex(p.stderr, r"^ratoon run: 8 of 8 layers and a context of 5000000 take [\d.]+ GB of the GPU's "
+                                   r"memory, but [\d.]+ GB are free; --gpu-layers %s would fit\n$" % n[0])
+        fits = self.plan(*GPU, *TOO_LONG, "--gpu-layers", n[0])
+        self.assertLess(fits["gpu"]["total_bytes"], fits["gpu"]["free_bytes"])
+        more = self.plan(*GPU, *TOO_LONG, "--gpu-layers", str(int(n[0]) + 2), expect=3)
+        self.assertEqual(more["gpu"]["layers"], int(n[0]) + 2)
+        self.assertEqual(self.plan(*GPU, *TOO_LONG, "--gpu-layers", "auto")["gpu"]["layers"], int(n[0]))
+
+    def test_tables(self):
+        """Each part stands in the memory that it takes."""
+        j = self.plan(*GPU, "--gpu-layers", "3", "--ctx", "2048")
+        cpu = self.plan("--ctx", "2048")
+        part = lambda j, name: {p["gpu"]: p["bytes"] for p in j["parts"] if p["name"] == name}
+        split, whole = part(j, "keys/values"), part(cpu, "keys/values")
+        self.assertEqual(sum(split.values()), whole[False])
+        self.assertEqual(j["gpu"]["total_bytes"], sum(p["bytes"] for p in j["parts"] if p["gpu"]))
+        self.assertEqual(j["total_bytes"], sum(p["bytes"] for p in j["parts"] if not p["gpu"]))
+        self.assertIsNone(cpu["gpu"])
+        out = self.ratoon("plan", *ALONE, *GPU, "--gpu-layers", "3", "--ctx", "2048").stdout
+        self.assertRegex(out.splitlines()[0], r"of the GPU's memory \(3 of 8 layers\), [\d.]+ GB free: fits$")
+        for line in "total on the GPU ", "free memory of the GPU ":
+            self.assertIn("\n" + line, out)
+
+    def test_server(self):
+        """The context of a server's sessions goes by the GPU's memory, too."""
+        j = self.plan(*GPU, "--parallel", "64", "-ctk", "f32", "-ctv", "f32", "--ctx", "200000", expect=3)
+        self.assertIn("--ctx", [o["option"] for o in j["would_fit"]])
+
+
+if __name__ == "__main__":
+    sys.exit(report.main(sys.modules[__name__]))
