@@ -270,7 +270,8 @@ DEV void prepare(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s, int m)
         if (m + j >= steps) break;
         const Step step = step_at(t, s, m + j);
         const bool record = recorder && !step.again && t.head < a.spec.k_heads && keys;
-        float *to = (keys ? s.k : s.q)[(m + j) % SLOTS], acc = 0;
+        const int slot = (m + j) % SLOTS;          /* within the choice, gcc's UBSan leaves it undefined */
+        float *to = keys ? s.k[slot] : s.q[slot], acc = 0;
         if (!step.path) {                          /* of the path they are normalised */
             UNROLL
             for (int e = 0; e < PER_LANE; e++) acc = f32_fma(x[j][e], x[j][e], acc);
