@@ -26,6 +26,7 @@ from mock_hub import MockHub
 from test_chat import READY, Terminal
 from scratch import RATOON, ROOT, TMP, path, write
 
+GPU = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")      # a reader with a card
 SLOW = float(os.environ.get("SLOW", "3"))
 # Copies: a command may write through a link.
 PAIR = shutil.copytree(os.path.join(ROOT, "models", "demo"), path("pair"))
@@ -149,7 +150,7 @@ class Reader:
                        check=True)
         self.port = None                                   # of the server for curl
         self.env = {**hub.env(home), "PATH": self.at + ":" + os.environ["PATH"], "LANG": "C.UTF-8",
-                    "XDG_CONFIG_HOME": home + "/config"}
+                    "XDG_CONFIG_HOME": home + "/config", "RATOON_CUDA_DRIVER": GPU}
 
     def stand_in(self, line):
         """Puts the demo pair where the line expects a model or a drafter."""
