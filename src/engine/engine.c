@@ -136,7 +136,7 @@ static Status open_both(rt_engine *g, const ModelOptions *mo, Error *err)
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 {
     ModelOptions mo = { .window = o->fa_window, .overcommit = o->overcommit, .progress = o->hooks.progress,
-                        .ud = o->hooks.ud };
+                        .ud = o->hooks.ud, .lends = o->draft != NULL };
     if (o->fa_window < 0)
         return fail(err, ST_ARG, "fa_window: %d, expected a number of positions (0: all)", o->fa_window);
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));

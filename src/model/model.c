@@ -220,6 +220,17 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
                 (int) strcspn(b->name, "|"), b->name, f.cols, f.rows, n);
 }
 
+/* Whether the last of several stages reads the embedding, too: a drafter does, and a head that is tied to it. */
+static bool embeds_at_end(const Loader *l)
+{
+    const Family *fam = l->m->family;
+    WeightView head;
+    for (int32_t i = 0; i < fam->n_global; i++)
+        if (fam->global[i].place == offsetof(Model, head) && find_any(l, "", fam->global[i].name, &head))
+            return l->o->lends;
+    return true;
+}
+
 static Status bind_all(Loader *l)
 {
     Model *m = l->m;
@@ -230,7 +241,7 @@ static Status bind_all(Loader *l)
         const Bind *b = &fam->global[i];
         bool embed = b->place == offsetof(Model, embed);
         TRY(bind_one(l, b, -1, embed ? 0 : last, (uint8_t *) m, "", &none));
-        if (!embed || last == 0) continue;
+        if (!embed || last == 0 || !embeds_at_end(l)) continue;
         l->again = *b;                             /* a second copy for users in the last stage */
         l->again.place = offsetof(Model, embed_end);
         TRY(bind_one(l, &l->again, -1, last, (uint8_t *) m, "", &none));

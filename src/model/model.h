@@ -96,6 +96,7 @@ typedef struct {
     Type  k_type, v_type;   /* of a target; T_COUNT: F16, or F32 for a file that is F32 throughout */
     int32_t window;         /* of a target: limits layers without a window to this many positions; 0: no limit */
     bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
+    bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
     bool  overcommit;       /* do not check whether there is memory for the weights */
     bool  mtp;              /* drafters: the target's own layer after its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */

@@ -69,7 +69,7 @@ static void open_models(Rig *r)
 {
     Error err = { 0 };
     char path[128];
-    ModelOptions mo = { .k_type = r->o.kv, .v_type = r->o.kv_v ? r->o.kv_v : r->o.kv };
+    ModelOptions mo = { .lends = r->o.draft || r->o.mtp, .k_type = r->o.kv, .v_type = r->o.kv_v ? r->o.kv_v : r->o.kv };
     snprintf(path, sizeof path, "%s/m.gguf", r->dir);
     assert_ok((r->o.write ? r->o.write : tiny_model_write)(&r->o.tm, path, &err), &err);
     assert_ok(gguf_open(&r->file, path, &err), &err);

@@ -229,10 +229,14 @@ static void print_model(const Doctor *d)
     char a[24], b[24], c[24], arch[256];
     const Memory *m = &d->memory;
     printf("model      %s", base_name(d->p.files.model));
-    if (loaded(d)) printf(": %s, %s", fact(d, "model.arch", arch), memory_text(a, (double) m->needs.model));
+    const double bytes = (double) (m->needs.model + m->needs.device_model);
+    if (loaded(d)) printf(": %s, %s", fact(d, "model.arch", arch), memory_text(a, bytes));
     printf(", %d layers, trained for %s tokens\n", m->needs.layers, tokens_text(b, m->needs.ctx_train));
     printf("memory     needs %s with %s context", memory_text(a, memory_bytes(m, m->ctx)), tokens_text(b, m->ctx));
     if (m->needs.free) printf(", %s free", memory_text(c, (double) m->needs.free));
+    if (m->needs.device_total)
+        printf(", and %s of the GPU's (%d of %d layers), %s free", memory_text(a, memory_bytes_gpu(m, m->ctx)),
+               m->needs.gpu_layers, m->needs.layers, memory_text(c, (double) m->needs.device_free));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
     if (loaded(d)) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
     if (loaded(d) && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
@@ -394,8 +398,9 @@ static bool expect(Doctor *d)
     find_cards(d);
     if (memory_plan(&d->memory, &d->p, 1, false, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
-    if (!fits(d) || machine_peaks(&d->peaks, &d->o, &d->memory.needs, &e) != RT_OK) return true;
-    costs_estimate(&d->costs, &d->memory.needs, &d->peaks, 0);
+    const rt_needs *n = &d->memory.needs;
+    if (!fits(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
+    costs_estimate(&d->costs, n, &d->peaks, 0);
     d->expected = costs_plain(&d->costs);
     return true;
 }

@@ -81,7 +81,7 @@ static void measure(Plan *x)
     rt_error e = { 0 };
     const rt_needs *n = &x->memory.needs;
     if (!memory_fits(&x->memory)) return;
-    if (n->gpu_layers > 0 && n->gpu_layers < n->layers) {
+    if (memory_cut(n)) {
         note(&x->o, "no speeds: the CPU runs a part of the layers");
         return;
     }

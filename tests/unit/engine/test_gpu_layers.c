@@ -275,6 +275,28 @@ static void plan_is_what_the_device_holds(void **state)
     }
 }
 
+/* The device has a copy of the embedding only where a drafter reads it there, or the head is the same matrix. */
+static void embedding_where_it_is_read(void **state)
+{
+    (void) state;
+    for (int32_t tied = 0; tied < 2; tied++) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(1, false), false);
+        o.tm.tied = tied;
+        public_files(&p, &o);
+        rt_needs with, without;
+        rt_options ro = options_of(&p, &o, 1);
+        plan_of(&with, &ro, NULL, NULL);
+        ro.draft = NULL;
+        plan_of(&without, &ro, NULL, NULL);
+        const uint64_t more = with.device_model - without.device_model;
+        if (tied) assert_int_equal(more, 0);
+        else assert_true(more >= (uint64_t) (o.tm.vocab * o.tm.hidden));       /* a byte or more for each value */
+        p.g = NULL;
+        public_close(&p);
+    }
+}
+
 static bool loading(void *ud, const char *what, int64_t done, int64_t total)
 {
     (void) what, (void) done, (void) total;
@@ -338,7 +360,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu),
         cmocka_unit_test(as_many_as_fit),
-        cmocka_unit_test(plan_is_what_the_device_holds), cmocka_unit_test(too_little_is_refused),
+        cmocka_unit_test(plan_is_what_the_device_holds),
+        cmocka_unit_test(embedding_where_it_is_read), cmocka_unit_test(too_little_is_refused),
     };
     return cmocka_run_group_tests_name("gpu_layers", tests, NULL, NULL);
 }
