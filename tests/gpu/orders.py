@@ -4,8 +4,8 @@
     python3 tests/gpu/orders.py BUILD [--orders 0,1,4] [--all] [CASE...]
 
 Order: threads 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. Of the long cases
-each order runs its share of the turns, so that all orders together run every turn once; GPU_SEED=N deals them out
-differently. --all: every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
+each order runs its share of the turns, so that all eight orders together run every turn once; GPU_SEED=N deals them
+out differently. --all: every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
 failed'."""
 import argparse
 import concurrent.futures

@@ -120,7 +120,7 @@ static const Case table[] = {
     { "attention", ops_attention, OVER(texts), 1, .thinned = true },
     { "pairs_of_types", ops_pairs, OWN, 64, .thinned = true },
     { "splits", ops_splits, OVER(long_texts), 4, .thinned = true },
-    { "wraps", ops_wraps, OVER(windows), 3 },
+    { "wraps", ops_wraps, OVER(windows), 3, .thinned = true },
     { "rings", ops_rings, OWN, 24 },
     { "odd_scales", ops_odd_scales, OWN, 40 },
     { "blocks", ops_blocks, OVER(first_layer), 1 },
