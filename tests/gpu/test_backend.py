@@ -19,7 +19,7 @@ import report
 
 BUILD = os.path.abspath(sys.argv.pop(1))
 RATOON = os.environ.get("RATOON", str(ROOT / "ratoon"))
-MAKE_TINY = os.path.join(BUILD, "tests", "make_tiny")
+WIDTHS = [1, 8, 16, 32, 64]
 
 
 def run(*command, **env):
@@ -71,12 +71,12 @@ class Launches(unittest.TestCase):
 
     @classmethod
     def count(cls, layers):
-        """The recorded launches of passes of 1, 8 and 16 rows: lists of kernels."""
+        """The recorded launches of passes of 1 to 64 rows: lists of kernels."""
         with tempfile.TemporaryDirectory() as folder:
             model, listed = os.path.join(folder, "m.gguf"), os.path.join(folder, "listed")
             run(str(ROOT / "bench/make_synthetic"), "qwen35-0.8b", model, "--type", "Q4_K_M", "--layers", str(layers),
                 "--no-vocab")
-            run(RATOON, "bench", "-q", "-m", model, "-d", "none", "--backend", "cuda", "--passes", "1,8,16", "--after",
+            run(RATOON, "bench", "-q", "-m", model, "-d", "none", "--backend", "cuda", "--passes", "1,8,16,32,64", "--after",
                 "64", "--repeats", "1", RATOON_EMU_DRY=listed)
             passes, now = {}, []
             for line in pathlib.Path(listed).read_text().splitlines():
@@ -91,15 +91,15 @@ class Launches(unittest.TestCase):
 
     def test_layers(self):
         """Three layers of the delta net and one of attention more: 10 launches each, and 12."""
-        self.assertEqual(sorted(self.counts[4]), [1, 8, 16])
-        for rows in (1, 8, 16):
+        self.assertEqual(sorted(self.counts[4]), WIDTHS)
+        for rows in WIDTHS:
             few, many = self.counts[4][rows], self.counts[8][rows]
             self.assertEqual(many.count("conv_rows") - few.count("conv_rows"), 3)
             self.assertLessEqual(len(many) - len(few), 3 * 10 + 12, "%d rows: %s" % (rows, many))
 
     def test_27b(self):
         """Its 64 layers are sixteen times such four."""
-        for rows in (1, 8, 16):
+        for rows in WIDTHS:
             four = len(self.counts[8][rows]) - len(self.counts[4][rows])
             self.assertLessEqual(len(self.counts[4][rows]) + 15 * four, 680, "%d rows" % rows)
 

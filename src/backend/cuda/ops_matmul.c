@@ -126,14 +126,16 @@ static Choice choose(Type t, int32_t n)
 /* Types are packed alike if their kernels are the same. */
 static bool same_pack(Type a, Type b) { return choose(a, 1).kernel == choose(b, 1).kernel; }
 
-/* The kernel of few rows for weights packed as those of a and, as its second, those of b; else none. */
+/* The kernel for weights packed as those of a and, as its second, those of b, of up to 64 rows; else none. */
 static bool choose_two(Choice *how, Type a, Type b, int32_t n)
 {
+#define OF_TWO(packs) n <= 8 ? GPU_matmul_##packs##_few1 : n <= 16 ? GPU_matmul_##packs##_few2 \
+                    : n <= 32 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
     const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
-    if (n > 16 || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
-    how->kernel = n <= 8 ? (k4 ? GPU_matmul_k4_k6_few1 : GPU_matmul_k5_k6_few1)
-                         : (k4 ? GPU_matmul_k4_k6_few2 : GPU_matmul_k5_k6_few2);
+    if (n > 64 || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
+    how->kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);
     return true;
+#undef OF_TWO
 }
 
 /* ---- products ---- */

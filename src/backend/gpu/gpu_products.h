@@ -273,14 +273,32 @@ template <class A, class B, int NT> DEV void few_of_two(const MatmulArgs &a)
     else few<A, NT>(a, s.first);
 }
 
+template <class P> struct Wide4Shared { TileStage<P, 2, 4> stage[3]; };
 template <class P> DEV void wide4(const MatmulArgs &a)
 {
-    typedef struct { TileStage<P, 2, 4> stage[3]; } Shared;
-    SHARED(Shared, s);
+    SHARED(Wide4Shared<P>, s);
     tile<P, 2, 4, 1, 1>(a, s.stage);
 }
 
 template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
+
+template <class A, class B> DEV void wide4_of_two(const MatmulArgs &a)
+{
+    typedef union { Wide4Shared<A> first; Wide4Shared<B> second; } Shared;
+    SHARED(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) tile<B, 2, 4, 1, 1>(a, s.second.stage);
+    else tile<A, 2, 4, 1, 1>(a, s.first.stage);
+}
+
+template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
+{
+    typedef union { WideShared<A> first; WideShared<B> second; } Shared;
+    SHARED_BIG(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) tile<B, 4, 8, 1, 4>(a, s.second.stage);
+    else tile<A, 4, 8, 1, 4>(a, s.first.stage);
+}
 
 #define PRODUCTS(name, Pack) \
     KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
@@ -299,6 +317,8 @@ template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
 
 #define PRODUCTS_OF_TWO(name, PackA, PackB) \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
-    KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); }
+    KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); } \
+    KERNEL(256, matmul_##name##_wide4, MatmulArgs) { wide4_of_two<PackA, PackB>(a); } \
+    KERNEL_BLOCKS(256, 2, matmul_##name##_wide8, MatmulArgs) { wide8_of_two<PackA, PackB>(a); }
 
 #endif

@@ -1,5 +1,5 @@
-/* matmul_two.cu - products of few rows with weights of two packs in one launch, as they stand side by side in the
- * published mixes of types. */
+/* matmul_two.cu - products with weights of two packs in one launch, as they stand side by side in the published
+ * mixes of types. */
 #include "backend/gpu/gpu_products.h"
 
 PRODUCTS_OF_TWO(k4_k6, PackK4, PackK6)
