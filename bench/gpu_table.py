@@ -43,7 +43,7 @@ def run(*command, **env):
                           env=dict(os.environ, **env)).stdout.decode()
 
 
-def passes(folder, shape, layers):
+def passes(folder, shape, layers, sms):
     """{rows: launches} of a model with so many layers; a launch is the words of its line."""
     model, listed = os.path.join(folder, "%s-%d.gguf" % (shape, layers)), os.path.join(folder, "listed")
     if not os.path.exists(model):
@@ -51,6 +51,7 @@ def passes(folder, shape, layers):
         os.rename(model + ".part", model)
     run("./ratoon", "bench", "-q", "-m", model, "-d", "none", "--backend", "cuda", "--passes",
         ",".join(map(str, WIDTHS)), "--after", "4096", "--ctx", "8192", "--repeats", "1", RATOON_EMU_DRY=listed,
+        RATOON_EMU_PROCESSORS=str(sms),
         RATOON_CUDA_DRIVER=str(ROOT / "build/libfake_cuda.so"))
     found, now = {}, []
     for line in pathlib.Path(listed).read_text().splitlines():
@@ -65,9 +66,9 @@ def passes(folder, shape, layers):
     return found
 
 
-def whole(folder, shape):
+def whole(folder, shape, sms):
     """{rows: {launch: times}} of the model with all its layers."""
-    few, many = passes(folder, shape, 4), passes(folder, shape, 8)
+    few, many = passes(folder, shape, 4, sms), passes(folder, shape, 8, sms)
     result = {}
     for n in WIDTHS:
         ends, both = collections.Counter(few[n]), collections.Counter(many[n])
@@ -148,9 +149,9 @@ def look(card, kernels, launches, n):
 def main():
     folder, shapes = sys.argv[1], sys.argv[2:] or list(LAYERS)
     os.makedirs(folder, exist_ok=True)
-    models = {shape: whole(folder, shape) for shape in shapes}
     print("estimates, not measurements; Q4_K_M, f16 keys and values, behind 4,096 tokens")
-    for card, (arch, *_) in CARDS.items():
+    for card, (arch, sms, *_) in CARDS.items():
+        models = {shape: whole(folder, shape, sms) for shape in shapes}
         kernels = compiled(folder, arch)
         print("\n%s\n%-12s %4s %9s %9s %9s %6s %6s %6s" % (card, "shape", "n", "launches", "T(n) ms", "least ms",
                                                           "/T(1)", "fill", "flight"))

@@ -2,7 +2,7 @@
 # all that a machine without a GPU can.
 #   make check          the C tests, in seconds to a minute
 #   make test           its parts side by side (tests/parts.py): check; sanitize, the same under ASan and UBSan; races,
-#                       threads under TSan; gpu, the emulated GPU: test_ops in four orders, the backend as a whole;
+#                       threads under TSan; gpu, the emulated GPU: test_ops in three orders, the backend as a whole;
 #                       cli, the command line, the demo pair and installing; serve; packages, in a bare Debian; arm,
 #                       under qemu
 #   make part-NAME      one of the parts, once everything is built
@@ -156,12 +156,12 @@ part-check: run-all
 part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
-	python3 tests/gpu/orders.py build-sanitize --orders 6
+	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 16
 part-races:
 	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool
 # Without nvcc what it makes of the kernels is not checked.
 part-gpu:
-	python3 tests/gpu/orders.py $(BUILD) --orders 0,1,3,6
+	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 16
 	python3 tests/gpu/test_compiled.py
 	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
 	python3 tests/gpu/test_counts.py $(BUILD)

@@ -5,7 +5,8 @@
  * can be made to fail, and what is in use is counted (fake_cuda.h).
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
- * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync"). */
+ * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
+ * RATOON_EMU_PROCESSORS=N: the card says that it has so many multiprocessors, else 1. */
 #include <functional>
 #include <map>
 #include <mutex>
@@ -144,7 +145,9 @@ int cuDeviceGetName(char *s, int n, int) { CALL; snprintf(s, (size_t) n, "emulat
 int cuDeviceGetAttribute(int *v, int what, int)
 {
     CALL;
-    static const std::map<int, int> known = { { 13, 1000000 }, { 16, 4 }, { 36, 1000000 }, { 37, 512 } };
+    const char *processors = getenv("RATOON_EMU_PROCESSORS");
+    const std::map<int, int> known = { { 13, 1000000 }, { 16, processors ? atoi(processors) : 1 }, { 36, 1000000 },
+                                       { 37, 512 } };
     auto i = known.find(what);
     *v = what == 75 ? fake.cc / 10 : what == 76 ? fake.cc % 10 : i == known.end() ? 0 : i->second;
     return OK;

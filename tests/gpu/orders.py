@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs test_ops on the emulated GPU in several orders of threads and blocks: results that depend on them are races.
 
-    python3 tests/gpu/orders.py BUILD [--orders 0,1,4] [--all] [CASE...]
+    python3 tests/gpu/orders.py BUILD [--orders 0,1,4] [--share N | --all] [CASE...]
 
 Order: threads 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. Of the long cases
-each order runs its share of the turns, so that all eight orders together run every turn once; GPU_SEED=N deals them
-out differently. --all: every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
+each order runs one turn in N (8: all eight orders together run every turn once); GPU_SEED=N deals them out
+differently. --all: every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
 failed'."""
 import argparse
 import concurrent.futures
@@ -14,15 +14,13 @@ import subprocess
 import sys
 import time
 
-ORDERS = 8
-
 
 def run(args, order):
     seed = int(os.environ.get("GPU_SEED", "0"))
     env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(args.build, "libfake_cuda.so")),
                RATOON_EMU_ORDER=str(order))
     if not args.all:
-        env["RATOON_TEST_PART"] = "%d/%d" % ((order + seed) % ORDERS, ORDERS)
+        env["RATOON_TEST_PART"] = "%d/%d" % ((order + seed) % args.share, args.share)
     start, good, text = time.monotonic(), True, ""
     for case in args.case or [None]:
         command = [os.path.join(args.build, "tests", "test_ops"), "--backend", "cuda"] + [case] * bool(case)
@@ -35,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
     parser.add_argument("--orders", default="0,1,2,3,4,5,6,7")
+    parser.add_argument("--share", type=int, default=8)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("case", nargs="*")
     args = parser.parse_args()

@@ -92,48 +92,61 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 
 /* ---- which kernel ---- */
 
-/* How a launch divides its work: a block has `rows` rows of x and `groups` groups of weights. */
-typedef struct { GpuKernel kernel; int32_t rows, groups; } Choice;
+/* How a launch divides its work: a block has some rows of x and some groups of weights. Few rows leave the columns to
+ * be shared by warps, more make it worth that warps share what is read; many fill the card with larger tiles. All give
+ * the same bits. */
+typedef enum { FEW1, FEW2, WIDE4, WIDE8, MANY } Shape;
+static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 }, [WIDE4] = { 32, 2 },
+                                                             [WIDE8] = { 64, 4 }, [MANY] = { 64, 4 } };
 
-/* By the number of rows of x; all give the same bits. Few rows leave the columns to be shared by warps, more make it
- * worth that warps share what is read; many fill the card with larger tiles. */
-static Choice choose(Type t, int32_t n)
+/* For n rows of x and so many groups of weights. Where large tiles would leave multiprocessors without a block, smaller
+ * ones read the weights more than once, from the cache. */
+static Shape choose_shape(const CudaCard *card, int32_t n, int64_t groups)
 {
-#define BY_ROWS(pack) n <= 8 ? (Choice) { GPU_matmul_##pack##_few1, 8, 1 } \
-                    : n <= 16 ? (Choice) { GPU_matmul_##pack##_few2, 16, 1 } \
-                    : n <= 32 ? (Choice) { GPU_matmul_##pack##_wide4, 32, 2 } \
-                    : n <= 64 ? (Choice) { GPU_matmul_##pack##_wide8, 64, 4 } \
-                    : (Choice) { GPU_matmul_##pack##_many, 64, 4 }
-    switch (t) {
-    case T_F32: return (Choice) { GPU_matmul_f32, 8, 1 };
-    case T_F16: return (Choice) { GPU_matmul_f16, 8, 1 };
-    case T_BF16: return (Choice) { GPU_matmul_bf16, 8, 1 };
-    case T_Q8_0: return BY_ROWS(8);
-    case T_Q4_0: return BY_ROWS(4);
-    case T_Q4_1: return BY_ROWS(4m);
-    case T_IQ4_NL: return BY_ROWS(4x);
-    case T_Q5_0: return BY_ROWS(5);
-    case T_Q5_1: return BY_ROWS(5m);
-    case T_Q2_K: return BY_ROWS(k2);
-    case T_Q4_K: return BY_ROWS(k4);
-    case T_Q5_K: return BY_ROWS(k5);
-    case T_IQ4_XS: return BY_ROWS(k4x);
-    default: return BY_ROWS(k6);                       /* Q3_K, Q6_K */
+    if (n > 64) return MANY;
+    Shape s = n <= 8 ? FEW1 : n <= 16 ? FEW2 : n <= 32 ? WIDE4 : WIDE8;
+    for (; s > FEW2; s--) {
+        const int64_t tiles = (groups + shape_of[s].groups - 1) / shape_of[s].groups;
+        if (tiles * ((n + shape_of[s].rows - 1) / shape_of[s].rows) >= card->processors) break;
     }
-#undef BY_ROWS
+    return s;
+}
+
+static GpuKernel choose(Type t, Shape s)
+{
+#define BY_SHAPE(pack) s == FEW1 ? GPU_matmul_##pack##_few1 : s == FEW2 ? GPU_matmul_##pack##_few2 \
+                     : s == WIDE4 ? GPU_matmul_##pack##_wide4 : s == WIDE8 ? GPU_matmul_##pack##_wide8 \
+                     : GPU_matmul_##pack##_many
+    switch (t) {
+    case T_F32: return GPU_matmul_f32;
+    case T_F16: return GPU_matmul_f16;
+    case T_BF16: return GPU_matmul_bf16;
+    case T_Q8_0: return BY_SHAPE(8);
+    case T_Q4_0: return BY_SHAPE(4);
+    case T_Q4_1: return BY_SHAPE(4m);
+    case T_IQ4_NL: return BY_SHAPE(4x);
+    case T_Q5_0: return BY_SHAPE(5);
+    case T_Q5_1: return BY_SHAPE(5m);
+    case T_Q2_K: return BY_SHAPE(k2);
+    case T_Q4_K: return BY_SHAPE(k4);
+    case T_Q5_K: return BY_SHAPE(k5);
+    case T_IQ4_XS: return BY_SHAPE(k4x);
+    default: return BY_SHAPE(k6);                  /* Q3_K, Q6_K */
+    }
+#undef BY_SHAPE
 }
 
 /* Types are packed alike if their kernels are the same. */
-static bool same_pack(Type a, Type b) { return choose(a, 1).kernel == choose(b, 1).kernel; }
+static bool same_pack(Type a, Type b) { return choose(a, FEW1) == choose(b, FEW1); }
 
 /* The kernel for weights packed as those of a and, as its second, those of b, of up to 64 rows; else none. */
-static bool choose_two(Choice *how, Type a, Type b, int32_t n)
+static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 {
-#define OF_TWO(packs) n <= 8 ? GPU_matmul_##packs##_few1 : n <= 16 ? GPU_matmul_##packs##_few2 \
-                    : n <= 32 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
+#define OF_TWO(packs) s == FEW1 ? GPU_matmul_##packs##_few1 : s == FEW2 ? GPU_matmul_##packs##_few2 \
+                    : s == WIDE4 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
     const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
-    if (n > 64 || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
-    how->kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);
+    if (s == MANY || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
+    *kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);
     return true;
 #undef OF_TWO
 }
@@ -170,33 +183,37 @@ typedef struct {
     ActRows act[2];
 } Product;
 
+static int64_t groups_of(const Tensor *w) { return ((int64_t) w->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP; }
+
 /* One launch for the products that one kernel can compute along with the first that is not done; done: a bit for
  * each. */
 static void launch_products(const Product *p, uint32_t *done)
 {
     int32_t j = 0;
+    int64_t tiles = 0, groups = 0;
     while (*done >> j & 1) j++;
+    for (int32_t i = j; i < p->n_products; i++) groups += *done >> i & 1 ? 0 : groups_of(p->w[i]);
     Type t = p->w[j]->type, second = t;
-    Choice how = choose(t, p->n);
+    const bool floats = matmul_act_form(t) == ACT_F32;
+    const Shape shape = floats ? FEW1 : choose_shape(p->c->card, p->n, groups);
+    GpuKernel kernel = choose(t, shape);
     for (int32_t i = j + 1; i < p->n_products && t == second; i++) {
         const Type u = p->w[i]->type;
-        if (choose_two(&how, t, u, p->n)) second = u;
-        else if (choose_two(&how, u, t, p->n)) second = t, t = u;
+        if (choose_two(&kernel, t, u, shape)) second = u;
+        else if (choose_two(&kernel, u, t, shape)) second = t, t = u;
     }
-    int64_t tiles = 0;
     MatmulArgs a = { .act = p->act[matmul_act_form(t) == ACT_Q256], .n = p->n, .cols = p->x->cols,
                      .x = (const float *) p->x->data + (size_t) p->row0 * (size_t) p->x->cols };
     for (int32_t i = j; i < p->n_products; i++) {
-        const Type u = p->w[i]->type;
-        if (*done >> i & 1 || !(same_pack(t, u) || same_pack(second, u))) continue;
-        const int32_t groups = (int32_t) (((int64_t) p->w[i]->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
+        const Tensor *w = p->w[i];
+        if (*done >> i & 1 || !(same_pack(t, w->type) || same_pack(second, w->type))) continue;
         a.product[a.n_products++] = (ProductArgs) {
-            .w = p->w[i]->data, .y = (float *) p->y[i]->data + (size_t) p->row0 * (size_t) p->y[i]->cols,
-            .rows = p->w[i]->rows, .stride = p->y[i]->cols, .tile0 = (int32_t) tiles, .second = !same_pack(t, u) };
-        tiles += (groups + how.groups - 1) / how.groups;
+            .w = w->data, .y = (float *) p->y[i]->data + (size_t) p->row0 * (size_t) p->y[i]->cols,
+            .rows = w->rows, .stride = p->y[i]->cols, .tile0 = (int32_t) tiles, .second = !same_pack(t, w->type) };
+        tiles += (groups_of(w) + shape_of[shape].groups - 1) / shape_of[shape].groups;
         *done |= 1u << i;
     }
-    cuda_launch(p->c, how.kernel, (p->n + how.rows - 1) / how.rows, tiles, &a, sizeof a);
+    cuda_launch(p->c, kernel, (p->n + shape_of[shape].rows - 1) / shape_of[shape].rows, tiles, &a, sizeof a);
 }
 
 static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
