@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--share", type=int, default=8)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("case", nargs="*")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         waits = [pool.submit(run, args, int(o)) for o in args.orders.split(",")]
