@@ -90,7 +90,7 @@ DEV void min_sums(int msum[4], const uint32_t min[2], uint2 s)
     int high[4] = { 0, 0, 0, 0 };
     mma_16x8x16(high, min, s.y);
     UNROLL
-    for (int i = 0; i < 4; i++) msum[i] = high[i] << 7;
+    for (int i = 0; i < 4; i++) msum[i] = 128 * high[i];
     mma_16x8x16(msum, min, s.x);
 }
 
