@@ -108,7 +108,8 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
 {
     const int g = lane >> 2, t = lane & 3;
     clear_sums<MW, NT>(isum);
-    UNROLL_BY((MW * NT < 4 ? 4 : 1))
+    enum { STEPS = MW * NT < 4 ? 4 : 1 };
+    UNROLL_BY(STEPS)
     for (int p = 0; p < 4; p++) {
         uint32_t a[MW][2][4];
         UNROLL
@@ -230,7 +231,8 @@ struct PackK6 : Pack256<53, false> {
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        UNROLL_BY((MW * NT < 4 ? 8 : 2))
+        enum { STEPS = MW * NT < 4 ? 8 : 2 };
+        UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
             codes_of<NT>(v, x, p);
@@ -277,7 +279,8 @@ struct PackK2 : Pack256<21, true> {
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        UNROLL_BY((MW * NT < 4 ? 8 : 2))
+        enum { STEPS = MW * NT < 4 ? 8 : 2 };
+        UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
             codes_of<NT>(v, x, p);
