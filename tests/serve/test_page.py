@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 from browser import CHROMIUM, Browser, Tab
@@ -553,6 +554,8 @@ class Keeping(InBrowser):
         b.js("openChat(%s)" % json.dumps(a.js("talk.chat.id")))
         self.tabs.remove(a)
         a.close()
+        while any(t["targetId"] == a.target for t in b.b.call("Target.getTargets")["targetInfos"]):
+            time.sleep(0.01)                       # closing only begins with its answer
         gate.open()
         b.wait("document.body.dataset.busy === 'no' && document.querySelector('article:last-child').innerText.includes('Interrupted')")
         self.assertEqual(self.texts(b), [["user", "question"], ["assistant", "a part "]])
