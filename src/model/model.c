@@ -702,17 +702,11 @@ Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err
     return read_vocab(m, w, arch, err);
 }
 
-Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err)
 {
     const Gguf *g = w->gguf;
     int32_t v_len;
-    TRY(model_read_sizes(m, w, arch, err));
-    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
-    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
-    if (m->heads % m->kv_heads)
-        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
-                    m->file, arch, m->heads, m->kv_heads);
-    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, m->dim / m->heads, &m->head_dim, err));
+    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, standard, &m->head_dim, err));
     TRY(weights_u32(g, arch, "attention.value_length", 1, 1024, m->head_dim, &v_len, err));
     if (v_len != m->head_dim)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file,
@@ -720,9 +714,22 @@ Status model_read_attention(Model *m, const Weights *w, const char *arch, Error 
     if (m->head_dim % 16)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch,
                     m->head_dim);
+    return read_scale(m, g, arch, err);
+}
+
+Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    TRY(model_read_sizes(m, w, arch, err));
+    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
+    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
+    if (m->heads % m->kv_heads)
+        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
+                    m->file, arch, m->heads, m->kv_heads);
+    TRY(model_read_widths(m, w, arch, m->dim / m->heads, err));
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
-    return read_scale(m, g, arch, err);
+    return ST_OK;
 }
 
 void model_attention_spec(const Model *m, int32_t il, LayerSpec *out)
@@ -754,6 +761,8 @@ static Status scaling_f32(const Gguf *g, const char *arch, const char *scaling, 
     return weights_f32(g, arch, key, *out, out, err);
 }
 
+/* yarn_attn_factor is not read: converters write the checkpoint's attention factor there, which is 1 + 0.1 ln factor
+ * once more, or 1. */
 static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const char *scaling, Error *err)
 {
     *s = (Scaling) { .factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
@@ -761,7 +770,6 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     char key[160];
     const char *type = NULL;
     size_t n = 0;
-    float yarn_factor = 1;
     snprintf(key, sizeof key, "%s.%s.type", arch, scaling);
     Status st = gguf_get_str(g, key, &type, &n, err);
     if (st != ST_OK && st != ST_END) return st;
@@ -774,10 +782,8 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     TRY(scaling_f32(g, arch, scaling, "factor", &s->factor, err));
     TRY(scaling_f32(g, arch, scaling, "attn_factor", &s->attn_factor, err));
     if (!s->yarn) return ST_OK;
-    TRY(scaling_f32(g, arch, scaling, "yarn_attn_factor", &yarn_factor, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_fast", &s->beta_fast, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_slow", &s->beta_slow, err));
-    s->attn_factor *= yarn_factor;
     snprintf(key, sizeof key, "%s.original_context_length", scaling);
     return weights_u32(g, arch, key, 1, 1 << 30, 0, &s->original, err);
 }

@@ -133,6 +133,9 @@ void   model_prepare_context(const Model *m, Step *s);
  * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */
 Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err);
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err);
+/* The widths of a head, which are the same for keys and values, and the scale of scores. standard: if the file has no
+ * key_length; 0: then that is an error. */
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err);
 /* SIZE_ONE to SIZE_HEAD from the fields of Model; 0 for others. */
 int32_t model_size(const Model *m, int32_t which);
 /* The spec of a causal attention layer with the model's heads. */
