@@ -431,6 +431,22 @@ Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *
     return step_linear1(s, step_glu(s, y[0], y[1], ACT_SILU), down);
 }
 
+Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
+                 const Tensor *gate, const Tensor *up, const Tensor *down, Act act)
+{
+    const int32_t places = x->rows * r->used;
+    Tensor *y = step_new_tensor(s, T_F32, x->rows, down->rows);
+    const StepMark mark = step_mark(s);
+    Tensor *ids = step_new_tensor(s, T_I32, x->rows, r->used), *weight = step_new_tensor(s, T_F32, x->rows, r->used);
+    const Experts e = { gate, up, down, act, step_new_tensor(s, T_F32, places, gate->rows),
+                        step_new_tensor(s, T_F32, places, up->rows), step_new_tensor(s, T_F32, places, down->rows) };
+    s->be->route(s->be, ids, weight, logits, bias, r, &s->rows);
+    s->be->experts(s->be, y, x, ids, weight, &e);
+    step_trace(s, "experts", il, ids);
+    step_reset(s, mark);
+    return y;
+}
+
 /* The table of a rotation for this pass's rows, made at first use; NULL: no room, the pass fails. */
 static const Tensor *turns(Step *s, const StageRope *rope)
 {

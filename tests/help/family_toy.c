@@ -18,14 +18,14 @@ typedef struct {
 typedef struct {
     StageRope full, near;
     int32_t   heads[TOY_LAYERS], kv_heads[TOY_LAYERS], full_dim, near_dim, value_dim, window;
-    int32_t   dense, experts, expert_ffn;
+    int32_t   dense, experts;
 } ToyParams;
 
 static bool slides(int32_t il) { return il % 2 == 0; }
 static int32_t v_dim(const ToyParams *p, int32_t il) { return slides(il) ? p->near_dim : p->value_dim; }
 static int32_t head_dim(const ToyParams *p, int32_t il) { return slides(il) ? p->near_dim : p->full_dim; }
 
-enum { SIZE_V = SIZE_OWN, SIZE_O, SIZE_EXPERT_FFN };
+enum { SIZE_V = SIZE_OWN, SIZE_O };
 static int32_t size(const Model *m, int32_t il, int32_t which)
 {
     const ToyParams *p = m->params;
@@ -36,7 +36,6 @@ static int32_t size(const Model *m, int32_t il, int32_t which)
     case SIZE_EXPERTS: return il < p->dense ? 0 : p->experts;
     case SIZE_V: return p->kv_heads[il] * v_dim(p, il);
     case SIZE_O: return p->heads[il] * v_dim(p, il);
-    case SIZE_EXPERT_FFN: return p->expert_ffn;
     default: return model_size(m, which);
     }
 }
@@ -87,7 +86,7 @@ static Status read(Model *m, const Weights *w, Error *err)
     TRY(weights_u32(g, "toy", "attention.sliding_window", 1, 1 << 20, 0, &p->window, err));
     TRY(weights_u32(g, "toy", "leading_dense_block_count", 0, LAYERS_MAX, 0, &p->dense, err));
     TRY(weights_u32(g, "toy", "expert_count", 1, 1024, 0, &p->experts, err));
-    TRY(weights_u32(g, "toy", "expert_feed_forward_length", 1, 1 << 20, 0, &p->expert_ffn, err));
+    TRY(weights_u32(g, "toy", "expert_feed_forward_length", 1, 1 << 20, 0, &m->expert_ffn, err));
     return read_ropes(m, w, p, err);
 }
 
