@@ -259,6 +259,9 @@ TinyModel tiny_model(TinyFamily family)
                    .rope_base = 1e4f, .eps = 1e-6f, .type = T_F32, .type_embd = T_F32, .type_head = T_F32};
     if (family == TINY_LLAMA) m.head_dim = m.n_rot = 16, m.eps = 1e-5f;
     if (family == TINY_QWEN35) m.n_rot = 8, m.k_heads = 2, m.v_heads = 4, m.state = 32, m.interval = 4;
+    if (family == TINY_LAGUNA)
+        m.n_layer = 5, m.n_rot = 16, m.experts = 8, m.used = 2, m.expert_ff = 32, m.shared_ff = 64, m.dense = 1,
+            m.window = 24;
     return m;
 }
 
@@ -269,17 +272,22 @@ static TinyModel model_256(TinyFamily family)
     if (family == TINY_LLAMA) m.head_dim = m.n_rot = 64, m.rope_base = 5e5f, m.add_bos = true;
     if (family == TINY_QWEN3) m.head_dim = m.n_rot = 128, m.rope_base = 1e6f;
     if (family == TINY_QWEN35) m.head_dim = 256, m.n_rot = 64, m.rope_base = 1e7f, m.state = 128;
+    if (family == TINY_LAGUNA)
+        m.n_layer = 6, m.head_dim = 128, m.n_rot = 64, m.experts = 24, m.used = 4, m.expert_ff = 64, m.shared_ff = 96,
+            m.window = 20, m.rope_base = 5e5f;
     return m;
 }
 
 const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", "qwen35", "qwen35-r1", "qwen35-r3",
                                   "qwen35-mtp", "qwen35-ollama", "qwen35-grouped", "small-llama", "small-qwen3",
-                                  "small-qwen35", "small-qwen35-r3", NULL};
+                                  "small-qwen35", "small-qwen35-r3", "laguna", "laguna-each", "small-laguna",
+                                  "small-laguna-each", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
     bool    is35 = strstr(name, "qwen35") != NULL;
-    TinyFamily f = is35 ? TINY_QWEN35 : strstr(name, "qwen3") ? TINY_QWEN3 : TINY_LLAMA;
+    TinyFamily f = is35 ? TINY_QWEN35 : strstr(name, "qwen3") ? TINY_QWEN3
+                   : strstr(name, "laguna") ? TINY_LAGUNA : TINY_LLAMA;
     bool   known = false;
     for (int32_t i = 0; tiny_names[i]; i++) known |= strcmp(name, tiny_names[i]) == 0;
     if (!known) return false;
@@ -297,6 +305,7 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (strstr(name, "-mtp")) m.n_mtp = 1;
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
     if (strstr(name, "-grouped")) m.style = TINY_GROUPED;
+    if (strstr(name, "-each")) m.gate_each = true, m.window = 0, m.n_rot = m.head_dim, m.dense = 2;
     *out = m;
     return true;
 }
@@ -310,11 +319,17 @@ static TinyTensor *block_add(const TinyBlock *b, TinyKind kind, const char *suff
     return tiny_add(b->list, kind, b->m->type, b->m->seed, name, name, ne0, ne1);
 }
 
+static int32_t heads_of(const TinyModel *m, int32_t layer)
+{
+    return m->n_head + (m->window && layer % 4 ? m->n_head_kv : 0);
+}
+
 /* gate: 2 where the query projection carries a gate per head (qwen35), else 1. */
 static void add_attention(const TinyBlock *b, int32_t gate)
 {
     const TinyModel *m = b->m;
-    int64_t d = m->hidden, q = (int64_t) m->n_head * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
+    int32_t heads = heads_of(m, b->layer);
+    int64_t d = m->hidden, q = (int64_t) heads * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
     block_add(b, TINY_MATRIX, "attn_q.weight", d, gate * q);
     block_add(b, TINY_MATRIX, "attn_k.weight", d, kv);
     block_add(b, TINY_MATRIX, "attn_v.weight", d, kv);
@@ -323,6 +338,9 @@ static void add_attention(const TinyBlock *b, int32_t gate)
         block_add(b, TINY_NORM, "attn_q_norm.weight", m->head_dim, 0);
         block_add(b, TINY_NORM, "attn_k_norm.weight", m->head_dim, 0);
     }
+    /* wide enough that some gates take softplus's other branch, above 20 */
+    if (m->family == TINY_LAGUNA)
+        block_add(b, TINY_MATRIX, "attn_gate.weight", d, m->gate_each ? q : heads)->scale = 6;
     if (!m->bias) return;
     block_add(b, TINY_SMALL, "attn_q.bias", q, 0);
     block_add(b, TINY_SMALL, "attn_k.bias", kv, 0);
@@ -347,9 +365,35 @@ static void add_delta(const TinyBlock *b)
     block_add(b, TINY_MATRIX, "ssm_out.weight", v, d);
 }
 
+static void add_experts(const TinyBlock *b, const char *suffix, int64_t ne0, int64_t ne1)
+{
+    TinyTensor *t = block_add(b, TINY_MATRIX, suffix, ne0, ne1);
+    t->n_dims = 3;
+    t->ne[2] = b->m->experts;
+}
+
+/* The router is sure of some choices, and the bias changes others. */
+static void add_mixture(const TinyBlock *b)
+{
+    const TinyModel *m = b->m;
+    block_add(b, TINY_NORM, "ffn_norm.weight", m->hidden, 0);
+    block_add(b, TINY_MATRIX, "ffn_gate_inp.weight", m->hidden, m->experts)->scale = 2;
+    block_add(b, TINY_SMALL, "exp_probs_b.bias", m->experts, 0);
+    add_experts(b, "ffn_gate_exps.weight", m->hidden, m->expert_ff);
+    add_experts(b, "ffn_up_exps.weight", m->hidden, m->expert_ff);
+    add_experts(b, "ffn_down_exps.weight", m->expert_ff, m->hidden);
+    block_add(b, TINY_MATRIX, "ffn_gate_shexp.weight", m->hidden, m->shared_ff);
+    block_add(b, TINY_MATRIX, "ffn_up_shexp.weight", m->hidden, m->shared_ff);
+    block_add(b, TINY_MATRIX, "ffn_down_shexp.weight", m->shared_ff, m->hidden);
+}
+
 static void add_ffn(const TinyBlock *b)
 {
     const TinyModel *m = b->m;
+    if (m->experts && b->layer >= m->dense) {
+        add_mixture(b);
+        return;
+    }
     block_add(b, TINY_NORM, m->family == TINY_QWEN35 ? "post_attention_norm.weight" : "ffn_norm.weight", m->hidden, 0);
     block_add(b, TINY_MATRIX, "ffn_gate.weight", m->hidden, m->ff);
     block_add(b, TINY_MATRIX, "ffn_up.weight", m->hidden, m->ff);
@@ -401,9 +445,36 @@ static const char *key(char out[96], const char *arch, const char *name)
     return out;
 }
 
+/* Full layers: yarn, factor 4 from 64 positions. Those with a window: all of the head, base 1e4. */
+static void laguna_keys(GgufWriter *w, const TinyModel *m)
+{
+    gguf_write_u32(w, "laguna.leading_dense_block_count", (uint32_t) m->dense);
+    gguf_write_u32(w, "laguna.expert_count", (uint32_t) m->experts);
+    gguf_write_u32(w, "laguna.expert_used_count", (uint32_t) m->used);
+    gguf_write_u32(w, "laguna.expert_feed_forward_length", (uint32_t) m->expert_ff);
+    gguf_write_u32(w, "laguna.expert_shared_feed_forward_length", (uint32_t) m->shared_ff);
+    gguf_write_f32(w, "laguna.expert_weights_scale", m->gate_each ? 1.0f : 2.5f);
+    gguf_write_str(w, "laguna.rope.scaling.type", "yarn", 4);
+    gguf_write_f32(w, "laguna.rope.scaling.factor", 4);
+    gguf_write_u32(w, "laguna.rope.scaling.original_context_length", 64);
+    if (m->window) {
+        gguf_write_u32(w, "laguna.attention.sliding_window", (uint32_t) m->window);
+        gguf_write_u32(w, "laguna.rope.dimension_count_swa", (uint32_t) m->head_dim);
+        gguf_write_f32(w, "laguna.rope.freq_base_swa", 1e4f);
+    }
+    if (!m->gate_each) return;
+    gguf_write_bool(w, "laguna.expert_weights_norm", true);
+    gguf_write_u32(w, "laguna.expert_gating_func", 2);
+    gguf_write_u32(w, "laguna.expert_shared_count", 1);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_fast", 16);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_slow", 2);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_attn_factor", 1.1386294f);
+}
+
 static void model_keys(GgufWriter *w, const TinyModel *m)
 {
-    static const char *const archs[] = {"llama", "qwen3", "qwen35"}, *const pres[] = {"llama-bpe", "qwen2", "qwen35"};
+    static const char *const archs[] = {"llama", "qwen3", "qwen35", "laguna"},
+                      *const pres[] = {"llama-bpe", "qwen2", "qwen35", "laguna"};
     const char *a = archs[m->family];
     char k[96];
     gguf_write_str(w, "general.architecture", a, strlen(a));
@@ -413,7 +484,11 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_u32(w, key(k, a, "embedding_length"), (uint32_t) m->hidden);
     gguf_write_u32(w, key(k, a, "feed_forward_length"), (uint32_t) m->ff);
     gguf_write_u32(w, key(k, a, "vocab_size"), (uint32_t) m->vocab);
-    gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
+    if (m->window) {
+        int32_t heads[256] = {0};
+        for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = heads_of(m, i);
+        gguf_write_i32s(w, key(k, a, "attention.head_count"), heads, (size_t) m->n_layer);
+    } else gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
     if (m->style == TINY_OLLAMA) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer + m->n_mtp && i < 256; i++) heads[i] = is_attention(m, i) ? m->n_head_kv : 0;
@@ -437,6 +512,7 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
         if (m->style != TINY_PLAIN) gguf_write_bool(w, key(k, a, "ssm.v_head_reordered"), m->style != TINY_GROUPED);
         if (m->style == TINY_OLLAMA) gguf_write_bool(w, key(k, a, "rope.mrope_interleaved"), true);
     }
+    if (m->family == TINY_LAGUNA) laguna_keys(w, m);
     tiny_write_tokenizer(w, pres[m->family], m->vocab, m->add_bos, false);
 }
 

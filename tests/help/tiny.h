@@ -25,7 +25,7 @@ double   tiny_normal(uint64_t key, uint64_t i);     /* mean 0, deviation 1: the 
 
 /* ---- targets ---- */
 
-typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35 } TinyFamily;
+typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA } TinyFamily;
 
 /* The same model written as other converters write it (targets.md section 14). */
 typedef enum {
@@ -44,6 +44,11 @@ typedef struct {
     int32_t    k_heads, v_heads, state, interval;  /* qwen35: delta-net heads, their width, every interval-th layer
                                                     * is attention */
     int32_t    n_mtp;                              /* qwen35: blocks behind the trunk that a loader skips */
+    int32_t    experts, used, expert_ff, shared_ff, dense;         /* mixtures: dense leading layers */
+    int32_t    window;                             /* laguna: of all layers but every fourth; 0: none have one. Those
+                                                    * with a window have n_head_kv more heads */
+    bool       gate_each;                          /* laguna: a gate per element, and keys as other converters write
+                                                    * them */
     float      rope_base, eps;
     bool       tied;
     bool       bias, ffn_bias, rope_freqs;         /* llama only: biases of attention, of the feed-forward part;

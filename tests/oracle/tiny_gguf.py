@@ -111,7 +111,34 @@ def build_qwen35(f):
     return model, weight
 
 
-BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35}
+def build_laguna(f):
+    c = common(f)
+    heads = f.key("attention.head_count")
+    heads = heads if isinstance(heads, list) else [heads] * c["num_hidden_layers"]
+    c["num_attention_heads"] = heads[0]
+    window = f.key("attention.sliding_window", 0)
+    slides = [window > 0 and i % 4 > 0 for i in range(c["num_hidden_layers"])]
+    dense = f.key("leading_dense_block_count")
+    yarn = {"rope_type": "yarn", "rope_theta": f.key("rope.freq_base"), "factor": f.key("rope.scaling.factor"),
+            "original_max_position_embeddings": f.key("rope.scaling.original_context_length"),
+            "beta_fast": f.key("rope.scaling.yarn_beta_fast", 32), "beta_slow": f.key("rope.scaling.yarn_beta_slow", 1),
+            "partial_rotary_factor": f.key("rope.dimension_count") / c["head_dim"]}
+    plain = {"rope_type": "default", "rope_theta": f.key("rope.freq_base_swa", 1e4),
+             "partial_rotary_factor": f.key("rope.dimension_count_swa", c["head_dim"]) / c["head_dim"]}
+    each = f.tensors["blk.0.attn_gate.weight"].shape[0] != heads[0]
+    model = T.LagunaForCausalLM(T.LagunaConfig(
+        **c, rope_parameters={"full_attention": yarn, "sliding_attention": plain}, sliding_window=window or 512,
+        layer_types=["sliding_attention" if s else "full_attention" for s in slides],
+        num_attention_heads_per_layer=heads, gating="per-element" if each else "per-head",
+        mlp_layer_types=["dense" if i < dense else "sparse" for i in range(c["num_hidden_layers"])],
+        num_experts=f.key("expert_count"), num_experts_per_tok=f.key("expert_used_count"),
+        moe_intermediate_size=f.key("expert_feed_forward_length"),
+        shared_expert_intermediate_size=f.key("expert_shared_feed_forward_length"),
+        moe_routed_scaling_factor=f.key("expert_weights_scale")))
+    return model, lambda name, x: x
+
+
+BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35, "laguna": build_laguna}
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
        "output.weight": "lm_head.weight"}
 BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
