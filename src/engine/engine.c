@@ -503,7 +503,13 @@ static void traced(void *ud, Backend *be, const char *name, int32_t il, const Te
     float *rows = malloc(bytes);
     if (!rows) return;
     be->copy_out(be, rows, t->data, bytes);
-    if (be->sync(be, NULL) == ST_OK) st->told.trace(st->told.ud, name, il, rows, t->rows, t->cols);
+    const bool read = be->sync(be, NULL) == ST_OK;
+    for (size_t i = 0; t->type == T_I32 && i < bytes / sizeof *rows; i++) {
+        int32_t id;
+        memcpy(&id, rows + i, sizeof id);
+        rows[i] = (float) id;
+    }
+    if (read) st->told.trace(st->told.ud, name, il, rows, t->rows, t->cols);
     free(rows);
 }
 

@@ -191,9 +191,25 @@ static Status add_found(Loader *l, const Found *f)
     return ST_OK;
 }
 
+/* The tensor that holds the rows of several entries, and how many rows have been given out. */
+typedef struct { const char *name; int64_t rows; } Fused;
+
+/* Goes on to another such tensor, NULL: none. Leftover rows of the last one would mean that it was cut at the wrong
+ * places. */
+static Status end_fused(Loader *l, const char *prefix, Fused *f, const char *next)
+{
+    WeightView v;
+    if (f->name && next && strcmp(f->name, next) == 0) return ST_OK;
+    if (f->name && find_any(l, prefix, f->name, &v) && v.ne[1] != f->rows)
+        return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name,
+                    (long long) v.ne[1], (long long) f->rows);
+    *f = (Fused) { next, 0 };
+    return ST_OK;
+}
+
 /* Some writers store 1-D tensors as [1, n] instead of [n]: shapes are compared without dimensions of 1. */
 static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint8_t *base, const char *prefix,
-                       int64_t *fused_row)
+                       Fused *fused)
 {
     Model *m = l->m;
     Found f = { .bind = b, .stage = stage, .at = (Tensor *) (void *) (base + b->place),
@@ -205,12 +221,14 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
         return add_found(l, &f);
     }
     if (b->fused && find_any(l, prefix, b->fused, &f.view)) {
-        f.row0 = *fused_row;
-        *fused_row += f.rows;
-        if (f.view.ne[0] != f.cols || f.view.n_dims > 2 || f.view.ne[1] < *fused_row || !f.view.known)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld], expected [%d, at least %lld]",
-                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1], f.cols,
-                        (long long) *fused_row);
+        TRY(end_fused(l, prefix, fused, b->fused));
+        f.row0 = fused->rows;
+        fused->rows += f.rows;
+        if (!f.view.known) return refuse_type(l, &f.view);
+        if (f.view.ne[0] != f.cols || f.view.n_dims > 3 || f.view.ne[1] < fused->rows || f.view.ne[2] != f.n)
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%d, at least %lld, %d]",
+                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1],
+                        (long long) f.view.ne[2], f.cols, (long long) fused->rows, f.n);
         return add_found(l, &f);
     }
     if (b->optional) return ST_OK;
@@ -235,7 +253,7 @@ static Status bind_all(Loader *l)
 {
     Model *m = l->m;
     const Family *fam = m->family;
-    int64_t none = 0;
+    Fused none = { 0 };
     const int32_t last = m->stages.n - 1;
     for (int32_t i = 0; i < fam->n_global; i++) {
         const Bind *b = &fam->global[i];
@@ -249,17 +267,14 @@ static Status bind_all(Loader *l)
     for (int32_t i = 0; i < fam->n_own; i++) TRY(bind_one(l, &fam->own[i], -1, last, m->params, "", &none));
     for (int32_t il = 0; il < m->n_layers; il++) {
         char prefix[32];
-        int64_t fused_row = 0;
+        Fused fused = { 0 };
         snprintf(prefix, sizeof prefix, l->w->gguf ? "blk.%d." : "layers.%d.", m->first_layer + il);
         for (int32_t i = 0; i < fam->n_layer_bind; i++) {
             const Bind *b = &fam->layer_bind[i];
             if (b->only != LAYER_NONE && b->only != m->spec[il].kind) continue;
-            TRY(bind_one(l, b, il, stages_of(&m->stages, il), model_layer(m, il), prefix, &fused_row));
+            TRY(bind_one(l, b, il, stages_of(&m->stages, il), model_layer(m, il), prefix, &fused));
         }
-        WeightView v;               /* leftover rows would mean that the parts were cut at the wrong places */
-        if (fused_row > 0 && find_any(l, prefix, "attn_qkv.weight", &v) && v.ne[1] != fused_row)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name,
-                        (long long) v.ne[1], (long long) fused_row);
+        TRY(end_fused(l, prefix, &fused, NULL));
     }
     return ST_OK;
 }
@@ -306,7 +321,8 @@ static Type loaded_type(const Loader *l, const Found *f)
 {
     if (is_vector(f)) return T_F32;
     bool wide = f->view.type == T_F32 || f->view.type == T_F16 || f->view.type == T_BF16;
-    if (l->m->target && f->bind->kind != BIND_TABLE && wide && !l->o->keep_types &&
+    const bool router = f->bind->rows == SIZE_EXPERTS;    /* small, and what all else depends on */
+    if (l->m->target && f->bind->kind != BIND_TABLE && !router && wide && !l->o->keep_types &&
         f->cols % type_info(T_Q8_0)->block == 0)
         return T_Q8_0;
     return f->view.type;
@@ -389,7 +405,7 @@ static Status upload_rows(Loader *l, const Found *f, int32_t i)
     if (!*up) TRY(be->fork(be, 0, up, l->err));
     Tensor *w = f->at;
     size_t row_bytes = type_row_bytes(f->view.type, f->cols),
-           from = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->rows);
+           from = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->view.ne[1]);
     size_t piece = PIECE_BYTES / row_bytes / UPLOAD_ROWS * UPLOAD_ROWS;
     int32_t step = piece < UPLOAD_ROWS ? UPLOAD_ROWS : piece > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t) piece;
     for (int32_t r = 0, n; r < f->rows; r += n, from += row_bytes * (size_t) n) {
@@ -436,7 +452,7 @@ static Status place(Loader *l, Found *f)
     }
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
-    Source s = { .stride = row_bytes * (size_t) f->rows, .part = part_of(l) };
+    Source s = { .stride = row_bytes * (size_t) f->view.ne[1], .part = part_of(l) };
     if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
     *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
     f->bytes = be->attach(be, f->at, &s) ? 0 : padded / ALIGNED * ALIGNED;
@@ -653,7 +669,9 @@ const Bind model_ends[MODEL_ENDS] = {
 int32_t model_size(const Model *m, int32_t which)
 {
     const int32_t size[SIZE_OWN] = { [SIZE_ONE] = 1, [SIZE_DIM] = m->dim, [SIZE_FFN] = m->ffn, [SIZE_VOCAB] = m->vocab,
-                                     [SIZE_Q] = m->q_dim, [SIZE_KV] = m->kv_dim, [SIZE_HEAD] = m->head_dim };
+                                     [SIZE_Q] = m->q_dim, [SIZE_KV] = m->kv_dim, [SIZE_HEAD] = m->head_dim,
+                                     [SIZE_EXPERTS] = m->experts, [SIZE_EXPERT_FFN] = m->expert_ffn,
+                                     [SIZE_SHARED_FFN] = m->shared_ffn };
     return which < SIZE_OWN ? size[which] : 0;
 }
 
@@ -696,7 +714,9 @@ Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err
     const Gguf *g = w->gguf;
     TRY(weights_u32(g, arch, "block_count", 1, LAYERS_MAX, 0, &m->n_layers, err));
     TRY(weights_u32(g, arch, "embedding_length", 1, 1 << 17, 0, &m->dim, err));
-    TRY(weights_u32(g, arch, "feed_forward_length", 1, 1 << 20, 0, &m->ffn, err));
+    char experts[80];                              /* mixtures may have no dense layer */
+    snprintf(experts, sizeof experts, "%s.expert_count", arch);
+    TRY(weights_u32(g, arch, "feed_forward_length", 1, 1 << 20, gguf_has(g, experts) ? 1 : 0, &m->ffn, err));
     TRY(weights_u32(g, arch, "context_length", 1, 1 << 30, 4096, &m->ctx_train, err));
     TRY(weights_f32(g, arch, "attention.layer_norm_rms_epsilon", 0, &m->eps, err));
     return read_vocab(m, w, arch, err);
@@ -723,6 +743,24 @@ Status model_read_attention(Model *m, const Weights *w, const char *arch, Error 
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
     return read_scale(m, g, arch, err);
+}
+
+Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    TRY(weights_u32(g, arch, "expert_count", 1, EXPERTS_MAX, 0, &m->experts, err));
+    TRY(weights_u32(g, arch, "expert_used_count", 1, EXPERTS_USED_MAX, 0, &m->router.used, err));
+    if (m->router.used > m->experts)
+        return fail(err, ST_FORMAT, "%s: %s.expert_used_count is %d, expected at most expert_count %d", m->file, arch,
+                    m->router.used, m->experts);
+    TRY(weights_u32(g, arch, "expert_feed_forward_length", 1, 1 << 20, 0, &m->expert_ffn, err));
+    TRY(weights_f32(g, arch, "expert_weights_scale", 1, &m->router.scale, err));
+    if (m->router.scale == 0) m->router.scale = 1;  /* converters write 0 for none */
+    for (int32_t i = 0; i < m->stages.n; i++)
+        if (!m->stages.at[i].be->experts)
+            return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run mixtures of experts", m->file,
+                        m->stages.at[i].be->name);
+    return ST_OK;
 }
 
 void model_attention_spec(const Model *m, int32_t il, LayerSpec *out)

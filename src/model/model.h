@@ -21,7 +21,8 @@ enum { TAPS_MAX = 16, LAYERS_MAX = 4096 };
  * TABLE: rows are looked up. EXPERTS: a stack of SIZE_EXPERTS matrices, [cols, rows, n] in the file. */
 typedef enum { BIND_MATRIX, BIND_VECTOR, BIND_PLAIN, BIND_TABLE, BIND_EXPERTS } BindKind;
 /* Symbolic sizes for a weight's rows and columns; a family's own begin at SIZE_OWN. */
-enum { SIZE_ONE, SIZE_DIM, SIZE_FFN, SIZE_VOCAB, SIZE_Q, SIZE_KV, SIZE_HEAD, SIZE_EXPERTS, SIZE_OWN };
+enum { SIZE_ONE, SIZE_DIM, SIZE_FFN, SIZE_VOCAB, SIZE_Q, SIZE_KV, SIZE_HEAD, SIZE_EXPERTS, SIZE_EXPERT_FFN,
+       SIZE_SHARED_FFN, SIZE_OWN };
 typedef struct {
     const char *name;           /* without the layer's prefix; alternatives from other converters after '|' */
     size_t      place;          /* of the Tensor: in the layer's struct, in Model (global), or in the params (own) */
@@ -69,6 +70,8 @@ struct Model {
     int32_t       dim, n_layers, n_extra, vocab, ffn, ctx_train;            /* n_extra: layers after the trunk (MTP),
                                                                              * not loaded */
     int32_t       heads, kv_heads, head_dim, q_dim, kv_dim;
+    int32_t       experts, expert_ffn, shared_ffn;                                /* mixtures; 0: none */
+    Router        router;
     float         eps, attention_scale, embed_scale, logit_scale, softcap;        /* scales 1, softcap 0: off */
     Type          k_type, v_type;
     /* taps: 0-based "after layer"; id n_layers is the state after the output norm */
@@ -133,7 +136,9 @@ void   model_prepare_context(const Model *m, Step *s);
  * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */
 Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err);
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err);
-/* SIZE_ONE to SIZE_HEAD from the fields of Model; 0 for others. */
+/* The keys of mixtures of experts, but for the gating and the size of shared experts. */
+Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err);
+/* The sizes before SIZE_OWN from the fields of Model; 0 for others. */
 int32_t model_size(const Model *m, int32_t which);
 /* The spec of a causal attention layer with the model's heads. */
 void   model_attention_spec(const Model *m, int32_t il, LayerSpec *out);

@@ -43,6 +43,21 @@ static void decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
         matmul_unpack_row(y, w->type, w->data, w->rows, w->cols, row);
 }
 
+void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,
+                 int32_t n, int32_t group0, int32_t group1, void *scratch)
+{
+    if (!c->in_place) {
+        c->mm->product(y, y_stride, w->type, matrix, act, n, w->rows, w->cols, group0, group1);
+        return;
+    }
+    size_t row_bytes = type_row_bytes(w->type, w->cols);
+    for (int32_t g = group0; g < group1; g++) {
+        int32_t rows = w->rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? w->rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
+        matmul_pack(scratch, w->type, matrix + (size_t) g * WEIGHT_GROUP * row_bytes, rows, w->cols, 0, 1);
+        c->mm->product(y + (size_t) g * WEIGHT_GROUP, y_stride, w->type, scratch, act, n, rows, w->cols, 0, 1);
+    }
+}
+
 static void product_task(void *arg, int32_t i, int32_t thread)
 {
     const Product *p = arg;
@@ -50,21 +65,8 @@ static void product_task(void *arg, int32_t i, int32_t thread)
     while (i >= p->tasks[j]) i -= p->tasks[j++];
     const Tensor *w = p->w[j];
     int32_t g0 = i * p->per_task[j], g1 = p->groups[j] - g0 < p->per_task[j] ? p->groups[j] : g0 + p->per_task[j];
-    const void *act = p->act[matmul_act_form(w->type)];
-    float *y = row_of(p->y[j], p->row0);
-    size_t stride = (size_t) p->y[j]->cols;
-    if (!p->c->in_place) {
-        p->c->mm->product(y, stride, w->type, w->data, act, p->rows, w->rows, w->cols, g0, g1);
-        return;
-    }
-    size_t row_bytes = type_row_bytes(w->type, w->cols);
-    for (int32_t g = g0; g < g1; g++) {            /* packs one group at a time into this thread's scratch */
-        int32_t rows = w->rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? w->rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
-        matmul_pack(cpu_scratch(p->c, thread), w->type,
-                    (const uint8_t *) w->data + (size_t) g * WEIGHT_GROUP * row_bytes, rows, w->cols, 0, 1);
-        p->c->mm->product(y + (size_t) g * WEIGHT_GROUP, stride, w->type, cpu_scratch(p->c, thread), act, p->rows, rows,
-                          w->cols, 0, 1);
-    }
+    cpu_product(p->c, row_of(p->y[j], p->row0), (size_t) p->y[j]->cols, w, w->data, p->act[matmul_act_form(w->type)],
+                p->rows, g0, g1, cpu_scratch(p->c, thread));
 }
 
 /* Places the forms that n rows need one after the other in the input buffer; returns false if they do not fit. */

@@ -117,6 +117,8 @@ static const Case table[] = {
     { "matmul", ops_matmul, OVER(product), 1 },
     { "products_behind", ops_products_behind, OWN, 56 },
     { "products", ops_products, OWN, PRODUCT_ROUNDS, .thinned = true },
+    { "route", ops_route, OWN, 63 },
+    { "experts", ops_experts, OWN, 110, .thinned = true },
     { "attention", ops_attention, OVER(texts), 1, .thinned = true },
     { "pairs_of_types", ops_pairs, OWN, 64, .thinned = true },
     { "splits", ops_splits, OVER(long_texts), 4, .thinned = true },
