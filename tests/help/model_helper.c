@@ -37,7 +37,7 @@ const char *cpu_named(const char *level)
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device)
 {
     RigOptions o = { .tm = tiny_model(family), .device = device, .kv = T_F32 };
-    if (family == TINY_QWEN35) o.tm.v_heads = o.tm.k_heads * ratio;
+    if (o.tm.k_heads) o.tm.v_heads = o.tm.k_heads * ratio;
     o.tm.context = 2048;
     return o;
 }
@@ -62,7 +62,9 @@ RigOptions rig_kind(int32_t kind, bool device)
 {
     if (kind == 0) return rig_options(TINY_LLAMA, 1, device);
     if (kind == 1) return rig_options(TINY_QWEN3, 1, device);
-    if (kind == 5) return rig_options(TINY_LAGUNA, 1, device);
+    if (kind == 5) return rig_options(TINY_QWEN3MOE, 1, device);
+    if (kind == 6) return rig_options(TINY_QWEN35MOE, 2, device);
+    if (kind == 7) return rig_options(TINY_LAGUNA, 1, device);
     return rig_options(TINY_QWEN35, kind - 1, device);
 }
 
