@@ -51,6 +51,10 @@ MODELS = {
     "qwen35moe": (["qwen35moe", "qwen35moe-fused", "qwen35moe-mtp"], [0, 2, 3, 4]),
     "small-qwen3moe": (["small-qwen3moe"], [0, 2, 3]),
     "small-qwen35moe": (["small-qwen35moe", "small-qwen35moe-fused"], [0, 3, 4]),
+    "laguna": (["laguna"], [0, 2, 5, 6]),
+    "laguna-each": (["laguna-each"], [1]),
+    "small-laguna": (["small-laguna"], [0, 3, 5]),
+    "small-laguna-each": (["small-laguna-each"], [1, 4]),
 }
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3",
           "dflash-llama": "llama",
@@ -111,6 +115,24 @@ def compute_target(model, case):
             case.logits[i] = logits[n + at]
             for t in case.taps:
                 case.states[t][i] = taps[t][n + at]
+
+
+def check_bias(model, ids):
+    """A router's bias changes some choices, so that rows would differ if it were left out, and not all."""
+    changed, rows, hooks = 0, 0, []
+
+    def compare(module, args, out):
+        nonlocal changed, rows
+        plain = torch.topk(torch.sigmoid(out[0]), module.top_k, dim=-1).indices
+        changed += int((plain.sort(-1).values != out[2].sort(-1).values).any(-1).sum())
+        rows += len(plain)
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "gate"):
+            hooks.append(layer.mlp.gate.register_forward_hook(compare))
+    tiny_gguf.run(model, ids)
+    for h in hooks:
+        h.remove()
+    assert 0 < changed < rows, (changed, rows)
 
 
 def draft_cases(name, drafter, model):
@@ -309,6 +331,8 @@ def main():
         cases = target_cases(name, model.config.vocab_size, taps)
         for c in cases:
             compute_target(model, c)
+        if "laguna" in name:
+            check_bias(model, cases[0].tokens)
         finish(name, f"model {name} " + " ".join(files), cases)
         for c in cases:
             if a.what == "ratoon":

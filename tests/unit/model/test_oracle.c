@@ -194,7 +194,7 @@ static void report(const char *file, const Case *c, double worst, const Probe *a
 
 /* ---- targets ---- */
 
-static void run_case(const char *file, const Case *c, Model *m, Step *s)
+static void run_case(const char *file, const Case *c, int32_t chunk, Model *m, Step *s)
 {
     Error   err;
     Backend *be = stages_last(&m->stages);
@@ -206,13 +206,13 @@ static void run_case(const char *file, const Case *c, Model *m, Step *s)
     Results out = {malloc(n * (size_t) m->vocab * sizeof(float)),
                    malloc((n * (size_t) m->tap_width + 1) * sizeof(float))};
     assert_true(taps && out.logits && out.taps);
-    for (int32_t at = 0; at < c->n_prefix; at += CHUNK)
-        pass(m, s, &st, SLICE_CHAIN, c->n_prefix - at < CHUNK ? c->n_prefix - at : CHUNK, c->prefix + at, NULL, 0, NULL,
+    for (int32_t at = 0; at < c->n_prefix; at += chunk)
+        pass(m, s, &st, SLICE_CHAIN, c->n_prefix - at < chunk ? c->n_prefix - at : chunk, c->prefix + at, NULL, 0, NULL,
              NULL, 0);
     int32_t want = WANT_LOGITS | (c->n_taps ? WANT_TAPS : 0);
     if (c->n_parents) pass(m, s, &st, SLICE_TREE, c->n_tokens, c->tokens, c->parents, want, taps, &out, 0);
-    for (int32_t at = 0; at < c->n_tokens && !c->n_parents; at += CHUNK)
-        pass(m, s, &st, SLICE_CHAIN, c->n_tokens - at < CHUNK ? c->n_tokens - at : CHUNK, c->tokens + at, NULL, want,
+    for (int32_t at = 0; at < c->n_tokens && !c->n_parents; at += chunk)
+        pass(m, s, &st, SLICE_CHAIN, c->n_tokens - at < chunk ? c->n_tokens - at : chunk, c->tokens + at, NULL, want,
              taps, &out, at);
     double worst = 0;
     const Probe *where = c->probe;
@@ -246,7 +246,10 @@ static void test_model(void **state)
         OK(backend_open(&be, "cpu", &(BackendOptions) {0}, &err));
         Opened o = open_model(be, path, false, NULL);
         Step step = open_step(be);
-        for (int32_t i = 0; i < e->n_cases; i++) run_case(e->file[f], &e->cases[i], o.m, &step);
+        for (int32_t i = 0; i < e->n_cases; i++) run_case(e->file[f], &e->cases[i], CHUNK, o.m, &step);
+        static const int32_t chunks[] = {1, 3, 7};
+        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+            run_case(e->file[f], &e->cases[0], chunks[i], o.m, &step);
         step_close(&step);
         close_model(&o);
         be->close(be);
@@ -391,7 +394,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        MODEL("small-llama"), MODEL("small-qwen3"), MODEL("small-qwen35"), MODEL("small-qwen35-r3"), MODEL("llama"),
+        MODEL("small-llama"), MODEL("small-qwen3"), MODEL("small-qwen35"), MODEL("small-qwen35-r3"),
+        MODEL("small-laguna"), MODEL("small-laguna-each"), MODEL("laguna"), MODEL("laguna-each"), MODEL("llama"),
         MODEL("llama-tied"), MODEL("qwen3"), MODEL("qwen3-tied"), MODEL("qwen35"), MODEL("qwen35-r1"),
         MODEL("qwen35-r3"), MODEL("small-qwen3moe"), MODEL("small-qwen35moe"), MODEL("qwen3moe"), MODEL("qwen3moe-16"),
         MODEL("qwen35moe"),
