@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_STRS, TENSOR_DROP, TENSOR_ADD,
+typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP, TENSOR_ADD,
                TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, CONFIG } What;
-typedef enum { LLAMA, QWEN3, QWEN35, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF } Base;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config the
  * text `name` becomes `text`. */
@@ -35,6 +35,9 @@ static void write_key(GgufWriter *w, const Edit *e)
     if (e->what == KEY_STR) gguf_write_str(w, e->name, e->text, strlen(e->text));
     if (e->what == KEY_BOOL) gguf_write_bool(w, e->name, e->number != 0);
     if (e->what == KEY_I32S) gguf_write_i32s(w, e->name, e->list, e->n);
+    bool bools[8];
+    for (size_t i = 0; e->what == KEY_BOOLS && i < e->n; i++) bools[i] = e->list[i] != 0;
+    if (e->what == KEY_BOOLS) gguf_write_bools(w, e->name, bools, e->n);
     if (e->what == KEY_STRS) gguf_write_strs(w, e->name, words, (size_t[]) { 1, 1, 1 }, 3);
 }
 
@@ -115,7 +118,8 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->model, sizeof f->model, "%s/m.gguf", f->dir);
     snprintf(f->changed, sizeof f->changed, "%s/changed.gguf", f->dir);
-    f->tm = tm ? *tm : tiny_model(base == LLAMA ? TINY_LLAMA : base == QWEN35 ? TINY_QWEN35 : TINY_QWEN3);
+    static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA };
+    f->tm = tm ? *tm : tiny_model(base < DRAFT_C ? families[base] : TINY_QWEN3);
     assert_ok(tiny_model_write(&f->tm, f->model, &err), &err);
     if (base < DRAFT_C) {
         copy_gguf(f->model, f->changed, e);
@@ -329,6 +333,92 @@ static void delta_sizes(void **state)
           .named = { "dimension_sections", "2 values" } },
         { QWEN35, { KEY_I32S, .name = "qwen35.attention.recurrent_layers", IDS(1, 1) }, .code = RT_EFORMAT,
           .named = { "recurrent_layers" } },
+    };
+    CHECK_ALL(cases);
+}
+
+static void laguna_keys(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { LAGUNA, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.attention.head_count" }, .code = RT_EFORMAT,
+          .named = { "attention.head_count", "missing" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 6, 6) }, .code = RT_EFORMAT,
+          .named = { "attention.head_count", "4 values, expected 5" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 6, 0, 4) }, .code = RT_EFORMAT,
+          .named = { "attention.head_count value 3 is 0" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 4, 6, 4) }, .code = RT_EFORMAT,
+          .named = { "blk.2.attn_gate.weight has 6 rows", "expected 4 (a gate per head) or 128" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.head_count_kv", 3), .code = RT_EFORMAT,
+          .named = { "4 query heads, expected a multiple of its 3 key heads" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.attention.key_length" }, .code = RT_EFORMAT,
+          .named = { "attention.key_length", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.value_length", 16), .code = RT_EUNSUPPORTED,
+          .named = { "value_length is 16" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window", 0), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window", 1 << 25), .code = RT_EFORMAT,
+          .named = { "sliding_window" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window_pattern", 0), .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern is 0" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window_pattern", 4), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1) }, .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern has 2 values, expected 5" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1, 1, 1, 0) },
+          .code = RT_EFORMAT, .named = { "sliding_window_pattern", "array of bool" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.freq_base_swa" }, .code = RT_EFORMAT,
+          .named = { "rope.freq_base_swa", "missing" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.dimension_count_swa" }, .code = RT_EFORMAT,
+          .named = { "rope.dimension_count_swa", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.rope.dimension_count", 15), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 15, expected an even number" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.rope.dimension_count", 34), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 34" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.scaling.original_context_length" }, .code = RT_EFORMAT,
+          .named = { "original_context_length", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.leading_dense_block_count", 6), .code = RT_EFORMAT,
+          .named = { "leading_dense_block_count is 6" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.leading_dense_block_count", 2), .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_gate.weight", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_count", 0), .code = RT_EFORMAT, .named = { "expert_count is 0" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_count", 7), .code = RT_EFORMAT, .named = { "expected [64, 7]" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_used_count", 9), .code = RT_EFORMAT,
+          .named = { "expert_used_count is 9", "expert_count 8" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_shared_count", 2), .code = RT_EFORMAT,
+          .named = { "expert_shared_count is 2" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_group_count", 4), .code = RT_EFORMAT,
+          .named = { "expert_group_count is 4" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_feed_forward_length", 64), .code = RT_EFORMAT,
+          .named = { "ffn_gate_exps.weight", "expected [64, 64, 8]" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.expert_shared_feed_forward_length" }, .code = RT_EFORMAT,
+          .named = { "expert_shared_feed_forward_length", "missing" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.expert_weights_scale", NAN), .code = RT_EFORMAT,
+          .named = { "expert_weights_scale" } },
+        { LAGUNA, KEY(KEY_BOOL, "laguna.expert_weights_norm", 0), .code = RT_EUNSUPPORTED,
+          .named = { "expert_weights_norm is false" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_gating_func", 1), .code = RT_EUNSUPPORTED,
+          .named = { "expert_gating_func is 1 (softmax)" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_gating_func", 3), .code = RT_EFORMAT,
+          .named = { "expert_gating_func is 3" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.router_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "router_logit_softcapping is 30" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.moe_router_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "moe_router_logit_softcapping is 30" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.moe_router_logit_softcapping", 0), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, KEY(KEY_F32, "laguna.final_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "final_logit_softcapping is 30" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.0.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.attn_gate.weight is missing (shape [64, 4])" } },
+        { LAGUNA, { TENSOR_SHORT, .name = "blk.1.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.attn_gate.weight has 5 rows", "expected 6" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.1.exp_probs_b.bias" }, .code = RT_EFORMAT,
+          .named = { "blk.1.exp_probs_b.bias", "missing" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.4.ffn_up_shexp.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.4.ffn_up_shexp.weight", "missing" } },
+        { LAGUNA, { TENSOR_SHORT, .name = "blk.2.ffn_down_exps.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.2.ffn_down_exps.weight", "expected [32, 64, 8]" } },
+        { LAGUNA, { TENSOR_ADD, .name = "blk.1.ffn_gate_inp_shexp.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.1.ffn_gate_inp_shexp.weight", "unknown" } },
     };
     CHECK_ALL(cases);
 }
@@ -593,7 +683,7 @@ static void other_writers(void **state)
     (void) state;
     enum { N = 24 };
     const Edit edits[] = {
-        { KEY_I32S, .name = "qwen35.attention.recurrent_layers", IDS(1, 1, 1, 0) },
+        { KEY_BOOLS, .name = "qwen35.attention.recurrent_layers", IDS(1, 1, 1, 0) },
         { KEY_DROP, .name = "qwen35.full_attention_interval" },
         { KEY_DROP, .name = "qwen35.attention.value_length" },
         { KEY_DROP, .name = "qwen35.vocab_size" },
@@ -602,11 +692,6 @@ static void other_writers(void **state)
     Files f;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         files_make(&f, QWEN35, &edits[i], NULL);
-        if (edits[i].what == KEY_I32S) {           /* the list is one of booleans */
-            Edit e = edits[i];
-            e.what = AS_IS;
-            copy_gguf(f.model, f.changed, &e);
-        }
         first_tokens(f.model, NULL, -1, want, N);
         first_tokens(f.changed, NULL, -1, got, N);
         assert_same(want, got, sizeof want, "%s", edits[i].name);
@@ -620,6 +705,34 @@ static void other_writers(void **state)
         files_make(&f, QWEN35, &(Edit) { AS_IS, .name = "" }, odd[i]);
         first_tokens(f.changed, NULL, -1, got, N);
         assert_same(want, got, sizeof want, "writer %zu", i);
+        files_remove(&f);
+    }
+}
+
+/* Layers with a window: every writer's way to name them, and another choice, which changes the text. */
+static void laguna_writers(void **state)
+{
+    (void) state;
+    enum { N = 40 };
+    const Edit edits[] = {
+        { KEY_U32, .name = "laguna.attention.sliding_window_pattern", .number = 4 },
+        { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1, 1, 1, 0) },
+        { KEY_STR, .name = "laguna.rope.scaling.type", .text = "yarn" },
+        { KEY_F32, .name = "laguna.rope.scaling.yarn_attn_factor", .number = 1.1386294 },
+        { KEY_DROP, .name = "laguna.leading_dense_block_count" },
+        { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(1, 1, 0, 1, 0) },
+        { KEY_F32, .name = "laguna.rope.scaling.attn_factor", .number = 1.5 },
+        { KEY_F32, .name = "laguna.expert_weights_scale", .number = 1 },
+    };
+    const size_t same = 5;
+    int32_t want[N], got[N];
+    Files f;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        files_make(&f, LAGUNA, &edits[i], NULL);
+        first_tokens(f.model, NULL, -1, want, N);
+        first_tokens(f.changed, NULL, -1, got, N);
+        if (i < same) assert_same(want, got, sizeof want, "%s", edits[i].name);
+        else assert_memory_not_equal(want, got, sizeof want);
         files_remove(&f);
     }
 }
@@ -947,9 +1060,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes), cmocka_unit_test(tensors),
+        cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
+        cmocka_unit_test(laguna_keys), cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
-        cmocka_unit_test(wrong_place), cmocka_unit_test(other_writers), cmocka_unit_test(zero_scale),
+        cmocka_unit_test(wrong_place), cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
+        cmocka_unit_test(zero_scale),
         cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window), cmocka_unit_test(written_while_loading),
         cmocka_unit_test(wrong_sessions), cmocka_unit_test(cancelled_while_loading), cmocka_unit_test(wrong_taps),
         cmocka_unit_test(recommended), cmocka_unit_test(identity),
