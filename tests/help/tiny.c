@@ -47,6 +47,7 @@ TinyTensor *tiny_add(TinyList *list, TinyKind kind, Type type, uint64_t seed, co
     *t = (TinyTensor) {.key = tiny_key(seed, key_name), .kind = kind, .scale = 1, .type = T_F32, .n_dims = ne1 ? 2 : 1,
                        .ne = {ne0, ne1 ? ne1 : 1, 1, 1}};
     snprintf(t->name, sizeof t->name, "%s", name);
+    if (kind == TINY_IDS) t->type = T_I32;
     if (kind == TINY_MATRIX) t->type = ne0 % type_info(type)->block == 0 ? type : T_Q8_0;
     return t;
 }
@@ -71,10 +72,14 @@ static uint64_t key_of_row(const TinyTensor *t, int64_t *row)
     return at < half ? t->key : t->second;
 }
 
+/* Ascending, in another distance from the row each time. */
+int32_t tiny_own_token(int32_t row) { return 2 * row + row % 2; }
+
 void tiny_row(float *out, const TinyTensor *t, int64_t row)
 {
     double scale = t->scale / sqrt((double) t->ne[0]);
     uint64_t key = key_of_row(t, &row);
+    row += t->row0;
     for (int64_t c = 0; c < t->ne[0]; c++) {
         uint64_t i = (uint64_t) (row * t->ne[0] + c);
         double   v = 0;
@@ -87,6 +92,7 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         case TINY_CONV:      v = 0.4 * tiny_normal(t->key, i); break;
         case TINY_CONV_BASE: v = 0.25 * tiny_normal(t->key, i) + (row % 2 == 0); break; /* rows: side, tap; tap 0 is the
                                                                                          * row itself */
+        case TINY_IDS:       v = tiny_own_token((int32_t) c); break;
         case TINY_FREQS:     v = llama3_factor(t->rope_base, c, 2 * t->ne[0]); break;
         }
         out[c] = (float) v;
@@ -130,6 +136,10 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
         for (int64_t r = 0; r < t->ne[1] * t->ne[2] && status == ST_OK; r++) {
             tiny_row(row, t, r);
             if (t->type == T_F32) gguf_write_data(w, row, (size_t) t->ne[0] * sizeof *row);
+            else if (t->type == T_I32) {
+                for (int64_t c = 0; c < t->ne[0]; c++) ((int32_t *) bytes)[c] = (int32_t) row[c];
+                gguf_write_data(w, bytes, (size_t) t->ne[0] * sizeof(int32_t));
+            }
             else if (quant_encode(bytes, t->type, row, t->ne[0]))
                 gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             else {

@@ -21,7 +21,9 @@ class File:
         self.tensors = {}
         for t in r.tensors:
             shape = [int(n) for n in reversed(t.shape)]
-            self.tensors[t.name] = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(shape)
+            whole = t.tensor_type == gguf.GGMLQuantizationType.I32
+            data = t.data if whole else gguf.quants.dequantize(t.data, t.tensor_type)
+            self.tensors[t.name] = data.astype(np.float32).reshape(shape)
         self.arch = self.keys["general.architecture"]
 
     def key(self, name, default=None):
