@@ -55,6 +55,9 @@ static void describe_model(Bench *b)
     rt_property(b->p.engine, "backend", backend, sizeof backend);
     rt_property(b->p.engine, "kv", kv, sizeof kv);
     b->bytes = (double) property(b->p.engine, "model.pass.bytes");
+    b->experts = (int32_t) property(b->p.engine, "model.experts");
+    b->experts_used = (int32_t) property(b->p.engine, "model.experts.used");
+    b->expert_bytes = (double) property(b->p.engine, "model.experts.bytes");
     b->kv = (double) property(b->p.engine, "model.kv.bytes");
     b->values = (double) property(b->p.engine, "model.pass.parameters");
     b->head = (double) property(b->p.engine, "model.vocab") * (double) property(b->p.engine, "model.dim");
@@ -69,7 +72,8 @@ void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, 0, &b->peaks
 
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {
-    double read = (b->bytes + b->kv * after) / b->peaks.bytes_per_s,
+    const double bytes = b->bytes + experts_more(b->expert_bytes, b->experts, b->experts_used, rows);
+    double read = (bytes + b->kv * after) / b->peaks.bytes_per_s,
            work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
 }
