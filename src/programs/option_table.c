@@ -91,7 +91,8 @@ const OptionSpec option_table[] = {
       "parse special tokens such as <|im_start|> in the text, and add BOS if the model file asks for it" },
     { "--nfc", NULL, KIND_FLAG, NULL, AT(nfc), 0, 0, C_TOKENIZE,
       "normalise the text to NFC first, as Hugging Face tokenizers of Qwen do" },
-    { "--prompts", NULL, KIND_TEXT, "FILE", AT(prompts), 0, 0, C_VERIFY | C_BENCH | C_EXPERTS, "JSON lines with \"prompt\"" },
+    { "--prompts", NULL, KIND_TEXT, "FILE", AT(prompts), 0, 0, C_VERIFY | C_BENCH | C_EXPERTS,
+      "JSON lines with \"prompt\"" },
     { "--text", NULL, KIND_TEXT, "FILE", AT(text), 0, 0, C_DOCTOR,
       "the text that the drafter has to guess (default: what the target writes)" },
     { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_RUN | C_CHAT,
@@ -117,11 +118,11 @@ const OptionSpec option_table[] = {
 
     { .heading = "Sampling" },
     { "--temp", NULL, KIND_REAL, "T", AT(temp), 0, TEMPERATURE_MAX, C_DRAWS | C_SERVE,
-      "temperature, 0: greedy (default: the model file's, else 0.7; bench, and run without --chat: 0)",
+      "temperature, 0: greedy (default: the model file's, else 0.7; bench, experts, and run without --chat: 0)",
       .also = "--temperature" },
     { "--top-p", NULL, KIND_REAL, "P", AT(top_p), TOP_P_MIN, 1, C_DRAWS | C_SERVE,
-      "keep the likeliest tokens whose probabilities add up to P (default: the model file's, else 0.9; bench, and run "
-      "without --chat: 1, all)" },
+      "keep the likeliest tokens whose probabilities add up to P (default: the model file's, else 0.9; bench, "
+      "experts, and run without --chat: 1, all)" },
     { "--top-k", NULL, KIND_INT, "K", AT(top_k), 0, INT32_MAX, C_DRAWS | C_SERVE,
       "keep the K likeliest tokens (default: the model file's, else 0: all)" },
     { "--min-p", NULL, KIND_REAL, "M", AT(min_p), 0, MIN_P_MAX, C_DRAWS | C_SERVE,

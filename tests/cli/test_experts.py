@@ -84,7 +84,7 @@ class Experts(unittest.TestCase):
         self.assertIn("each row uses 4 of 16 experts in 4 layers", out[6])
         root = xml.etree.ElementTree.parse(svg).getroot()
         texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
-        for text in "Which experts texts use", "expert", "layer", "15", "3":
+        for text in "Which experts texts use", "expert", "layer", "14", "3":
             self.assertIn(text, texts)
 
     def test_refusals(self):
@@ -107,7 +107,7 @@ class Skew(unittest.TestCase):
 
     def test_favourites(self):
         """The shares that make_synthetic simulates are those of texts, every layer has its own favourites, and without
-        --skew there are none."""
+        --skew calls are spread wider."""
         said = self.synthetic("--skew", "1.4")
         simulated = [int(x) / 100 for x in re.findall(r"takes? (\d+) %", said)]
         self.assertEqual(len(simulated), 3, said)
@@ -118,7 +118,9 @@ class Skew(unittest.TestCase):
         favourites = {layer["calls"].index(max(layer["calls"])) for layer in j["layers"]}
         self.assertGreater(len(favourites), 1)
         self.synthetic()
-        self.assertLess(self.measured()["mean"]["share_25"], 0.5)
+        even = self.measured()
+        for key in "share_3", "share_12_5", "share_25":
+            self.assertLess(even["mean"][key], j["mean"][key] - 0.1)
 
     def test_wrong(self):
         for args in (["qwen3-0.6b", path("x.gguf"), "--skew", "1"], ["qwen35moe-small", path("x.gguf"), "--skew", "0"],

@@ -330,7 +330,7 @@ void plot_heat(FILE *f, const PlotText *t, const char *x_axis, const char *y_nam
         fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"8\" height=\"10\" ", 16 + 8 * h, LEGEND - 9);
         heat_shade(f, h);
     }
-    text_at(f, 24 + 8 * SHADES_OF_HEAT + 8, LEGEND, "value", "", scale);
+    text_at(f, 24 + 8 * SHADES_OF_HEAT + 8, LEGEND, "axis", "", scale);
     for (int32_t h = 1; h <= SHADES_OF_HEAT; h++) {                /* a path per shade, of runs of cells */
         fputs("<path d=\"", f);
         for (int32_t y = 0; y < rows; y++)
