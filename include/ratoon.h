@@ -149,9 +149,10 @@ void      rt_close(rt_engine *g);
 
 /* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
  * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
- * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
- * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "backend.layers" (how many of
- * the model's layers it runs), "backend.chunk" (prompt tokens per pass, unless a step says otherwise), "chat_template";
+ * "model.taps", "model.experts" (of a layer of a mixture; 0: it is none), "model.tokenizer", "draft" and "draft.*"
+ * likewise with "draft.block", "draft.mask", "draft.fc", "kv", "backend", "backend.level" (the processor's instructions
+ * that it uses, such as "avx2"), "backend.layers" (how many of the model's layers it runs), "backend.chunk" (prompt
+ * tokens per pass, unless a step says otherwise), "chat_template";
  * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
  * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that a pass of one row reads and multiplies: all but an

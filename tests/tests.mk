@@ -178,6 +178,7 @@ part-cli:
 	python3 tests/cli/test_manual.py
 	python3 tests/cli/test_options.py
 	python3 tests/cli/test_json.py
+	python3 tests/cli/test_experts.py
 	python3 tests/cli/test_mistakes.py
 	python3 tests/cli/test_install.py
 	python3 tests/cli/test_python.py
