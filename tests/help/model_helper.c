@@ -37,7 +37,7 @@ const char *cpu_named(const char *level)
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device)
 {
     RigOptions o = { .tm = tiny_model(family), .device = device, .kv = T_F32 };
-    if (family == TINY_QWEN35) o.tm.v_heads = o.tm.k_heads * ratio;
+    if (o.tm.k_heads) o.tm.v_heads = o.tm.k_heads * ratio;
     o.tm.context = 2048;
     return o;
 }

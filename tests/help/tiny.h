@@ -25,7 +25,7 @@ double   tiny_normal(uint64_t key, uint64_t i);     /* mean 0, deviation 1: the 
 
 /* ---- targets ---- */
 
-typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35 } TinyFamily;
+typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_QWEN3MOE, TINY_QWEN35MOE } TinyFamily;
 
 /* The same model written as other converters write it (targets.md section 14). */
 typedef enum {
@@ -44,6 +44,9 @@ typedef struct {
     int32_t    k_heads, v_heads, state, interval;  /* qwen35: delta-net heads, their width, every interval-th layer
                                                     * is attention */
     int32_t    n_mtp;                              /* qwen35: blocks behind the trunk that a loader skips */
+    int32_t    n_expert, n_used, ff_expert;        /* mixtures: experts of a layer, chosen for a row, their width */
+    int32_t    ff_shared;                          /* qwen35moe: width of the expert that every row passes */
+    bool       fused_experts;                      /* mixtures: gate and up of an expert in one tensor */
     float      rope_base, eps;
     bool       tied;
     bool       bias, ffn_bias, rope_freqs;         /* llama only: biases of attention, of the feed-forward part;
@@ -53,8 +56,8 @@ typedef struct {
                                                     * becomes Q8_0 */
 } TinyModel;
 
-/* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), F32: it runs in
- * milliseconds. */
+/* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
+ * which a row uses 2, F32: it runs in milliseconds. */
 TinyModel tiny_model(TinyFamily family);
 /* One of tiny_names (hidden 256 with a tokenizer, or "small-..."); returns false if the name is unknown. */
 bool      tiny_model_named(TinyModel *out, const char *name);
@@ -113,6 +116,7 @@ typedef struct {
     int32_t  n_dims;
     int64_t  ne[4];                                /* ne[0] contiguous */
     double   rope_base;                            /* TINY_FREQS */
+    uint64_t second;                               /* fused_experts: the key of each plane's second half */
 } TinyTensor;
 
 enum { TINY_TENSORS_MAX = 1024 };

@@ -46,12 +46,17 @@ MODELS = {
     "small-qwen3": (["small-qwen3"], [0, 2, 3]),
     "small-qwen35": (["small-qwen35"], [0, 3, 4]),
     "small-qwen35-r3": (["small-qwen35-r3"], [0, 3, 4]),
+    "qwen3moe": (["qwen3moe"], [0, 2, 3, 4]),
+    "qwen3moe-16": (["qwen3moe-16"], [1]),
+    "qwen35moe": (["qwen35moe", "qwen35moe-fused", "qwen35moe-mtp"], [0, 2, 3, 4]),
+    "small-qwen3moe": (["small-qwen3moe"], [0, 2, 3]),
+    "small-qwen35moe": (["small-qwen35moe", "small-qwen35moe-fused"], [0, 3, 4]),
 }
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3",
           "dflash-llama": "llama",
           "small-dflash": "small-qwen3", "small-swa": "small-qwen35-r3", "small-dflash2": "small-llama"}
 
-MTP = {"mtp": "qwen35-mtp"}                              # an expectation: the file whose own MTP layer drafts
+MTP = {"mtp": "qwen35-mtp", "mtp-moe": "qwen35moe-mtp"}                              # an expectation: the file whose own MTP layer drafts
 
 
 def random_tree(rng, n):

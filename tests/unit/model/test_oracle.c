@@ -393,7 +393,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         MODEL("small-llama"), MODEL("small-qwen3"), MODEL("small-qwen35"), MODEL("small-qwen35-r3"), MODEL("llama"),
         MODEL("llama-tied"), MODEL("qwen3"), MODEL("qwen3-tied"), MODEL("qwen35"), MODEL("qwen35-r1"),
-        MODEL("qwen35-r3"),
+        MODEL("qwen35-r3"), MODEL("small-qwen3moe"), MODEL("small-qwen35moe"), MODEL("qwen3moe"), MODEL("qwen3moe-16"),
+        MODEL("qwen35moe"),
         DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
         DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), cmocka_unit_test(test_grouped_heads_are_refused),
     };
