@@ -393,12 +393,6 @@ void step_add_bias(Step *s, Tensor *x, const Tensor *bias)
     if (bias->data) s->be->bias(s->be, x, bias);
 }
 
-Tensor step_expert(const Step *s, const Tensor *stack, int32_t i)
-{
-    size_t each = s->be->weight_bytes(s->be, stack->type, stack->rows, stack->cols);
-    return (Tensor) { stack->type, stack->rows, stack->cols, (uint8_t *) stack->data + each * (size_t) i, 0 };
-}
-
 void step_gate(Step *s, Tensor *x, const Tensor *logit, Act act, int32_t width)
 {
     s->be->gate(s->be, x, logit, act, width);

@@ -115,8 +115,6 @@ Tensor *step_glu(Step *s, const Tensor *gate, const Tensor *up, Act act);       
  * side. */
 void    step_split(Step *s, Tensor **y, const Tensor *x, int32_t width);
 Tensor *step_join(Step *s, const Tensor *x0, const Tensor *x1);
-/* Matrix i of a stack. */
-Tensor  step_expert(const Step *s, const Tensor *stack, int32_t i);
 Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down);
 /* The mixture of experts of x, by the router's logits [rows, experts]; bias NULL: none (Backend.route). gate, up, down:
  * stacks. */

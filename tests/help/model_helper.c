@@ -62,6 +62,8 @@ RigOptions rig_kind(int32_t kind, bool device)
 {
     if (kind == 0) return rig_options(TINY_LLAMA, 1, device);
     if (kind == 1) return rig_options(TINY_QWEN3, 1, device);
+    if (kind == 5) return rig_options(TINY_QWEN3MOE, 1, device);
+    if (kind == 6) return rig_options(TINY_QWEN35MOE, 2, device);
     return rig_options(TINY_QWEN35, kind - 1, device);
 }
 

@@ -57,8 +57,9 @@ RigOptions rig_with_mtp(RigOptions o);
 void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
 
-/* All targets that the tests cover: llama, qwen3, qwen35 with 1, 2 and 3 value heads per key head. */
-enum { RIG_KINDS = 5 };
+/* All targets that the tests cover: llama, qwen3, qwen35 with 1, 2 and 3 value heads per key head, qwen3moe,
+ * qwen35moe. */
+enum { RIG_KINDS = 7 };
 RigOptions rig_kind(int32_t kind, bool device);
 /* "cpu:LEVEL", or "cpu" if level is NULL; valid until the next call. */
 const char *cpu_named(const char *level);

@@ -116,6 +116,12 @@ static const Type types[] = { T_Q4_K, T_Q6_K, T_Q5_K, T_Q8_0, T_IQ4_XS, T_Q2_K, 
 static const int32_t counts[] = { 1, 2, 3, 7, 8, 16, 17, 33, 64, 100 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 
+/* The type, or one whose blocks divide the columns. */
+static Type fitting(Type t, int32_t cols)
+{
+    return cols % type_info(t)->block == 0 ? t : cols % 32 == 0 ? T_Q8_0 : T_F16;
+}
+
 static Tensor stack_of(Run *r, Type t, int32_t experts, int32_t rows, int32_t cols, uint64_t *seed)
 {
     const size_t each = r->b->weight_bytes(r->b, t, rows, cols);
@@ -157,12 +163,13 @@ static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, int32_t id)
 
 void ops_experts(Run *r, const Turn *t)
 {
-    static const int32_t sizes[][4] = { { 5, 2, 256, 512 }, { 9, 4, 512, 256 }, { 3, 3, 256, 256 }, { 16, 8, 256, 768 } };
-    const int32_t *size = sizes[t->round % 4], experts = size[0], used = size[1], ffn = size[2], dim = size[3];
-    const int32_t n = counts[t->round % COUNTS], way = t->round / 4 % 4;
+    static const int32_t sizes[][4] = { { 5, 2, 256, 512 }, { 9, 4, 512, 256 }, { 3, 3, 256, 256 },
+                                        { 16, 8, 256, 768 }, { 8, 3, 96, 160 }, { 7, 2, 40, 64 } };
     uint64_t seed = h_mix((uint64_t) t->round + 31);
-    const Type first = types[t->round % TYPES], other = h_pick(&seed, 2) ? first : types[h_pick(&seed, TYPES)];
-    const Type last = h_pick(&seed, 2) ? first : types[h_pick(&seed, TYPES)];
+    const int32_t n = counts[t->round % COUNTS], way = h_pick(&seed, 4), *size = sizes[h_pick(&seed, 6)];
+    const int32_t experts = size[0], used = size[1], ffn = size[2], dim = size[3];
+    const Type first = fitting(types[t->round % TYPES], dim), last = fitting(types[h_pick(&seed, TYPES)], ffn),
+               other = h_pick(&seed, 2) ? first : fitting(types[h_pick(&seed, TYPES)], dim);
     Mat x = mat_of(r, n, dim, ops_odd_rows(r, n, dim, &seed));
     const Tensor gate = stack_of(r, first, experts, ffn, dim, &seed), up = stack_of(r, other, experts, ffn, dim, &seed),
                  down = stack_of(r, last, experts, dim, ffn, &seed);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matmul_layout.h"
 
 static float *row_of(const Tensor *t, int32_t i) { return (float *) t->data + (size_t) i * (size_t) t->cols; }
 
@@ -146,9 +147,9 @@ static const void *gather(const Mixture *m, void *scratch, ActForm form, int32_t
     const uint8_t *from = m->act[form];
     const int32_t *row = m->row + place0, cols = m->x->cols;
     if (n == m->n) return from;                    /* no expert twice in a row: these are all rows, ascending */
-    const size_t all = matmul_act_bytes(form, 1, cols);
     const size_t blocks = form == ACT_F32 ? 1 : (size_t) cols / (form == ACT_Q32 ? 32 : 256);
-    const size_t bytes = form == ACT_F32 ? sizeof(float) * (size_t) cols : all / blocks;
+    const size_t bytes = form == ACT_F32 ? sizeof(float) * (size_t) cols
+                       : form == ACT_Q32 ? sizeof(ActBlock32) : sizeof(ActBlock256);
     for (size_t b = 0; b < blocks; b++)
         for (int32_t i = 0; i < n; i++)
             memcpy((uint8_t *) scratch + (b * (size_t) n + (size_t) i) * bytes,
