@@ -215,6 +215,15 @@ static void launch_products(const Product *p, uint32_t *done)
     cuda_launch(p->c, kernel, (p->n + shape_of[shape].rows - 1) / shape_of[shape].rows, tiles, &a, sizeof a);
 }
 
+/* Who makes the rows of a router (its weights are F32) quantises them in every form: experts read them next. */
+static int32_t forms_of_router(int32_t n, const Tensor *const *w)
+{
+    const int32_t cols = w[0]->cols;
+    for (int32_t j = 0; j < n; j++)
+        if (w[j]->type == T_F32) return (cols % 32 == 0) << ACT_Q32 | (cols % 256 == 0) << ACT_Q256;
+    return 0;
+}
+
 static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
 {
     Cuda *c = cuda_of(b);
@@ -231,14 +240,19 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     }
     for (const int32_t part = p.n; p.row0 < x->rows; p.row0 += part) {
         if (x->rows - p.row0 < part) p.n = x->rows - p.row0;
-        const size_t bytes = cuda_place_rows(p.act, c->input, forms, p.n, x->cols);
-        const bool whole = p.n == x->rows, quantised = (forms & ~(1 << ACT_F32)) != 0;
-        if (quantised && !(whole && cuda_quantise_with(c, x, p.act)))
-            LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
-                   .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
-                   .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
+        const bool whole = p.n == x->rows;
+        int32_t there = forms | forms_of_router(n, w);
+        size_t bytes = cuda_place_rows(p.act, c->input, there, p.n, x->cols);
+        if (!whole || bytes > WORK_INPUT || !(there & ~(1 << ACT_F32)) || !cuda_quantise_with(c, x, p.act)) {
+            there = forms;
+            bytes = cuda_place_rows(p.act, c->input, there, p.n, x->cols);
+            if (there & ~(1 << ACT_F32))
+                LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
+                       .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
+                       .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
+        }
         for (uint32_t done = 0; done != (1u << n) - 1;) launch_products(&p, &done);
-        if (whole) c->quantised = (CudaInput) { x->data, x->rows, x->cols, forms, bytes, { p.act[0], p.act[1] } };
+        if (whole) c->quantised = (CudaInput) { x->data, x->rows, x->cols, there, bytes, { p.act[0], p.act[1] } };
     }
 }
 

@@ -161,27 +161,34 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
         P::stage(s[later % STAGES], w, later, blocks, blocks - later * P::SCALES, lane, 32);
         copy_commit();
         const uint32_t *unit = s[u % STAGES];
-        UNROLL
+        enum { BLOCKS_AT_ONCE = NT == 1 ? P::SCALES : 1 };
+        UNROLL_BY(BLOCKS_AT_ONCE)
         for (int c = 0; c < P::SCALES; c++) {
             const size_t b = (size_t) (u * P::SCALES + c);
             if ((int) b >= blocks) break;
             x.codes = (const uint2 *) a.act.code + b * P::CHUNKS * x.step;
             x.sums = (const uint2 *) a.act.sums + b * x.step;
-            int isum[1][NT][4];
+            float da[NT][2];
+            int isum[1][NT][4], qsum[NT][2];
             uint32_t min[2];
+            UNROLL
+            for (int j = 0; j < NT; j++)
+                UNROLL
+                for (int k = 0; k < 2; k++) {
+                    const size_t at = b * rows + (size_t) row[j][k];
+                    da[j][k] = ld(a.act.scale + at);
+                    qsum[j][k] = P::ROW_SUMS ? ld((const int32_t *) a.act.sums + at) : 0;
+                }
             P::template sums<1, NT>(isum, unit, c, x, lane);
             P::mins(min, unit, g, t);
             UNROLL
             for (int j = 0; j < NT; j++) {
-                int second[4] = { 0, 0, 0, 0 };
-                if (P::MINS) min_sums(second, min, sums_of(x, j));
+                int msum[4];
+                if (P::MINS) min_sums(msum, min, sums_of(x, j));
                 UNROLL
-                for (int i = 0; i < 4; i++) {
-                    const size_t at = b * rows + (size_t) row[j][i & 1];
-                    if (P::ROW_SUMS) second[i] = ld((const int32_t *) a.act.sums + at);
-                    acc[j][i] = P::finish(acc[j][i], unit, c, g + 8 * (i >> 1), isum[0][j][i], second[i],
-                                          ld(a.act.scale + at));
-                }
+                for (int i = 0; i < 4; i++)
+                    acc[j][i] = P::finish(acc[j][i], unit, c, g + 8 * (i >> 1), isum[0][j][i],
+                                          P::MINS ? msum[i] : qsum[j][i & 1], da[j][i & 1]);
             }
         }
     }
@@ -214,6 +221,6 @@ template <class P> DEV void expert_tiles(const ExpertsArgs &a)
     end_tile(a, s.end, item, tile);
 }
 
-#define EXPERTS(name, Pack) KERNEL(EXPERT_THREADS, experts_##name, ExpertsArgs) { expert_tiles<Pack>(a); }
+#define EXPERTS(name, Pack) KERNEL_BLOCKS(EXPERT_THREADS, 3, experts_##name, ExpertsArgs) { expert_tiles<Pack>(a); }
 
 #endif
