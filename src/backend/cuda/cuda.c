@@ -64,6 +64,7 @@ void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const vo
 void cuda_flush(Cuda *c)
 {
     const size_t bytes = c->delayed.bytes;
+    c->quantised.x = NULL;                         /* what follows may write these rows */
     c->delayed.bytes = 0;
     if (bytes) launch(c, c->delayed.kernel, c->delayed.blocks, c->delayed.blocks_y, c->delayed.args, bytes);
 }
@@ -466,6 +467,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     };
     cuda_rows_ops(&c->be);
     cuda_matmul_ops(&c->be);
+    cuda_experts_ops(&c->be);
     cuda_kv_ops(&c->be);
     cuda_attend_ops(&c->be);
     cuda_delta_ops(&c->be);
