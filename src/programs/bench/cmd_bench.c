@@ -38,7 +38,13 @@ static void describe_machine(Bench *b)
 {
     char name[160];
     b->threads = machine_name(name, sizeof name, &b->o);
-    snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+    int at = snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+    const char *backend = b->o.backend ? b->o.backend : "", *which = strchr(backend, ':');
+    rt_card card;
+    rt_error e;
+    if (strncmp(backend, "cuda", 4) != 0) return;
+    if (rt_card_at(&card, "cuda", which ? (int32_t) strtol(which + 1, NULL, 10) : 0, &e) == RT_OK)
+        snprintf(b->machine + at, sizeof b->machine - (size_t) at, ", %.63s (%s)", card.name, card.level);
 }
 
 /* "2.7 G", "10.6 M" */
