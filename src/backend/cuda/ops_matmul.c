@@ -128,10 +128,11 @@ static GpuKernel choose(Type t, Shape s)
     case T_Q5_0: return BY_SHAPE(5);
     case T_Q5_1: return BY_SHAPE(5m);
     case T_Q2_K: return BY_SHAPE(k2);
+    case T_Q3_K: return BY_SHAPE(k3);
     case T_Q4_K: return BY_SHAPE(k4);
     case T_Q5_K: return BY_SHAPE(k5);
     case T_IQ4_XS: return BY_SHAPE(k4x);
-    default: return BY_SHAPE(k6);                  /* Q3_K, Q6_K */
+    default: return BY_SHAPE(k6);                  /* Q6_K */
     }
 #undef BY_SHAPE
 }
