@@ -52,7 +52,7 @@ static const VocabShape vocab_laguna = {100352, 32, 100352, 2, 2, 24, 9, -1, "la
 typedef struct { int32_t experts, used, ffn, shared, dense; } Mixture;
 
 static const Mixture mixture_35b = {256, 8, 512, 512, 0}, mixture_30b = {128, 8, 768, 0, 0},
-                     mixture_laguna = {256, 8, 512, 512, 1};
+                     mixture_laguna = {256, 8, 512, 512, 1}, mixture_small = {64, 4, 256, 256, 0};
 
 typedef struct {
     const char *name, *arch;
@@ -76,6 +76,8 @@ static const Shape shapes[] = {
     {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 0, NULL},
     {"qwen35moe-35b-a3b", "qwen35moe", 40, 2048, 0, 16, 2, 256, &vocab_qwen35, false, 16, 32, 262144, 1e7f, 1e-6f, 0,
      &mixture_35b},
+    {"qwen35moe-small", "qwen35moe", 4, 256, 0, 4, 2, 128, &vocab_smollm, false, 2, 4, 8192, 1e7f, 1e-6f, 0,
+     &mixture_small},                              /* no published size: for tests */
     {"qwen3moe-30b-a3b", "qwen3moe", 48, 2048, 6144, 32, 4, 128, &vocab_qwen3, false, 0, 0, 40960, 1e6f, 1e-6f, 0,
      &mixture_30b},
     {"laguna-xs.2", "laguna", 40, 2048, 8192, 48, 8, 128, &vocab_laguna, false, 0, 0, 262144, 5e5f, 1e-6f, 0,
@@ -299,7 +301,8 @@ static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t l
     if (strcmp(s->arch, "llama") == 0) key_u32(&k, "rope.dimension_count", s->head_dim);
     if (s->k_heads) {
         key_u32(&k, "rope.dimension_count", s->head_dim / 4);
-        key_i32s(&k, "rope.dimension_sections", (const int32_t[]){11, 11, 10, 0}, 4);
+        const int32_t pairs = s->head_dim / 8, sections[] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+        key_i32s(&k, "rope.dimension_sections", sections, 4);
         key_u32(&k, "ssm.conv_kernel", CONV);
         key_u32(&k, "ssm.state_size", DELTA_DIM);
         key_u32(&k, "ssm.group_count", s->k_heads);

@@ -166,6 +166,7 @@ part-gpu:
 	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
 	python3 tests/gpu/test_counts.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
+	python3 tests/gpu/test_script.py $(BUILD)
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check
@@ -178,6 +179,7 @@ part-cli:
 	python3 tests/cli/test_manual.py
 	python3 tests/cli/test_options.py
 	python3 tests/cli/test_json.py
+	python3 tests/cli/test_experts.py
 	python3 tests/cli/test_mistakes.py
 	python3 tests/cli/test_install.py
 	python3 tests/cli/test_python.py

@@ -606,6 +606,14 @@ static void recipes_choose_as_llama_cpp(void **state)
         {"Q4_1", "blk.0.ffn_down.weight", 1024, 512, 32, true, T_Q4_1},
         {"Q5_0", "blk.0.attn_v.weight", 1024, 512, 32, true, T_Q5_0},
         {"Q5_1", "token_embd.weight", 1024, 512, 32, true, T_Q6_K},
+        {"Q4_K_M", "blk.0.ffn_down_exps.weight", 512, 2048, 40, false, T_Q6_K},    /* mixtures */
+        {"Q4_K_M", "blk.6.ffn_down_exps.weight", 512, 2048, 40, false, T_Q4_K},
+        {"Q4_K_M", "blk.7.ffn_down_exps.weight", 512, 2048, 40, false, T_Q6_K},
+        {"Q4_K_M", "blk.7.ffn_down_shexp.weight", 512, 2048, 40, false, T_Q6_K},
+        {"Q4_K_M", "blk.7.ffn_gate_up_exps.weight", 2048, 1024, 40, false, T_Q4_K},
+        {"Q4_K_M", "blk.7.ffn_gate_inp.weight", 2048, 256, 40, false, T_F32},
+        {"Q4_K_M", "blk.7.ffn_gate_inp_shexp.weight", 2048, 1, 40, false, T_F32},
+        {"Q8_0", "blk.7.exp_probs_b.bias", 256, 1, 40, false, T_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Recipe *r = recipe_find(cases[i].recipe);
