@@ -53,6 +53,10 @@ typedef struct {
 /* The smallest model of a family; ratio: value heads per key head (qwen35). */
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device);
 RigOptions rig_with_draft(RigOptions o, bool dflash2);
+/* LAGUNA: with norms of taps and gates; DSPARK: a Markov head; LIBRARY: own embedding, and a head for a third of the
+ * tokens. */
+typedef enum { DRAFT_DFLASH, DRAFT_DFLASH2, DRAFT_LAGUNA, DRAFT_DSPARK, DRAFT_LIBRARY, DRAFT_KINDS } DraftKind;
+RigOptions rig_with_draft_kind(RigOptions o, DraftKind kind);
 RigOptions rig_with_mtp(RigOptions o);
 void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
