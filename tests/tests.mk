@@ -166,6 +166,7 @@ part-gpu:
 	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
 	python3 tests/gpu/test_counts.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
+	python3 tests/gpu/test_script.py $(BUILD)
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check

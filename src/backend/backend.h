@@ -150,6 +150,8 @@ struct Backend {
      * e = ids[i]. Every product is matmul's, so what a row gets does not depend on other rows. Rows with ids of -1 are
      * left undefined. */
     void (*experts)(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e);
+    /* What `experts` has read on this fork since the last call of this, up to the last sync. NULL: not counted. */
+    void (*routes)(Backend *b, Routes *out);
     /* drafters' extras */
     /* DFlash2, spec speculation 1.9; zero before a slice's row 0 */
     void (*block_conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side,

@@ -28,6 +28,11 @@ static double head_weights(const Model *m) { return (double) m->head.rows * m->h
 static void expect_costs(Spec *sp, const Model *m, const Model *dm)
 {
     double all = pass_weights(m), head = head_weights(m);
+    if (m->experts) {
+        const double used = (double) m->router.used / m->experts, experts = (double) m->n_expert_weights;
+        all -= (1 - used) * experts;
+        cost_experts(&sp->cost, used * experts / all, m->router.used, m->experts);
+    }
     sp->body = all > head && head > 0 ? (all - head) / all : 1;
     if (!dm || !sp->drafter || !(all > 0)) return;
     double lent = dm->head.data == m->head.data ? head : 0, passes = dm->hold ? sp->drafter->rows - 1 : 1;
@@ -788,6 +793,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (sp->role[i].decodes)
             finish_decoding(sp, s[i], &sp->role[i], &sp->tree[tree++], &out, sp->role[i].slice->row0);
     double t2 = seconds_now();
+    const Routes routes = step_routes(&sp->step);
+    if (!chunk) cost_routes(&sp->cost, sp->step.n_real, routes.chosen, routes.read);
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
     else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
@@ -796,6 +803,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;
+        s[i]->stats.experts_chosen += routes.chosen;
+        s[i]->stats.experts_read += routes.read;
         if (sp->role[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->role[i], &sp->tree[tree]);
         tree++;
     }

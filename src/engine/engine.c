@@ -341,6 +341,11 @@ PassWork engine_pass_work(const Model *m)
         w.bytes += be->weight_bytes(be, head->type, head->rows, head->cols);
         w.parameters += (uint64_t) head->rows * (uint64_t) head->cols;
     }
+    if (m->experts) {
+        const double unused = 1 - (double) m->router.used / m->experts;
+        w.bytes -= (uint64_t) (unused * (double) m->expert_bytes);
+        w.parameters -= (uint64_t) (unused * (double) m->n_expert_weights);
+    }
     return w;
 }
 

@@ -449,6 +449,10 @@ static Status place(Loader *l, Found *f)
     if (f->bind != &l->again) {
         m->weight_bytes += f->bytes;
         m->n_weights += (uint64_t) values_of(f);
+        if (f->bind->kind == BIND_EXPERTS) {
+            m->expert_bytes += f->bytes;
+            m->n_expert_weights += (uint64_t) values_of(f);
+        }
     }
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;

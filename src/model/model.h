@@ -93,6 +93,7 @@ struct Model {
     uint64_t      weight_bytes;                                   /* all tensors, as packed or, if attached, as in the
                                                                    * file */
     uint64_t      n_weights;                                                      /* values in matrices */
+    uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
 };
 
 typedef struct {

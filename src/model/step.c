@@ -441,6 +441,19 @@ Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, con
     return y;
 }
 
+Routes step_routes(Step *s)
+{
+    Routes sum = { 0 }, one;
+    for (; s; s = s->next) {
+        if (!s->be->routes) continue;
+        s->be->routes(s->be, &one);
+        sum.mixtures += one.mixtures;
+        sum.chosen += one.chosen;
+        sum.read += one.read;
+    }
+    return sum;
+}
+
 /* The table of a rotation for this pass's rows, made at first use; NULL: no room, the pass fails. */
 static const Tensor *turns(Step *s, const StageRope *rope)
 {

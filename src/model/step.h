@@ -120,6 +120,8 @@ Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *
  * stacks. */
 Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
                  const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
+/* What the mixtures of all stages have read since the last call, up to the last wait; zeros if no backend counts. */
+Routes  step_routes(Step *s);
 /* Rotates queries and keys, stores keys and values, and attends. */
 Tensor *step_attend(Step *s, int32_t il, const LayerSpec *sp, Tensor *q, Tensor *k, Tensor *v, const StageRope *rope);
 /* The same, with query and key heads normed first. */

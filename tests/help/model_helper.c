@@ -67,6 +67,12 @@ RigOptions rig_kind(int32_t kind, bool device)
     return rig_options(TINY_QWEN35, kind - 1, device);
 }
 
+bool rig_has_mtp(int32_t kind)
+{
+    const TinyFamily f = rig_kind(kind, false).tm.family;
+    return f == TINY_QWEN35 || f == TINY_QWEN35MOE;
+}
+
 static void open_models(Rig *r)
 {
     Error err = { 0 };

@@ -61,6 +61,7 @@ void rig_close(Rig *r);
  * qwen35moe. */
 enum { RIG_KINDS = 7 };
 RigOptions rig_kind(int32_t kind, bool device);
+bool rig_has_mtp(int32_t kind);         /* whether rig_with_mtp knows this family */
 /* "cpu:LEVEL", or "cpu" if level is NULL; valid until the next call. */
 const char *cpu_named(const char *level);
 

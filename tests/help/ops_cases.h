@@ -8,7 +8,7 @@ typedef void CaseRun(Run *r, const Turn *t);
 
 /* ops_rows.c: operations row by row */
 CaseRun ops_norm, ops_add_norm, ops_head_norm, ops_gated_norm, ops_add, ops_bias, ops_glu, ops_gate, ops_scale,
-        ops_softcap, ops_norms_are_one;
+        ops_softcap, ops_norms_are_one, ops_add_then_few;
 /* ops_moves.c: operations that move rows; rotation, products */
 CaseRun ops_split, ops_join, ops_logit_rows, ops_tap, ops_rope, ops_matmul;
 /* ops_products.c: a round for each type of weights and number of rows */

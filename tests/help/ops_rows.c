@@ -108,6 +108,17 @@ void ops_add(Run *r, const Turn *t)
     check(r, t, &o.x.t, &o, 0, sum_of);
 }
 
+/* What follows an addition and reads only some of its rows does not take the others' place. */
+void ops_add_then_few(Run *r, const Turn *t)
+{
+    Operands o = operands(r, t);
+    Tensor first = o.x.t, norm = o.y;
+    first.rows = norm.rows = (t->rows + 1) / 2;
+    r->b->add(r->b, &o.x.t, &o.z.t);
+    r->b->norm(r->b, &norm, &first, NULL, EPS_ROW);
+    check(r, t, &o.x.t, &o, 0, sum_of);
+}
+
 static double biased(At at) { return at.x + at.w; }
 void ops_bias(Run *r, const Turn *t)
 {

@@ -31,6 +31,7 @@ typedef struct {
     uint8_t             *scratch;                  /* [threads, SCRATCH_BYTES] */
     uint8_t             *input;                    /* [INPUT_BYTES] */
     Roofline            *roof;                     /* of a fork that has run measure */
+    Routes               routes;                   /* since they were last asked for */
     Error                error;                    /* the first failure since the last sync */
 } Cpu;
 

@@ -306,12 +306,22 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
                  m.row0 + m.n - 1, e->gate->n);
             return;
         }
+        m.c->routes.chosen += m.start[m.n_experts];
+        m.c->routes.read += m.n_experts;
         run_mixture(&m);
     }
+    m.c->routes.mixtures++;
+}
+
+static void routes(Backend *b, Routes *out)
+{
+    *out = cpu_of(b)->routes;
+    cpu_of(b)->routes = (Routes) { 0 };
 }
 
 void cpu_experts_ops(Backend *b)
 {
     b->route = route;
     b->experts = experts;
+    b->routes = routes;
 }

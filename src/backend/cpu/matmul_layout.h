@@ -13,19 +13,20 @@
  *     K5   32 codes, 8 fifth bits, 3 scales, 1 halves                                   Q5_K (0)
  *     K4X  32 codes, 2 scales, 1 halves
  *          IQ4_XS (indices of its codebook)
- *     K6   32 codes, 16 high bits, 4 scales, 1 halves
- *          Q6_K (32), Q3_K (32; 1.9 times its size in the file)
+ *     K6   32 codes, 16 high bits, 4 scales, 1 halves                                   Q6_K (32)
  *     K2   16 codes, 4 scales, 1 halves                                                 Q2_K (0)
+ *     K3   16 codes, 8 third bits, 4 scales, 1 floats                                   Q3_K (4)
  *   where, with P = pair of sub-blocks,
  *     codes of K4, K5, K4X (sub-blocks of 8 vectors): line 8P + i = vector i of sub-block 2P | that of 2P+1 << 4
  *     codes of K6 (sub-blocks of 4 vectors): line 4P + i = low 4 bits of vector i of sub-block 2P | those of 2P+1 << 4
  *     fifth bits of K5: line 2P + h holds i = 4h .. 4h+3: sub-block 2P at bit 2(i%4), 2P+1 at bit 2(i%4)+1
  *     high bits of K6: line 2P + c = bits 4..5 of vector i of sub-block 2P + c, at bit 2i
- *     codes of K2: line s = vector i of sub-block s at bit 2i
+ *     codes of K2, K3: line s = vector i of sub-block s at bit 2i, of K3 its two low bits
+ *     third bits of K3: line P = vector i of sub-block 2P at bit 2i, of 2P+1 at bit 2i+1
  *     scales of K4, K5: S in bytes [s][lane], M in bytes [s/2][lane][s%2], 6 bits each, as four lines S0 S1 M0 M1; M1
  *       is spread over the upper two bits of the others: S0 | M1 << 6, S1 | (M1 >> 2) << 6, M0 | (M1 >> 4) << 6
- *     scales of K4X: S - 32 as int8 [s][lane]; of K6: int8 [s/2][lane][s%2]; of K2: S | M << 4 in bytes [s][lane]
- *     halves: d [lane], dmin [lane] */
+ *     scales of K4X: S - 32 as int8 [s][lane]; of K6, K3: int8 [s/2][lane][s%2]; of K2: S | M << 4 in bytes [s][lane]
+ *     halves: d [lane], dmin [lane]; floats: d [lane] */
 #ifndef RATOON_BACKEND_CPU_MATMUL_LAYOUT_H
 #define RATOON_BACKEND_CPU_MATMUL_LAYOUT_H
 
@@ -36,7 +37,7 @@
 #include "backend/cpu/matmul.h"
 
 typedef enum { PACK_F32, PACK_16, PACK_8, PACK_4, PACK_5, PACK_K4, PACK_K5, PACK_K4X, PACK_K6, PACK_K2,
-               PACK_NONE } Pack;
+               PACK_K3, PACK_NONE } Pack;
 
 typedef struct {
     Pack    pack;
@@ -58,7 +59,7 @@ static inline size_t plane_bytes(int32_t blocks)
 typedef struct {
     int8_t   code[256];
     int16_t  scale[16], min[16];
-    uint16_t d, dmin;                              /* halves, unchanged */
+    float    d, dmin;
 } WeightBlock;
 
 /* group: start of the packed group; lane in [0, 16). */

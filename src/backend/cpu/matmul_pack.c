@@ -10,7 +10,7 @@ const Layout matmul_layout[T_COUNT] = {
     [T_I32] = {PACK_NONE, 0, 0, 0, 0},          [T_TQ3_0] = {PACK_NONE, 0, 0, 0, 0},         /* keys and values only */
     [T_Q8_0] = {PACK_8, 32, 8, 1, 128},    [T_Q4_0] = {PACK_4, 32, 4, 1, 8},    [T_Q4_1] = {PACK_4, 32, 4, 2, 0},
     [T_Q5_0] = {PACK_5, 32, 5, 1, 16},     [T_Q5_1] = {PACK_5, 32, 5, 2, 0},    [T_IQ4_NL] = {PACK_4, 32, 4, 1, 128},
-    [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K6, 256, 53, 0, 32},[T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
+    [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K3, 256, 29, 0, 4}, [T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
     [T_Q5_K] = {PACK_K5, 256, 44, 0, 0},
     [T_Q6_K] = {PACK_K6, 256, 53, 0, 32},[T_IQ4_XS] = {PACK_K4X, 256, 35, 0, 128},
 };
@@ -225,20 +225,7 @@ static void pack_k4x(const Quarter *p)
     add_halves(p, 34, head & 0xffff);
 }
 
-/* code: 6 bits of each element. */
-static void pack_k6(const Quarter *p, const Four code[64], const Four scale[4], Four d)
-{
-    for (int v = 0; v < 32; v++) {
-        const Four *a = code + v / 4 * 8 + v % 4;
-        put_words(p, v, pair(a[0], a[4]));
-    }
-    for (int s = 0; s < 16; s++) put_words(p, 32 + s, crumbs(code + 4 * s, 4));
-    clear(p, 48, 5);
-    for (int s = 0; s < 4; s++) add_halves(p, 48 + s, scale[s]);
-    add_halves(p, 52, d);
-}
-
-static void pack_q6_k(const Quarter *p)
+static void pack_k6(const Quarter *p)
 {
     Four low[32], high[16], code[64], scale[4];
     words(low, p, 0, 32);
@@ -248,10 +235,38 @@ static void pack_q6_k(const Quarter *p)
         int half = j / 32, r = j / 8 % 4, l = j % 8;
         code[j] = (low[16 * half + 8 * (r & 1) + l] >> 4 * (r >> 1) & LOW4) | (high[8 * half + l] >> 2 * r & LOW2) << 4;
     }
-    pack_k6(p, code, scale, halves_at(p, 208));
+    for (int v = 0; v < 32; v++) {
+        const Four *a = code + v / 4 * 8 + v % 4;
+        put_words(p, v, pair(a[0], a[4]));
+    }
+    for (int s = 0; s < 16; s++) put_words(p, 32 + s, crumbs(code + 4 * s, 4));
+    clear(p, 48, 5);
+    for (int s = 0; s < 4; s++) add_halves(p, 48 + s, scale[s]);
+    add_halves(p, 52, halves_at(p, 208));
 }
 
-/* Its code - 4 where the high bit is clear, and its code where it is set, plus 32 both. */
+/* The half at byte `at` of each lane's block as a float, times a power of two. */
+static void put_float(const Quarter *p, int line, size_t at, float by)
+{
+    float *to = (float *) (void *) (p->lines + line * LINE) + p->q * QUARTER;
+    for (int i = 0; i < QUARTER; i++) to[i] = by * half_to_float(load16(p->row[i] + at));
+}
+
+/* code: 3 bits of each element; scale: int8. */
+static void pack_k3(const Quarter *p, const Four code[64], const Four scale[4])
+{
+    for (int s = 0; s < 16; s++) put_words(p, s, crumbs(code + 4 * s, 0));
+    for (int s = 0; s < 16; s += 2) {
+        Four line = { 0 };
+        for (int i = 0; i < 4; i++)
+            line |= (code[4 * s + i] >> 2 & LOW1) << 2 * i | (code[4 * s + 4 + i] >> 2 & LOW1) << (2 * i + 1);
+        put_words(p, 16 + s / 2, line);
+    }
+    clear(p, 24, 4);
+    for (int s = 0; s < 4; s++) add_halves(p, 24 + s, scale[s]);
+}
+
+/* The high bit is clear where the code is negative. */
 static void pack_q3_k(const Quarter *p)
 {
     Four high[8], low[16], code[64], scale[4];
@@ -259,14 +274,15 @@ static void pack_q3_k(const Quarter *p)
     words(low, p, 32, 16);
     for (int j = 0; j < 64; j++) {
         int half = j / 32, r = j / 8 % 4, l = j % 8;
-        code[j] = (low[8 * half + l] >> 2 * r & LOW2) + 28 * (uint32_t) LOW1 + ((high[l] >> j / 8 & LOW1) << 2);
+        code[j] = (low[8 * half + l] >> 2 * r & LOW2) | (high[l] >> j / 8 & LOW1) << 2;
     }
     const Four s[2] = { words_at(p, 96), words_at(p, 100) }, top = words_at(p, 104);
     for (int k = 0; k < 4; k++) {
         Four x = (s[k % 2] >> 4 * (k / 2) & LOW4) | (top >> 2 * k & LOW2) << 4;
         scale[k] = ((x | 0x80808080u) - 0x20202020u) ^ 0x80808080u;            /* each byte - 32 */
     }
-    pack_k6(p, code, scale, halves_at(p, 108));
+    pack_k3(p, code, scale);
+    put_float(p, 28, 108, 1);
 }
 
 static void pack_k2(const Quarter *p)
@@ -306,7 +322,7 @@ static void pack_quarter(const Quarter *p, Type t)
         pack_k5_high(p);
         pack_k4_scales(p, 40);
         break;
-    case T_Q6_K: pack_q6_k(p); break;
+    case T_Q6_K: pack_k6(p); break;
     default: pack_k4x(p); break;                   /* T_IQ4_XS */
     }
 }
@@ -391,6 +407,11 @@ static void get_high(int8_t *code, const uint8_t *line, int width, int step, int
     }
 }
 
+static int get_crumb(const uint8_t *lines, int i, int lane)
+{
+    return lines[i / 16 * LINE + lane * 4 + i % 4] >> 2 * (i / 4 % 4) & 3;
+}
+
 static void get_k4_scales(WeightBlock *w, const uint8_t *lines, int lane)
 {
     for (int s = 0; s < 8; s++) {
@@ -404,8 +425,14 @@ static void get_k4_scales(WeightBlock *w, const uint8_t *lines, int lane)
 
 static void get_halves(WeightBlock *w, const uint8_t *line, int lane)
 {
-    w->d = load16(line + 2 * lane);
-    w->dmin = load16(line + 2 * WEIGHT_GROUP + 2 * lane);
+    w->d = half_to_float(load16(line + 2 * lane));
+    w->dmin = half_to_float(load16(line + 2 * WEIGHT_GROUP + 2 * lane));
+}
+
+static void get_float(WeightBlock *w, const uint8_t *line, int lane)
+{
+    memcpy(&w->d, line + (int) sizeof w->d * lane, sizeof w->d);
+    w->dmin = 0;
 }
 
 void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t cols, int32_t block, int32_t lane)
@@ -416,8 +443,8 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
         int32_t blocks = cols / 32;
         const uint8_t *plane = group + (size_t) blocks * (size_t) l->lines * LINE +
                                ((size_t) block * WEIGHT_GROUP + (size_t) lane) * 2;
-        w->d = load16(plane);
-        w->dmin = l->planes == 2 ? load16(plane + plane_bytes(blocks)) : 0;
+        w->d = half_to_float(load16(plane));
+        w->dmin = l->planes == 2 ? half_to_float(load16(plane + plane_bytes(blocks))) : 0;
     }
     switch (l->pack) {
     case PACK_8:
@@ -465,8 +492,17 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
         for (int i = 0; i < 256; i++) w->code[i] = (int8_t) (w->code[i] - 32);
         get_halves(w, b + 52 * LINE, lane);
         break;
+    case PACK_K3:
+        for (int i = 0; i < 256; i++) {
+            int low = get_crumb(b, i, lane),
+                high = b[(16 + i / 32) * LINE + lane * 4 + i % 4] >> (2 * (i / 4 % 4) + i / 16 % 2) & 1;
+            w->code[i] = (int8_t) ((low | high << 2) - l->offset);
+        }
+        for (int s = 0; s < 16; s++) w->scale[s] = (int8_t) b[24 * LINE + s / 2 * 32 + lane * 2 + s % 2];
+        get_float(w, b + 28 * LINE, lane);
+        break;
     default:                                       /* PACK_K2 */
-        for (int i = 0; i < 256; i++) w->code[i] = (b[i / 16 * LINE + lane * 4 + i % 4] >> 2 * (i / 4 % 4)) & 3;
+        for (int i = 0; i < 256; i++) w->code[i] = (int8_t) get_crumb(b, i, lane);
         for (int s = 0; s < 16; s++) {
             uint8_t both = b[16 * LINE + s * WEIGHT_GROUP + lane];
             w->scale[s] = both & 15;
@@ -496,12 +532,12 @@ void matmul_unpack_row(float *y, Type t, const void *packed, int32_t rows, int32
     for (int32_t b = 0; b < cols / l->block; b++, y += l->block) {
         WeightBlock w;
         matmul_read_block(&w, t, group, cols, b, lane);
-        float d = half_to_float(w.d), dmin = half_to_float(w.dmin);
         for (int i = 0; i < l->block; i++) {
-            if (l->planes == 2) y[i] = d * (float) w.code[i] + dmin;
-            else if (l->block == 32) y[i] = d * (float) w.code[i];
-            else if (has_min(t)) y[i] = d * (float) w.scale[i / 16] * (float) w.code[i] - dmin * (float) w.min[i / 16];
-            else y[i] = d * (float) w.scale[i / 16] * (float) w.code[i];
+            float code = (float) w.code[i], scale = (float) w.scale[i / 16];
+            if (l->planes == 2) y[i] = w.d * code + w.dmin;
+            else if (l->block == 32) y[i] = w.d * code;
+            else if (has_min(t)) y[i] = w.d * scale * code - w.dmin * (float) w.min[i / 16];
+            else y[i] = w.d * scale * code;
         }
     }
 }

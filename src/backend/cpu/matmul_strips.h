@@ -1,5 +1,5 @@
 /* matmul_strips.h - the loops around the tiles, the same at every level: included at the end of a file that defines
- * TILE_ROWS and the tiles tile_k2, tile_k4, tile_k4x, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns
+ * TILE_ROWS and the tiles tile_k2, tile_k3, tile_k4, tile_k4x, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns
  * of a group. Its first tile reads it from memory and prefetches later strips, line by line while it computes
  * (prefetched all at once, they fill the line buffers and stall the tile: a fifth of the time at 16 rows); the other
  * tiles find it in the first-level cache. The planes of scales follow a group's codes but are needed from the first
@@ -76,6 +76,7 @@ INLINE int32_t tile_rows(const StripWork *w, int32_t r)
         }                                                                                                          \
     }
 STRIPS_256(k2, 21)
+STRIPS_256(k3, 29)
 STRIPS_256(k4, 36)
 STRIPS_256(k4x, 35)
 STRIPS_256(k5, 44)
@@ -137,7 +138,7 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
         [T_Q4_0] = strips_Q4_0,
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
         [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
-        [T_Q3_K] = strips_k6,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
+        [T_Q3_K] = strips_k3,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
     };
     if (!strips[t]) return false;
     size_t group_bytes = matmul_group_bytes(t, cols);

@@ -103,11 +103,10 @@ static void plain32(float *y, size_t y_stride, Type t, const uint8_t *group, con
     for (int32_t b = 0; b < cols / 32; b++) {
         WeightBlock w;
         matmul_read_block(&w, t, group, cols, b, lane);
-        float d = half_to_float(w.d), m = half_to_float(w.dmin);
         for (int32_t i = 0; i < n; i++) {
             const ActBlock32 *a = act + (size_t) b * (size_t) n + (size_t) i;
-            float acc = fmaf(d * a->scale, (float) dot(w.code, a->q, 32), b ? y[(size_t) i * y_stride] : 0);
-            y[(size_t) i * y_stride] = offset ? fmaf(m * a->scale, (float) a->sum, acc) : acc;
+            float acc = fmaf(w.d * a->scale, (float) dot(w.code, a->q, 32), b ? y[(size_t) i * y_stride] : 0);
+            y[(size_t) i * y_stride] = offset ? fmaf(w.dmin * a->scale, (float) a->sum, acc) : acc;
         }
     }
 }
@@ -119,15 +118,14 @@ static void plain256(float *y, size_t y_stride, Type t, const uint8_t *group, co
     for (int32_t b = 0; b < cols / 256; b++) {
         WeightBlock w;
         matmul_read_block(&w, t, group, cols, b, lane);
-        float d = half_to_float(w.d), dmin = half_to_float(w.dmin);
         for (int32_t i = 0; i < n; i++) {
             const ActBlock256 *a = act + (size_t) b * (size_t) n + (size_t) i;
             int32_t isum = 0, msum = 0;
             for (int s = 0; s < 16; s++) isum += w.scale[s] * dot(w.code + 16 * s, a->q + 16 * s, 16);
-            float acc = fmaf(d * a->scale, (float) isum, b ? y[(size_t) i * y_stride] : 0);
+            float acc = fmaf(w.d * a->scale, (float) isum, b ? y[(size_t) i * y_stride] : 0);
             if (with_min) {
                 for (int s = 0; s < 16; s++) msum += w.min[s] * a->sum16[s];
-                acc = fmaf(-(dmin * a->scale), (float) msum, acc);
+                acc = fmaf(-(w.dmin * a->scale), (float) msum, acc);
             }
             y[(size_t) i * y_stride] = acc;
         }

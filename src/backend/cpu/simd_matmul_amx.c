@@ -222,7 +222,35 @@ INLINE void wide(uint8_t *line, __m512i code, Wide s)
           _mm512_ternarylogic_epi32(low, _mm512_bsrli_epi128(even, 1), odd, 0xca));
 }
 
-/* Q6_K, Q3_K */
+/* Codes whose two low bits are those of `low` and whose third bit is bit `bit` of high. */
+INLINE __m512i third(__m512i low, __m512i high, const int bit)
+{
+    const unsigned long long one = (1ull << bit) << (8 * 5);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low,
+                                     _mm512_gf2p8affine_epi64_epi8(high, _mm512_set1_epi64((long long) one), 0), 0xea);
+}
+
+INLINE void unpack_k3(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int quarter)
+{
+    const __m512i sc = load(b + (24 + quarter) * LINE);
+    if (quarter == 0) {
+        _mm512_store_ps(meta->d, _mm512_load_ps((const void *) (b + 28 * LINE)));
+        prefetch_lines(next, 28, 1);
+    }
+    UNROLL for (int half = 0; half < 2; half++) {
+        const int32_t p = 2 * quarter + half;
+        __m512i w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), high = load(b + (16 + p) * LINE);
+        Wide s0 = wide_scale(sc, 32 * half, 2, 2), s1 = wide_scale(sc, 32 * half + 1, 2, 2);
+        uint8_t *out = to->plane[0] + 8 * p * LINE;
+        UNROLL for (int i = 0; i < 4; i++) {
+            wide(out + i * LINE, third(_mm512_srli_epi16(w0, 2 * i), high, 2 * i), s0);
+            wide(out + (4 + i) * LINE, third(_mm512_srli_epi16(w1, 2 * i), high, 2 * i + 1), s1);
+            ask(next, quarter, 4 * half + i, 8, 28);
+        }
+    }
+}
+
+/* Q6_K */
 INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int quarter)
 {
     const __m512i sc = load(b + (48 + quarter) * LINE);
@@ -269,6 +297,7 @@ INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, const LinePrefe
 {
     if (t == T_Q4_K || t == T_Q5_K) unpack_k45(to, meta, b, next, quarter, t);
     else if (t == T_Q2_K) unpack_k2(to, meta, b, next, quarter);
+    else if (t == T_Q3_K) unpack_k3(to, meta, b, next, quarter);
     else if (t == T_IQ4_XS) unpack_k4x(to, meta, b, next, quarter);
     else unpack_k6(to, meta, b, next, quarter);
 }
@@ -550,6 +579,7 @@ INLINE void run_256(Desk *desk, const TileTask *k, const int lines, const bool t
         else run_##type##_two(desk, k);                                                                       \
     }
 RUN_256(Q2_K, 21)
+RUN_256(Q3_K, 29)
 RUN_256(Q4_K, 36)
 RUN_256(Q5_K, 44)
 RUN_256(Q6_K, 53)
@@ -658,7 +688,7 @@ static void run_Q8_0(Desk *desk, const TileTask *k)
 /* The number of rows from which tiles are faster than vectors (doc/lab/products.md); types not listed are always
  * multiplied by vectors. */
 static const struct { void (*run)(Desk *desk, const TileTask *k); int32_t rows; } tiles[T_COUNT] = {
-    [T_Q2_K] = {run_Q2_K, 2},  [T_Q3_K] = {run_Q6_K, 6}, [T_Q4_K] = {run_Q4_K, 7},
+    [T_Q2_K] = {run_Q2_K, 2},  [T_Q3_K] = {run_Q3_K, 6}, [T_Q4_K] = {run_Q4_K, 7},
     [T_Q5_K] = {run_Q5_K, 4},  [T_Q6_K] = {run_Q6_K, 6}, [T_IQ4_XS] = {run_IQ4_XS, 9},
     [T_Q8_0] = {run_Q8_0, 12},
 };

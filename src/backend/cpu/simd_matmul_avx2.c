@@ -174,7 +174,7 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     tile_k(acc, b, a, next, 8, R);
 }
 
-/* -- Q6_K, Q3_K ---------------------------------------------------------------------------------------------------- */
+/* -- Q6_K ---------------------------------------------------------------------------------------------------------- */
 
 INLINE __m256i sixth(__m256i low, __m256i high, int i)
 {
@@ -215,6 +215,46 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
             }
         }
         __m256 d = halves(b + 52 * LINE + 16 * half);
+        UNROLL for (int r = 0; r < R; r++) {
+            float *to = acc + WEIGHT_GROUP * r + 8 * half;
+            _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
+        }
+    }
+}
+
+/* -- Q3_K ---------------------------------------------------------------------------------------------------------- */
+
+/* Codes whose two low bits are those of `low` and whose third bit is bit `bit` of high. */
+INLINE __m256i third(__m256i low, __m256i high, int bit)
+{
+    __m256i moved = bit < 2 ? _mm256_slli_epi16(high, 2 - bit) : _mm256_srli_epi16(high, bit - 2);
+    return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(3)), _mm256_and_si256(moved, _mm256_set1_epi8(4)));
+}
+
+/* As for Q6_K, codes are 0..7 and the excess of 4 is summed separately. */
+INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *lane = b + 32 * half;
+        __m256i isum[TILE_ROWS];
+        UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+        for (int p = 0; p < 8; p++) {
+            prefetch(next, 2 * LINE * (8 * half + p), 2, 29 * LINE);
+            const uint8_t *pair = b + 24 * LINE + 32 * p + 16 * half;
+            __m256i s01 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *) (const void *) pair)),
+                    excess = _mm256_slli_epi16(s01, 2), high = load(lane + (16 + p) * LINE);
+            UNROLL for (int r = 0; r < R; r++)
+                isum[r] = _mm256_sub_epi32(isum[r], _mm256_madd_epi16(excess, every(&a[r].sum16[2 * p])));
+#pragma GCC unroll 2
+            for (int c = 0; c < 2; c++) {
+                __m256i s = scale_of(c ? _mm256_srli_epi32(s01, 16) : _mm256_and_si256(_mm256_set1_epi32(0xffff), s01));
+                __m256i four = load(lane + (2 * p + c) * LINE), w[4];
+                UNROLL for (int i = 0; i < 4; i++) w[i] = third(_mm256_srli_epi16(four, 2 * i), high, 2 * i + c);
+                UNROLL for (int r = 0; r < R; r++) isum[r] = add_dots(isum[r], w, a[r].q + 32 * p + 16 * c, 4, 7, s);
+            }
+        }
+        __m256 d = _mm256_load_ps((const void *) (b + 28 * LINE + 32 * half));
         UNROLL for (int r = 0; r < R; r++) {
             float *to = acc + WEIGHT_GROUP * r + 8 * half;
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));

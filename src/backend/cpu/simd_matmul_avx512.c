@@ -151,7 +151,7 @@ INLINE void tile_k5(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     k4_finish(acc, isum, sc, b + 43 * LINE, a, R);
 }
 
-/* -- Q6_K, Q3_K ---------------------------------------------------------------------------------------------------- */
+/* -- Q6_K ---------------------------------------------------------------------------------------------------------- */
 
 /* low | two bits of high, taken from bit 2i, as bits 4 and 5 */
 INLINE __m512i sixth(__m512i low, __m512i high, int i)
@@ -195,6 +195,52 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         }
     }
     __m512 d = halves(b + 52 * LINE);
+    UNROLL for (int r = 0; r < R; r++) {
+        __m512 sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
+        sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
+        _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
+    }
+}
+
+/* -- Q3_K ---------------------------------------------------------------------------------------------------------- */
+
+/* Codes whose two low bits are those of `low` and whose third bit is bit `bit` of high. */
+INLINE __m512i third(__m512i low, __m512i high, int bit)
+{
+    __m512i moved = bit < 2 ? _mm512_slli_epi16(high, 2 - bit) : _mm512_srli_epi16(high, bit - 2);
+    return _mm512_ternarylogic_epi32(_mm512_and_si512(low, _mm512_set1_epi8(3)), moved, _mm512_set1_epi8(4), 0xf8);
+}
+
+/* Codes are 0..7, so the dots of 16 stay within int16; -4 * S * sum of q undoes the offset. */
+INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    __m512i isum[TILE_ROWS];
+    UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
+#pragma GCC unroll 1
+    for (int p = 0; p < 8; p++) {
+        prefetch(next, 4 * LINE * p, 4, 29 * LINE);
+        /* an int16 for each sub-block; for the products of dots one of them, and zero above */
+        __m512i both = _mm512_cvtepi8_epi16(_mm256_load_si256((const __m256i *) (const void *) (b + 24 * LINE +
+                                                                                                32 * p)));
+        __m512i s0 = _mm512_maskz_mov_epi16(0x55555555, both), s1 = _mm512_srli_epi32(both, 16);
+        __m512i undo = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 2));
+        __m512i w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), high = load(b + (16 + p) * LINE);
+        __m512i lo[4], hi[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            lo[i] = third(_mm512_srli_epi16(w0, 2 * i), high, 2 * i);
+            hi[i] = third(_mm512_srli_epi16(w1, 2 * i), high, 2 * i + 1);
+        }
+        const ActBlock256 *at = (const ActBlock256 *) (const void *) ((const char *) a + 32 * p);
+        UNROLL for (int r = 0; r < R; r++) {
+            __m512i x = _mm512_setzero_si512(), z = _mm512_setzero_si512();
+            DOT2(isum[r], undo, &a[r].sum16[2 * p]);
+            for (int i = 0; i < 4; i++) DOT4(x, lo[i], at[r].q + 4 * i);
+            for (int i = 0; i < 4; i++) DOT4(z, hi[i], at[r].q + 16 + 4 * i);
+            isum[r] = _mm512_dpwssd_epi32(isum[r], x, s0);
+            isum[r] = _mm512_dpwssd_epi32(isum[r], z, s1);
+        }
+    }
+    __m512 d = _mm512_load_ps((const void *) (b + 28 * LINE));
     UNROLL for (int r = 0; r < R; r++) {
         __m512 sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);

@@ -120,6 +120,12 @@ INLINE uint8x16_t joined(uint8x16_t low, uint8x16_t high, int bit, uint8_t mask)
     uint8x16_t moved = bit < 4 ? high << (4 - bit) : high >> (bit - 4);
     return vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(mask)));
 }
+/* low | bit `bit` of high as bit 2 */
+INLINE uint8x16_t third(uint8x16_t low, uint8x16_t high, int bit)
+{
+    uint8x16_t moved = bit < 2 ? high << (2 - bit) : high >> (bit - 2);
+    return vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(4)));
+}
 INLINE int8x16_t book(uint8x16_t index) { return vqtbl1q_s8(vld1q_s8(quant_iq4), index); }
 INLINE int8x16_t less(uint8x16_t code, int8_t offset)
 {
@@ -175,9 +181,8 @@ INLINE void k4_scales(int16_t *S, int16_t *M, const uint8_t *lines)
 }
 
 /* acc += d da isum for each row of the tile */
-INLINE void finish(float *acc, const Sum *isum, const uint8_t *d, const ActBlock256 *a, const int R)
+INLINE void finish(float *acc, const Sum *isum, float32x4_t dw, const ActBlock256 *a, const int R)
 {
-    float32x4_t dw = halves(d);
     UNROLL for (int r = 0; r < R; r++) {
         float *to = acc + WEIGHT_GROUP * r;
         vst1q_f32(to, scaled(dw, a[r].scale, sum_row(isum[r / per_unit(R)], r, R), vld1q_f32(to)));
@@ -246,7 +251,7 @@ INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                 }
             }
         }
-        finish(acc + 4 * quarter, isum, end + 8 * quarter, a, R);
+        finish(acc + 4 * quarter, isum, halves(end + 8 * quarter), a, R);
         if (t != T_IQ4_XS) {
             finish_min(acc + 4 * quarter, M + 4 * quarter, 8, end + 32 + 8 * quarter, a,
                        offsetof(ActBlock256, sum32), R);
@@ -266,10 +271,10 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
     tile_32s(acc, b, a, next, T_IQ4_XS, R);
 }
 
-/* Sub-blocks of 16: Q6_K and Q3_K (one packing), Q2_K. */
+/* Sub-blocks of 16: Q6_K, Q3_K, Q2_K. */
 INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t, const int R)
 {
-    const int units = units_of(R), lines = t == T_Q2_K ? 21 : 53;
+    const int units = units_of(R), lines = t == T_Q2_K ? 21 : t == T_Q3_K ? 29 : 53;
     int16_t S[16 * WEIGHT_GROUP], M[16 * WEIGHT_GROUP];
     int8_t pairs[TILE_ROWS / 2 * PAIR_BYTES];
     Acts acts = acts_of(pairs, a->q, sizeof *a, 256, R);
@@ -280,9 +285,9 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
             store_unsigned(M + s * WEIGHT_GROUP, high4(both));
         }
     } else {
+        const int8_t *scales = (const int8_t *) b + (lines - 5) * LINE;
         ROLLED for (int s = 0; s < 16; s += 2) {   /* the file's order: [s/2][lane][s%2] */
-            int8x16_t x = vld1q_s8((const int8_t *) b + 48 * LINE + s * WEIGHT_GROUP),
-                      y = vld1q_s8((const int8_t *) b + 48 * LINE + s * WEIGHT_GROUP + 16);
+            int8x16_t x = vld1q_s8(scales + s * WEIGHT_GROUP), y = vld1q_s8(scales + s * WEIGHT_GROUP + 16);
             store_signed(S + s * WEIGHT_GROUP, vuzp1q_s8(x, y));
             store_signed(S + (s + 1) * WEIGHT_GROUP, vuzp2q_s8(x, y));
         }
@@ -293,13 +298,16 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
         Sum isum[TILE_ROWS];
         UNROLL for (int u = 0; u < units; u++) isum[u] = sum_zero();
         ROLLED for (int p = 0; p < 8; p++) {
-            prefetch(next, (t == T_Q2_K ? 1 : 2) * LINE * (8 * quarter + p), t == T_Q2_K ? 1 : 2, lines * LINE);
+            prefetch(next, (t == T_Q6_K ? 2 : 1) * LINE * (8 * quarter + p), t == T_Q6_K ? 2 : 1, lines * LINE);
             UNROLL for (int c = 0; c < 2; c++) {
                 int8x16_t w[4];
-                if (t == T_Q2_K) {
-                    uint8x16_t four = vld1q_u8(lane + (2 * p + c) * LINE);
-                    UNROLL for (int i = 0; i < 4;
-                                i++) w[i] = vreinterpretq_s8_u8(vandq_u8(four >> (2 * i), vdupq_n_u8(3)));
+                if (t != T_Q6_K) {
+                    uint8x16_t four = vld1q_u8(lane + (2 * p + c) * LINE), high = four;
+                    if (t == T_Q3_K) high = vld1q_u8(lane + (16 + p) * LINE);
+                    UNROLL for (int i = 0; i < 4; i++) {
+                        uint8x16_t code = vandq_u8(four >> (2 * i), vdupq_n_u8(3));
+                        w[i] = t == T_Q3_K ? less(third(code, high, 2 * i + c), 4) : vreinterpretq_s8_u8(code);
+                    }
                 } else {
                     uint8x16_t high = vld1q_u8(lane + (32 + 2 * p + c) * LINE);
                     UNROLL for (int i = 0; i < 4; i++) {
@@ -316,7 +324,9 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                 }
             }
         }
-        finish(acc + 4 * quarter, isum, end + 8 * quarter, a, R);
+        finish(acc + 4 * quarter, isum,
+               t == T_Q3_K ? vld1q_f32((const float *) (const void *) (end + 16 * quarter)) : halves(end + 8 * quarter),
+               a, R);
         if (t == T_Q2_K)
             finish_min(acc + 4 * quarter, M + 4 * quarter, 16, end + 32 + 8 * quarter, a,
                        offsetof(ActBlock256, sum16), R);
@@ -325,6 +335,10 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
 INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
     tile_16s(acc, b, a, next, T_Q6_K, R);
+}
+INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_16s(acc, b, a, next, T_Q3_K, R);
 }
 INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {

@@ -36,9 +36,23 @@ static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const T
                                           .group = x->cols, .eps = eps });
 }
 
-/* Waits for the norm of what has been added to. */
+static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
+{
+    a.cols = t->cols;
+    cuda_delay(c, GPU_rows_glu, t->rows, (t->cols + GLU_COLS - 1) / GLU_COLS, &a, sizeof a, offsetof(GluArgs, act), t);
+}
+
+/* Waits for the norm of what has been added to; who makes dx, and waits, adds it as well. */
 static void add(Backend *b, Tensor *x, const Tensor *dx)
 {
+    const GluArgs *waiting = cuda_waiting(cuda_of(b), GPU_rows_glu, dx);
+    if (waiting && !waiting->sum && x->data != dx->data) {
+        GluArgs both = *waiting;
+        both.sum = x->data;
+        cuda_of(b)->delayed.bytes = 0;
+        glu_rows(cuda_of(b), dx, both);
+        return;
+    }
     const AddArgs a = { .y = x->data, .x = dx->data, .n = values(x), .period = values(x) };
     cuda_delay(cuda_of(b), GPU_rows_add, (values(x) + 255) / 256, 1, &a, sizeof a, 0, x);
 }
@@ -47,12 +61,6 @@ static void bias(Backend *b, Tensor *x, const Tensor *v)
 {
     LAUNCH(cuda_of(b), rows_add, (values(x) + 255) / 256, 1, AddArgs, .y = x->data, .x = v->data, .n = values(x),
            .period = x->cols);
-}
-
-static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
-{
-    a.cols = t->cols;
-    cuda_delay(c, GPU_rows_glu, t->rows, (t->cols + GLU_COLS - 1) / GLU_COLS, &a, sizeof a, offsetof(GluArgs, act), t);
 }
 
 static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act)

@@ -18,9 +18,9 @@ typedef struct {
 typedef struct { float *y; const float *x; int64_t n, period; } AddArgs;
 
 /* y[i, j] = act(gate[i, j / width]) * up[i, j]; up may be y itself. A block per row and GLU_COLS columns. act: as
- * above, and cols is a multiple of 32 then. */
+ * above, and cols is a multiple of 32 then. sum: y is added to it; NULL: none. */
 enum { GLU_COLS = 2048 };
-typedef struct { float *y; const float *gate, *up; int32_t cols, function, width; ActRows act[2]; } GluArgs;
+typedef struct { float *y; const float *gate, *up; float *sum; int32_t cols, function, width; ActRows act[2]; } GluArgs;
 /* x *= by; softcap > 0: softcap * tanh(x / softcap) */
 typedef struct { float *x; int64_t n; float by, softcap; } ScaleArgs;
 

@@ -53,7 +53,8 @@ DEV void iq4_values(uint32_t *low, uint32_t *high, uint32_t nibbles)
 
 struct NoMins { DEV void mins(uint32_t min[2], const uint32_t *, int, int) { min[0] = min[1] = 0; } };
 
-template <int LINES, bool WITH_MINS> struct Pack256 : NoMins {
+/* FLOATS: the last line has d as floats, not halves. */
+template <int LINES, bool WITH_MINS, bool FLOATS = false> struct Pack256 : NoMins {
     enum { SCALES = 1, CHUNKS = 8, MINS = WITH_MINS, ROW_SUMS = 0, WORDS = LINES * LINE_WORDS };
     DEV size_t group_bytes(int blocks) { return (size_t) blocks * LINES * LINE_BYTES; }
     DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at, int step)
@@ -62,7 +63,8 @@ template <int LINES, bool WITH_MINS> struct Pack256 : NoMins {
     }
     DEV float finish(float acc, const uint32_t *w, int, int row, int isum, int msum, float da)
     {
-        const float d = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 2 * row));
+        const float d = FLOATS ? f32_of_bits(word_at(w, (LINES - 1) * LINE_WORDS + row))
+                               : f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 2 * row));
         acc = f32_fma(f32_mul(d, da), f32_of_int(isum), acc);
         if (!MINS) return acc;
         const float dmin = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 32 + 2 * row));
@@ -210,26 +212,13 @@ struct PackK4X : Pack256<35, false> {
     }
 };
 
-/* A scale per 16 columns: half a fragment each. */
-struct PackK6 : Pack256<53, false> {
-    /* a: words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8; codes - 32, times 4 */
-    DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
-    {
-        UNROLL
-        for (int r = 0; r < 2; r++) {
-            const uint32_t q = word_at(w, (4 * p + t) * LINE_WORDS + g + 8 * r);
-            UNROLL
-            for (int h = 0; h < 2; h++) {
-                const uint32_t low = (h ? q >> 2 : q << 2) & 0x3c3c3c3cu;
-                const uint32_t high = word_at(w, (32 + 2 * p + h) * LINE_WORDS + g + 8 * r) << (6 - 2 * t);
-                a[h][r] = (low | (high & 0xc0c0c0c0u)) ^ 0x80808080u;
-            }
-        }
-    }
+/* K6 and K3: a scale per 16 columns, half a fragment each; SHIFT: what sums are too large by. P has fragments(a, w, p, g,
+ * t): words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8. */
+template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<LINES, false, FLOATS> {
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
-        const int g = lane >> 2, t = lane & 3;
+        const int g = lane >> 2, t = lane & 3, scales = (LINES - 5) * LINE_BYTES;
         clear_sums<MW, NT>(isum);
         enum { STEPS = MW * NT < 4 ? 8 : 2 };
         UNROLL_BY(STEPS)
@@ -238,11 +227,10 @@ struct PackK6 : Pack256<53, false> {
             codes_of<NT>(v, x, p);
             UNROLL
             for (int m = 0; m < MW; m++) {
-                const uint32_t *wm = w + m * WORDS;
-                const uint32_t s[2] = { half_at(wm, 48 * LINE_BYTES + 32 * p + 2 * g),
-                                        half_at(wm, 48 * LINE_BYTES + 32 * p + 2 * g + 16) };
+                const uint32_t *wm = w + m * LINES * LINE_WORDS;
+                const uint32_t s[2] = { half_at(wm, scales + 32 * p + 2 * g), half_at(wm, scales + 32 * p + 2 * g + 16) };
                 uint32_t a[2][2];
-                fragments(a, wm, p, g, t);
+                P::fragments(a, wm, p, g, t);
                 UNROLL
                 for (int h = 0; h < 2; h++)
                     UNROLL
@@ -258,7 +246,40 @@ struct PackK6 : Pack256<53, false> {
             UNROLL
             for (int j = 0; j < NT; j++)
                 UNROLL
-                for (int i = 0; i < 4; i++) isum[m][j][i] >>= 2;
+                for (int i = 0; i < 4; i++) isum[m][j][i] >>= SHIFT;
+    }
+};
+
+struct PackK6 : Pack16s<PackK6, 53, false, 2> {
+    /* codes - 32, times 4 */
+    DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
+    {
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            const uint32_t q = word_at(w, (4 * p + t) * LINE_WORDS + g + 8 * r);
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const uint32_t low = (h ? q >> 2 : q << 2) & 0x3c3c3c3cu;
+                const uint32_t high = word_at(w, (32 + 2 * p + h) * LINE_WORDS + g + 8 * r) << (6 - 2 * t);
+                a[h][r] = (low | (high & 0xc0c0c0c0u)) ^ 0x80808080u;
+            }
+        }
+    }
+};
+
+struct PackK3 : Pack16s<PackK3, 29, true, 5> {
+    /* codes - 4, times 32 */
+    DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
+    {
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            const uint32_t third = word_at(w, (16 + p) * LINE_WORDS + g + 8 * r) >> 2 * t;
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const uint32_t low = word_at(w, (2 * p + h) * LINE_WORDS + g + 8 * r) >> 2 * t;
+                a[h][r] = ((low << 5 & 0x60606060u) | (third << (7 - h) & 0x80808080u)) ^ 0x80808080u;
+            }
+        }
     }
 };
 

@@ -17,6 +17,7 @@ DEV float half_of(const Group &b, int line, int at)
 {
     return f32_of_half((uint32_t) ld_weight((const uint16_t *) (b.lines + line * 64) + at + b.lane));
 }
+DEV float float_of(const Group &b, int line) { return ld_weight((const float *) (b.lines + line * 64) + b.lane); }
 
 /* Column i of a block of 32 without its scale. */
 DEV int code_32(const PackedTable &a, const Group &b, int i)
@@ -53,11 +54,15 @@ DEV float value_256(const PackedTable &a, const uint8_t *group, int lane, int bl
     const Group b = { group + (size_t) block * (size_t) (a.lines * 64), lane };
     const int pair = i >> 6, sub = i >> 5, high = sub & 1, vector = i >> 2 & 7, s16 = i >> 4;
     int code, scale, min = 0;
-    bool has_min = true;
+    bool has_min = true, floats = false;
     if (a.type == T_Q2_K) {
         const int both = byte_of(b, 16, s16 * 16 + lane);
         code = code_of(b, s16, i) >> 2 * (vector & 3) & 3, scale = both & 15, min = both >> 4;
-    } else if (a.type == T_Q3_K || a.type == T_Q6_K) {
+    } else if (a.type == T_Q3_K) {
+        code = code_of(b, s16, i) >> 2 * (vector & 3) & 3;
+        code = (code | (code_of(b, 16 + sub, i) >> (2 * (vector & 3) + (s16 & 1)) & 1) << 2) - 4;
+        scale = (int8_t) byte_of(b, 24, (s16 >> 1) * 32 + lane * 2 + (s16 & 1)), has_min = false, floats = true;
+    } else if (a.type == T_Q6_K) {
         const int low = code_of(b, 4 * (i >> 5) + (vector & 3), i) >> 4 * (s16 & 1) & 15;
         code = (low | (code_of(b, 32 + s16, i) >> 2 * (vector & 3) & 3) << 4) - 32;
         scale = (int8_t) byte_of(b, 48, (s16 >> 1) * 32 + lane * 2 + (s16 & 1)), has_min = false;
@@ -72,7 +77,8 @@ DEV float value_256(const PackedTable &a, const uint8_t *group, int lane, int bl
             scale = byte_of(b, line, sub * 16 + lane) & 63, min = k4_min(b, line, sub);
         }
     }
-    const float v = f32_mul(f32_mul(half_of(b, a.lines - 1, 0), f32_of_int(scale)), f32_of_int(code));
+    const float d = floats ? float_of(b, a.lines - 1) : half_of(b, a.lines - 1, 0);
+    const float v = f32_mul(f32_mul(d, f32_of_int(scale)), f32_of_int(code));
     return has_min ? f32_sub(v, f32_mul(half_of(b, a.lines - 1, 16), f32_of_int(min))) : v;
 }
 

@@ -82,6 +82,7 @@ KERNEL(256, rows_glu, GluArgs)
         if (c >= a.cols) continue;
         v[i] = f32_mul(f32_act(ld(a.gate + gates + c / a.width), a.function), ld(a.up + row + c));
         st(a.y + row + c, v[i]);
+        if (a.sum) st(a.sum + row + c, f32_add(ld(a.sum + row + c), v[i]));
     }
     quantise_for_product(a.act, BID, at, v, col < a.cols);
 }

@@ -98,6 +98,7 @@ static const Case table[] = {
     { "gated_norm", ops_gated_norm, OVER(any), 1 },
     { "norms_are_one", ops_norms_are_one, OVER(heads), 1 },
     { "add", ops_add, OVER(any), 1 },
+    { "add_then_few", ops_add_then_few, OVER(any), 1 },
     { "bias", ops_bias, OVER(any), 1 },
     { "glu", ops_glu, OVER(any), 1 },
     { "gate", ops_gate, OVER(any), 1 },

@@ -269,7 +269,7 @@ static void any_sources_same_text(void **state)
     int64_t accepted[SOURCES] = { 0 }, cancelled = 0;
     for (int32_t kind = 0; kind < RIG_KINDS; kind++)
         for (int32_t device = 0; device < 2; device++)
-            for (int32_t model = 0; model < (kind < 2 ? 3 : 4); model++) {
+            for (int32_t model = 0; model < (rig_has_mtp(kind) ? 4 : 3); model++) {
                 Rig r;
                 RigOptions o = rig_kind(kind, device);
                 if (model == 1 || model == 2) o = rig_with_draft(o, model == 2);

@@ -244,7 +244,7 @@ static void drafts_do_not_depend_on_history(void **state)
     (void) state;
     static Lattice a, b;
     FOR_RIGS(kind, device) {
-        for (int32_t way = 0; way < (kind < 2 ? 2 : 4); way++) {
+        for (int32_t way = 0; way < (rig_has_mtp(kind) ? 4 : 2); way++) {
             if (!part_runs()) continue;
             int32_t ring = way % 2;
             Rig r;
