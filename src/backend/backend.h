@@ -101,7 +101,8 @@ struct Backend {
     void (*matmul)(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x);
     /* y = (x * r) * w, r = 1 / sqrt(mean(x^2) + eps); w NULL: x * r, here and in head_norm and add_norm */
     void (*norm)(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float eps);
-    /* in place, each group of head_dim columns separately */
+    /* in place, each group of head_dim columns separately; w [1, head_dim], or [1, columns of x]: a part for each of at
+     * most 1024 groups */
     void (*head_norm)(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps);
     void (*add)(Backend *b, Tensor *x, const Tensor *dx);                         /* in place */
     void (*bias)(Backend *b, Tensor *x, const Tensor *v);                         /* in place: x[i] += v */

@@ -8,6 +8,7 @@
     X(family_qwen3) \
     X(family_qwen3moe) \
     X(family_qwen35) \
-    X(family_qwen35moe)
+    X(family_qwen35moe) \
+    X(family_laguna)
 
 #endif

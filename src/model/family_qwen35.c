@@ -306,12 +306,14 @@ static Status mtp_read(Model *m, const Weights *w, Error *err)
     return ST_OK;
 }
 
-static void mtp_bound(Model *m)
+static Status mtp_bound(Model *m, Error *err)
 {
+    (void) err;
     const Qwen35Layer *w = model_layer(m, 0);
     m->out_norm = w->head_norm.data ? w->head_norm : m->target->out_norm;
     m->embed = w->own_embed;
     m->head = w->own_head;
+    return ST_OK;
 }
 
 static void mtp_spec(const Model *m, int32_t il, LayerSpec *out) { model_attention_spec(m, il, out); }
@@ -324,7 +326,7 @@ static void mtp_enter(const Model *m, Step *s, Tensor *x, const Tensor *state)
     step_linear_to(s, x, step_join(s, e, h), &w->join);
 }
 
-static Tensor *mtp_context(const Model *m, Step *s, const Tensor *taps)
+static Tensor *mtp_context(const Model *m, Step *s, Tensor *taps)
 {
     Tensor *x = step_new_rows(s, m->dim);
     step_embed(s, x, &m->embed);

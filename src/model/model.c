@@ -94,6 +94,7 @@ void model_close(Model *m)
     for (int32_t i = 0; i < m->n_owned; i++) m->owned[i].be->release(m->owned[i].be, m->owned[i].p, m->owned[i].bytes);
     free(m->owned);
     free(m->params);
+    free(m->head_row);
     free(m->spec);
     free(m->layers);
     free(m);
@@ -108,6 +109,8 @@ typedef struct {
     WeightView  view;
     int64_t     row0;
     int32_t     rows, cols, n, stage;              /* n: matrices */
+    const int32_t *from;                           /* [rows] which row of the file each is, -1: zeros; NULL: all, in
+                                                    * order */
     size_t      bytes;                             /* to allocate; 0: the backend reads the file */
 } Found;
 /* up: forks that pack and upload, created at a stage's first tensor. room: what is left of a stage's memory for
@@ -164,7 +167,7 @@ static Status refuse_type(const Loader *l, const WeightView *v)
 static Status check_shape(const Loader *l, const Found *f)
 {
     const WeightView *v = &f->view;
-    int64_t want[2] = { f->cols, f->rows };
+    int64_t want[2] = { f->cols, f->from ? l->m->n_head_rows : f->rows };
     if (!v->known)
         return refuse_type(l, v);
     if (f->bind->kind == BIND_PLAIN && v->n_dims == 3 && v->ne[0] == want[0] && v->ne[1] < want[1] &&
@@ -216,6 +219,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
                 .rows = size_of(m, il, b->rows), .cols = size_of(m, il, b->cols),
                 .n = b->kind == BIND_EXPERTS ? size_of(m, il, SIZE_EXPERTS) : 1 };
     if (f.rows == 0 || f.cols == 0 || f.n == 0) return ST_OK;  /* this model lacks the tensor */
+    if (base == (uint8_t *) m && b->place == offsetof(Model, head)) f.from = m->head_row;
     if (find_any(l, prefix, b->name, &f.view)) {
         TRY(check_shape(l, &f));
         return add_found(l, &f);
@@ -231,7 +235,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
                         (long long) f.view.ne[2], f.cols, (long long) fused->rows, f.n);
         return add_found(l, &f);
     }
-    if (b->optional) return ST_OK;
+    if (b->optional && !f.from) return ST_OK;
     char n[16] = "";
     if (b->kind == BIND_EXPERTS) snprintf(n, sizeof n, ", %d", f.n);
     return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d%s])", m->file, prefix,
@@ -286,13 +290,24 @@ static bool was_found(const Loader *l, const char *name)
     return false;
 }
 
+/* Whether the family knows this tensor without an entry. */
+static bool among_others(const Loader *l, const char *name)
+{
+    const char *at = l->m->family->others;
+    for (size_t n; at && *at; at += n + (at[n] == '|')) {
+        n = strcspn(at, "|");
+        if (strlen(name) == n && memcmp(at, name, n) == 0) return true;
+    }
+    return false;
+}
+
 /* Whether omitting this tensor would change what the model computes. For a target only its own layers, embedding and
  * output count: files may also have image towers, layers that predict further ahead, and tables from older
  * converters. */
 static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
-    if (l->m->family->strict) return true;
+    if (l->m->family->strict) return !among_others(l, name);
     if (l->m->target) return sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0 && il == l->m->first_layer;
     if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0)
         return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
@@ -355,12 +370,13 @@ static Status report(Loader *l)
     return ST_OK;
 }
 
-/* Converts n rows to another type; the caller frees *out. */
-static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t n, uint8_t **out)
+/* Makes n rows from row0 on, of another type or of rows that lie apart in the file (src: all its rows); the caller
+ * frees *out. */
+static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t row0, int32_t n, uint8_t **out)
 {
     size_t from_row = type_row_bytes(f->view.type, f->cols), to_row = type_row_bytes(to, f->cols);
     float *row = malloc(sizeof *row * (size_t) f->cols);
-    *out = malloc(to_row * (size_t) n);
+    *out = calloc((size_t) n, to_row);             /* zeros in every type */
     if (!row || !*out) {
         free(row);
         free(*out);
@@ -368,7 +384,13 @@ static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src,
         return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     }
     for (int32_t r = 0; r < n; r++) {
-        quant_decode(row, f->view.type, src + from_row * (size_t) r, f->cols);
+        const int32_t at = f->from ? f->from[row0 + r] : row0 + r;
+        if (at < 0) continue;
+        if (to == f->view.type) {
+            memcpy(*out + to_row * (size_t) r, src + from_row * (size_t) at, to_row);
+            continue;
+        }
+        quant_decode(row, f->view.type, src + from_row * (size_t) at, f->cols);
         quant_encode(*out + to_row * (size_t) r, to, row, f->cols);
     }
     free(row);
@@ -378,7 +400,8 @@ static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src,
 /* Bytes of a tensor in its file. */
 static size_t file_bytes(const Found *f)
 {
-    return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) f->rows * (size_t) f->n : 0;
+    const int64_t rows = f->from ? f->view.ne[1] : f->rows;
+    return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) rows * (size_t) f->n : 0;
 }
 
 /* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. */
@@ -405,21 +428,22 @@ static Status upload_rows(Loader *l, const Found *f, int32_t i)
     if (!*up) TRY(be->fork(be, 0, up, l->err));
     Tensor *w = f->at;
     size_t row_bytes = type_row_bytes(f->view.type, f->cols),
-           from = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->view.ne[1]);
+           start = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->view.ne[1]), from = start;
     size_t piece = PIECE_BYTES / row_bytes / UPLOAD_ROWS * UPLOAD_ROWS;
     int32_t step = piece < UPLOAD_ROWS ? UPLOAD_ROWS : piece > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t) piece;
     for (int32_t r = 0, n; r < f->rows; r += n, from += row_bytes * (size_t) n) {
         n = f->rows - r < step ? f->rows - r : step;
         read_ahead(l);
-        l->read += row_bytes * (size_t) n;
+        if (!f->from) l->read += row_bytes * (size_t) n;
         uint8_t *made = NULL;
-        if (w->type != f->view.type) TRY(requantise(l, f, w->type, f->view.data + from, n, &made));
+        if (f->from || w->type != f->view.type) TRY(make_rows(l, f, w->type, f->view.data + start, r, n, &made));
         (*up)->upload(*up, w, i, made ? made : f->view.data + from, r, n);
         free(made);
-        weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
+        if (!f->from) weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
         l->done += (int64_t) n * f->cols;
         TRY(report(l));
     }
+    if (f->from) weights_drop(l->w, &f->view, start, file_bytes(f));
     return (*up)->sync(*up, l->err);
 }
 
@@ -457,7 +481,7 @@ static Status place(Loader *l, Found *f)
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
     Source s = { .stride = row_bytes * (size_t) f->view.ne[1], .part = part_of(l) };
-    if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
+    if (type == f->view.type && !f->from) s.map = f->view.data + row_bytes * (size_t) f->row0;
     *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
     f->bytes = be->attach(be, f->at, &s) ? 0 : padded / ALIGNED * ALIGNED;
     return ST_OK;
@@ -515,7 +539,7 @@ static Status upload_all(Loader *l)
         Found *f = &l->found[i];
         int64_t before = l->done;
         TRY(report(l));
-        if (is_vector(f)) l->read += file_bytes(f);
+        if (is_vector(f) || f->from) l->read += file_bytes(f);
         TRY(is_vector(f) ? upload_vector(l, f) : upload_matrix(l, f));
         l->done = before + values_of(f);
     }
@@ -603,7 +627,7 @@ static Status load(Loader *l)
     TRY(refuse_unknown(l));
     TRY(upload_all(l));
     TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
-    if (m->family->bound) m->family->bound(m);
+    if (m->family->bound) TRY(m->family->bound(m, l->err));
     if (!m->embed.data && m->target) m->embed = m->target->embed_end;
     if (m->stages.n == 1) m->embed_end = m->embed;
     if (!m->head.data) m->head = m->target ? m->target->head : m->embed_end;
@@ -726,17 +750,11 @@ Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err
     return read_vocab(m, w, arch, err);
 }
 
-Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err)
 {
     const Gguf *g = w->gguf;
     int32_t v_len;
-    TRY(model_read_sizes(m, w, arch, err));
-    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
-    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
-    if (m->heads % m->kv_heads)
-        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
-                    m->file, arch, m->heads, m->kv_heads);
-    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, m->dim / m->heads, &m->head_dim, err));
+    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, standard, &m->head_dim, err));
     TRY(weights_u32(g, arch, "attention.value_length", 1, 1024, m->head_dim, &v_len, err));
     if (v_len != m->head_dim)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file,
@@ -744,9 +762,22 @@ Status model_read_attention(Model *m, const Weights *w, const char *arch, Error 
     if (m->head_dim % 16)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch,
                     m->head_dim);
+    return read_scale(m, g, arch, err);
+}
+
+Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    TRY(model_read_sizes(m, w, arch, err));
+    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
+    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
+    if (m->heads % m->kv_heads)
+        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
+                    m->file, arch, m->heads, m->kv_heads);
+    TRY(model_read_widths(m, w, arch, m->dim / m->heads, err));
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
-    return read_scale(m, g, arch, err);
+    return ST_OK;
 }
 
 Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err)
@@ -796,6 +827,8 @@ static Status scaling_f32(const Gguf *g, const char *arch, const char *scaling, 
     return weights_f32(g, arch, key, *out, out, err);
 }
 
+/* yarn_attn_factor is not read: converters write the checkpoint's attention factor there, which is 1 + 0.1 ln factor
+ * once more, or 1. */
 static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const char *scaling, Error *err)
 {
     *s = (Scaling) { .factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
@@ -803,7 +836,6 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     char key[160];
     const char *type = NULL;
     size_t n = 0;
-    float yarn_factor = 1;
     snprintf(key, sizeof key, "%s.%s.type", arch, scaling);
     Status st = gguf_get_str(g, key, &type, &n, err);
     if (st != ST_OK && st != ST_END) return st;
@@ -816,10 +848,8 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     TRY(scaling_f32(g, arch, scaling, "factor", &s->factor, err));
     TRY(scaling_f32(g, arch, scaling, "attn_factor", &s->attn_factor, err));
     if (!s->yarn) return ST_OK;
-    TRY(scaling_f32(g, arch, scaling, "yarn_attn_factor", &yarn_factor, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_fast", &s->beta_fast, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_slow", &s->beta_slow, err));
-    s->attn_factor *= yarn_factor;
     snprintf(key, sizeof key, "%s.original_context_length", scaling);
     return weights_u32(g, arch, key, 1, 1 << 30, 0, &s->original, err);
 }
@@ -948,6 +978,7 @@ static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int3
     const Tensor *head = &m->head;
     be->matmul(be, 1, &y, &head, out->hidden);
     if (m->logit_scale != 1 || m->softcap > 0) be->scale(be, out->logits, m->logit_scale, m->softcap);
+    step_add_bias(s, out->logits, &m->head_bias);
     if (k > 0) be->top_k(be, out->id, out->score, out->logits, &s->rows, k);
     if (out->edge) m->family->edges(m, s, out);
 }

@@ -42,17 +42,19 @@ typedef struct {
     size_t      layer_bytes, params_bytes;         /* sizes of the family's structs: a layer's weights, and
                                                     * Model.params */
     bool        strict;                            /* a tensor that no entry names is an error (drafters) */
+    const char *others;                            /* but not these, between '|': read() reads them, or they have no
+                                                    * part in what is computed; NULL: none */
     Status    (*read)(Model *m, const Weights *w, Error *err);                     /* hyper-parameters */
     int32_t   (*size)(const Model *m, int32_t il, int32_t which);                  /* il -1: no layer; NULL:
                                                                                     * model_size */
     void      (*spec)(const Model *m, int32_t il, LayerSpec *out);                 /* what layer il keeps */
     void      (*layer)(const Model *m, Step *s, int32_t il, Tensor *x);            /* x += layer(x) */
-    Tensor   *(*context)(const Model *m, Step *s, const Tensor *taps);      /* drafters: joined taps -> what
-                                                                             * context_layer reads */
+    Tensor   *(*context)(const Model *m, Step *s, Tensor *taps);            /* drafters: joined taps, which it may
+                                                                             * change -> what context_layer reads */
     void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in step_store_kv() */
     void      (*edges)(const Model *m, Step *s, const PassOut *out);        /* drafters with Model.edges: fills
                                                                              * out->edge */
-    void      (*bound)(Model *m);                  /* called when all tensors are loaded; NULL: none */
+    Status    (*bound)(Model *m, Error *err);      /* called when all tensors are loaded; NULL: none */
 } Family;
 
 /* Tensors before and after the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
@@ -82,6 +84,9 @@ struct Model {
                                                                              * tap's position; taps held back for the
                                                                              * next draft; layer number in the file */
     int32_t       block, mask_id, ring;
+    int32_t      *head_row, n_head_rows;           /* own head for a part of the vocabulary: which of its rows each
+                                                    * token has, -1: none; NULL: the head is whole */
+    Tensor        head_bias;                       /* [1, vocab] -infinity for tokens without a row, 0 for others */
     bool          edges;                                                          /* its top k come with PassOut.edge
                                                                                    * (pair scores) */
     /* globals */
@@ -137,6 +142,9 @@ void   model_prepare_context(const Model *m, Step *s);
  * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */
 Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err);
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err);
+/* The widths of a head, which are the same for keys and values, and the scale of scores. standard: if the file has no
+ * key_length; 0: then that is an error. */
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err);
 /* The keys of mixtures of experts, but for the gating and the size of shared experts. */
 Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err);
 /* The sizes before SIZE_OWN from the fields of Model; 0 for others. */

@@ -51,6 +51,16 @@ RigOptions rig_with_draft(RigOptions o, bool dflash2)
     return o;
 }
 
+RigOptions rig_with_draft_kind(RigOptions o, DraftKind kind)
+{
+    o = rig_with_draft(o, kind == DRAFT_DFLASH2);
+    o.td.laguna = kind == DRAFT_LAGUNA;
+    if (o.td.laguna) o.td.mask_id = 12, o.td.gate_each = o.tm.family == TINY_LAGUNA;
+    o.td.markov = kind == DRAFT_DSPARK;
+    if (kind == DRAFT_LIBRARY) o.td.own_rows = o.tm.vocab / 3;
+    return o;
+}
+
 RigOptions rig_with_mtp(RigOptions o)
 {
     o.mtp = true;
@@ -64,6 +74,7 @@ RigOptions rig_kind(int32_t kind, bool device)
     if (kind == 1) return rig_options(TINY_QWEN3, 1, device);
     if (kind == 5) return rig_options(TINY_QWEN3MOE, 1, device);
     if (kind == 6) return rig_options(TINY_QWEN35MOE, 2, device);
+    if (kind == 7) return rig_options(TINY_LAGUNA, 1, device);
     return rig_options(TINY_QWEN35, kind - 1, device);
 }
 

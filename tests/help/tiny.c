@@ -47,6 +47,7 @@ TinyTensor *tiny_add(TinyList *list, TinyKind kind, Type type, uint64_t seed, co
     *t = (TinyTensor) {.key = tiny_key(seed, key_name), .kind = kind, .scale = 1, .type = T_F32, .n_dims = ne1 ? 2 : 1,
                        .ne = {ne0, ne1 ? ne1 : 1, 1, 1}};
     snprintf(t->name, sizeof t->name, "%s", name);
+    if (kind == TINY_IDS) t->type = T_I32;
     if (kind == TINY_MATRIX) t->type = ne0 % type_info(type)->block == 0 ? type : T_Q8_0;
     return t;
 }
@@ -71,10 +72,14 @@ static uint64_t key_of_row(const TinyTensor *t, int64_t *row)
     return at < half ? t->key : t->second;
 }
 
+/* Ascending, in another distance from the row each time. */
+int32_t tiny_own_token(int32_t row) { return 2 * row + row % 2; }
+
 void tiny_row(float *out, const TinyTensor *t, int64_t row)
 {
     double scale = t->scale / sqrt((double) t->ne[0]);
     uint64_t key = key_of_row(t, &row);
+    row += t->row0;
     for (int64_t c = 0; c < t->ne[0]; c++) {
         uint64_t i = (uint64_t) (row * t->ne[0] + c);
         double   v = 0;
@@ -87,6 +92,7 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         case TINY_CONV:      v = 0.4 * tiny_normal(t->key, i); break;
         case TINY_CONV_BASE: v = 0.25 * tiny_normal(t->key, i) + (row % 2 == 0); break; /* rows: side, tap; tap 0 is the
                                                                                          * row itself */
+        case TINY_IDS:       v = tiny_own_token((int32_t) c); break;
         case TINY_FREQS:     v = llama3_factor(t->rope_base, c, 2 * t->ne[0]); break;
         }
         out[c] = (float) v;
@@ -130,6 +136,10 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
         for (int64_t r = 0; r < t->ne[1] * t->ne[2] && status == ST_OK; r++) {
             tiny_row(row, t, r);
             if (t->type == T_F32) gguf_write_data(w, row, (size_t) t->ne[0] * sizeof *row);
+            else if (t->type == T_I32) {
+                for (int64_t c = 0; c < t->ne[0]; c++) ((int32_t *) bytes)[c] = (int32_t) row[c];
+                gguf_write_data(w, bytes, (size_t) t->ne[0] * sizeof(int32_t));
+            }
             else if (quant_encode(bytes, t->type, row, t->ne[0]))
                 gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             else {
@@ -273,7 +283,8 @@ TinyModel tiny_model(TinyFamily family)
     if (family == TINY_LLAMA) m.head_dim = m.n_rot = 16, m.eps = 1e-5f;
     if (is_hybrid(family)) m.n_rot = 8, m.k_heads = 2, m.v_heads = 4, m.state = 32, m.interval = 4;
     if (family >= TINY_QWEN3MOE) m.n_expert = 8, m.n_used = 2, m.ff_expert = 32;
-    if (family == TINY_QWEN35MOE) m.ff_shared = 64;
+    if (family == TINY_QWEN35MOE || family == TINY_LAGUNA) m.ff_shared = 64;
+    if (family == TINY_LAGUNA) m.n_layer = 5, m.n_rot = 16, m.n_dense = 1, m.window = 24;
     return m;
 }
 
@@ -286,6 +297,9 @@ static TinyModel model_256(TinyFamily family)
     if (is_hybrid(family)) m.head_dim = 256, m.n_rot = 64, m.rope_base = 1e7f, m.state = 128;
     if (m.n_expert) m.ff_expert = 256;
     if (m.ff_shared) m.ff_shared = 256;
+    if (family == TINY_LAGUNA)
+        m.n_layer = 6, m.head_dim = 128, m.n_rot = 64, m.rope_base = 5e5f, m.window = 20, m.n_expert = 24, m.n_used = 4,
+            m.ff_expert = 64;
     return m;
 }
 
@@ -293,13 +307,15 @@ const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", 
                                   "qwen35-mtp", "qwen35-ollama", "qwen35-grouped", "small-llama", "small-qwen3",
                                   "small-qwen35", "small-qwen35-r3", "qwen3moe", "qwen3moe-16", "qwen35moe",
                                   "qwen35moe-fused", "qwen35moe-mtp", "small-qwen3moe", "small-qwen35moe",
-                                  "small-qwen35moe-fused", NULL};
+                                  "small-qwen35moe-fused", "laguna", "laguna-each", "small-laguna",
+                                  "small-laguna-each", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
     bool    is35 = strstr(name, "qwen35") != NULL, moe = strstr(name, "moe") != NULL;
     TinyFamily f = is35 ? TINY_QWEN35 : strstr(name, "qwen3") ? TINY_QWEN3 : TINY_LLAMA;
     if (moe) f = is35 ? TINY_QWEN35MOE : TINY_QWEN3MOE;
+    if (strstr(name, "laguna")) f = TINY_LAGUNA;
     bool   known = false;
     for (int32_t i = 0; tiny_names[i]; i++) known |= strcmp(name, tiny_names[i]) == 0;
     if (!known) return false;
@@ -322,6 +338,7 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (strstr(name, "-mtp")) m.n_mtp = 1;
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
     if (strstr(name, "-grouped")) m.style = TINY_GROUPED;
+    if (strstr(name, "-each")) m.gate_each = true, m.window = 0, m.n_rot = m.head_dim, m.n_dense = 2;
     *out = m;
     return true;
 }
@@ -335,11 +352,17 @@ static TinyTensor *block_add(const TinyBlock *b, TinyKind kind, const char *suff
     return tiny_add(b->list, kind, b->m->type, b->m->seed, name, name, ne0, ne1);
 }
 
+static int32_t heads_of(const TinyModel *m, int32_t layer)
+{
+    return m->n_head + (m->window && layer % 4 ? m->n_head_kv : 0);
+}
+
 /* gate: 2 where the query projection carries a gate per head (qwen35), else 1. */
 static void add_attention(const TinyBlock *b, int32_t gate)
 {
     const TinyModel *m = b->m;
-    int64_t d = m->hidden, q = (int64_t) m->n_head * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
+    int32_t heads = heads_of(m, b->layer);
+    int64_t d = m->hidden, q = (int64_t) heads * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
     block_add(b, TINY_MATRIX, "attn_q.weight", d, gate * q);
     block_add(b, TINY_MATRIX, "attn_k.weight", d, kv);
     block_add(b, TINY_MATRIX, "attn_v.weight", d, kv);
@@ -348,6 +371,9 @@ static void add_attention(const TinyBlock *b, int32_t gate)
         block_add(b, TINY_NORM, "attn_q_norm.weight", m->head_dim, 0);
         block_add(b, TINY_NORM, "attn_k_norm.weight", m->head_dim, 0);
     }
+    /* wide enough that some gates are above 20, where softplus is another branch */
+    if (m->family == TINY_LAGUNA)
+        block_add(b, TINY_MATRIX, "attn_gate.weight", d, m->gate_each ? q : heads)->scale = 6;
     if (!m->bias) return;
     block_add(b, TINY_SMALL, "attn_q.bias", q, 0);
     block_add(b, TINY_SMALL, "attn_k.bias", kv, 0);
@@ -388,6 +414,7 @@ static void add_experts(const TinyBlock *b)
     TinyTensor *router = block_add(b, TINY_MATRIX, "ffn_gate_inp.weight", d, m->n_expert);
     router->scale = 2;
     router->type = T_F32;
+    if (m->family == TINY_LAGUNA) block_add(b, TINY_SMALL, "exp_probs_b.bias", m->n_expert, 0);
     if (m->fused_experts) {
         char gate[64], up[64];
         snprintf(gate, sizeof gate, "blk.%d.ffn_gate_exps.weight", b->layer);
@@ -401,7 +428,7 @@ static void add_experts(const TinyBlock *b)
     }
     add_stack(b, "ffn_down_exps.weight", f, d);
     if (!m->ff_shared) return;
-    block_add(b, TINY_MATRIX, "ffn_gate_inp_shexp.weight", d, 0)->type = T_F32;
+    if (m->family != TINY_LAGUNA) block_add(b, TINY_MATRIX, "ffn_gate_inp_shexp.weight", d, 0)->type = T_F32;
     block_add(b, TINY_MATRIX, "ffn_gate_shexp.weight", d, m->ff_shared);
     block_add(b, TINY_MATRIX, "ffn_up_shexp.weight", d, m->ff_shared);
     block_add(b, TINY_MATRIX, "ffn_down_shexp.weight", m->ff_shared, d);
@@ -411,7 +438,7 @@ static void add_ffn(const TinyBlock *b)
 {
     const TinyModel *m = b->m;
     block_add(b, TINY_NORM, is_hybrid(m->family) ? "post_attention_norm.weight" : "ffn_norm.weight", m->hidden, 0);
-    if (m->n_expert) {
+    if (m->n_expert && b->layer >= m->n_dense) {
         add_experts(b);
         return;
     }
@@ -465,10 +492,33 @@ static const char *key(char out[96], const char *arch, const char *name)
     return out;
 }
 
+/* Full layers: yarn, factor 4 from 64 positions. Those with a window: all of the head, base 1e4. */
+static void laguna_keys(GgufWriter *w, const TinyModel *m)
+{
+    gguf_write_u32(w, "laguna.leading_dense_block_count", (uint32_t) m->n_dense);
+    gguf_write_f32(w, "laguna.expert_weights_scale", m->gate_each ? 1.0f : 2.5f);
+    gguf_write_u32(w, "laguna.rope.dimension_count", (uint32_t) m->n_rot);
+    gguf_write_str(w, "laguna.rope.scaling.type", "yarn", 4);
+    gguf_write_f32(w, "laguna.rope.scaling.factor", 4);
+    gguf_write_u32(w, "laguna.rope.scaling.original_context_length", 64);
+    if (m->window) {
+        gguf_write_u32(w, "laguna.attention.sliding_window", (uint32_t) m->window);
+        gguf_write_u32(w, "laguna.rope.dimension_count_swa", (uint32_t) m->head_dim);
+        gguf_write_f32(w, "laguna.rope.freq_base_swa", 1e4f);
+    }
+    if (!m->gate_each) return;
+    gguf_write_bool(w, "laguna.expert_weights_norm", true);
+    gguf_write_u32(w, "laguna.expert_gating_func", 2);
+    gguf_write_u32(w, "laguna.expert_shared_count", 1);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_fast", 16);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_slow", 2);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_attn_factor", 1.1386294f);
+}
+
 static void model_keys(GgufWriter *w, const TinyModel *m)
 {
-    static const char *const archs[] = {"llama", "qwen3", "qwen35", "qwen3moe", "qwen35moe"};
-    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen35"};
+    static const char *const archs[] = {"llama", "qwen3", "qwen35", "qwen3moe", "qwen35moe", "laguna"};
+    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen35", "laguna"};
     const char *a = archs[m->family];
     char k[96];
     gguf_write_str(w, "general.architecture", a, strlen(a));
@@ -478,7 +528,11 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_u32(w, key(k, a, "embedding_length"), (uint32_t) m->hidden);
     if (m->family != TINY_QWEN35MOE) gguf_write_u32(w, key(k, a, "feed_forward_length"), (uint32_t) m->ff);
     gguf_write_u32(w, key(k, a, "vocab_size"), (uint32_t) m->vocab);
-    gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
+    if (m->window) {
+        int32_t heads[256] = {0};
+        for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = heads_of(m, i);
+        gguf_write_i32s(w, key(k, a, "attention.head_count"), heads, (size_t) m->n_layer);
+    } else gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
     if (m->style == TINY_OLLAMA) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer + m->n_mtp && i < 256; i++) heads[i] = is_attention(m, i) ? m->n_head_kv : 0;
@@ -509,6 +563,7 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
         if (m->style != TINY_PLAIN) gguf_write_bool(w, key(k, a, "ssm.v_head_reordered"), m->style != TINY_GROUPED);
         if (m->style == TINY_OLLAMA) gguf_write_bool(w, key(k, a, "rope.mrope_interleaved"), true);
     }
+    if (m->family == TINY_LAGUNA) laguna_keys(w, m);
     tiny_write_tokenizer(w, pres[m->family], m->vocab, m->add_bos, false);
 }
 

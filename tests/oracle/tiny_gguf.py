@@ -21,7 +21,9 @@ class File:
         self.tensors = {}
         for t in r.tensors:
             shape = [int(n) for n in reversed(t.shape)]
-            self.tensors[t.name] = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(shape)
+            whole = t.tensor_type == gguf.GGMLQuantizationType.I32
+            data = t.data if whole else gguf.quants.dequantize(t.data, t.tensor_type)
+            self.tensors[t.name] = data.astype(np.float32).reshape(shape)
         self.arch = self.keys["general.architecture"]
 
     def key(self, name, default=None):
@@ -129,8 +131,29 @@ def build_qwen35(f):
     return model, weight
 
 
+def build_laguna(f):
+    c = common(f)
+    n, heads, window = c["num_hidden_layers"], f.key("attention.head_count"), f.key("attention.sliding_window", 0)
+    heads = heads if isinstance(heads, list) else [heads] * n
+    c["num_attention_heads"] = heads[0]
+    yarn = {"rope_type": "yarn", "rope_theta": f.key("rope.freq_base"), "factor": f.key("rope.scaling.factor"),
+            "original_max_position_embeddings": f.key("rope.scaling.original_context_length"),
+            "beta_fast": f.key("rope.scaling.yarn_beta_fast", 32), "beta_slow": f.key("rope.scaling.yarn_beta_slow", 1),
+            "partial_rotary_factor": f.key("rope.dimension_count") / c["head_dim"]}
+    plain = {"rope_type": "default", "rope_theta": f.key("rope.freq_base_swa", 1e4)}
+    each = f.tensors["blk.0.attn_gate.weight"].shape[0] != heads[0]
+    dense = f.key("leading_dense_block_count")
+    return T.LagunaForCausalLM(T.LagunaConfig(
+        **c, **experts(f), rope_parameters={"full_attention": yarn, "sliding_attention": plain},
+        layer_types=["sliding_attention" if window and i % 4 else "full_attention" for i in range(n)],
+        sliding_window=window or 512, num_attention_heads_per_layer=heads, gating="per-element" if each else "per-head",
+        mlp_layer_types=["dense"] * dense + ["sparse"] * (n - dense),
+        shared_expert_intermediate_size=f.key("expert_shared_feed_forward_length"),
+        moe_routed_scaling_factor=f.key("expert_weights_scale"))), lambda name, x: x
+
+
 BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35, "qwen3moe": build_qwen3moe,
-         "qwen35moe": build_qwen35}
+         "qwen35moe": build_qwen35, "laguna": build_laguna}
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
        "output.weight": "lm_head.weight"}
 BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
@@ -147,10 +170,13 @@ BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj",
          "ffn_down_shexp": "mlp.shared_expert.down_proj"}
 BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_dt": "linear_attn.dt_bias",
-        "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj", "ffn_down_exps.weight": "mlp.experts.down_proj"}
+        "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj", "ffn_down_exps.weight": "mlp.experts.down_proj",
+        "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
+LAGUNA = {"attn_gate": "self_attn.g_proj", "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+          "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj"}
 
 
-def checkpoint_name(name, n_layer):
+def checkpoint_name(name, n_layer, arch):
     """The checkpoint's name of a tensor; None for tensors that a text model ignores."""
     if name in TOP:
         return TOP[name]
@@ -160,7 +186,8 @@ def checkpoint_name(name, n_layer):
     if part[2] in BARE:
         return f"model.layers.{part[1]}.{BARE[part[2]]}"
     stem, suffix = part[2].rsplit(".", 1)
-    return f"model.layers.{part[1]}.{BLOCK[stem]}.{suffix}"
+    block = BLOCK | LAGUNA if arch == "laguna" else BLOCK
+    return f"model.layers.{part[1]}.{block[stem]}.{suffix}"
 
 
 def fuse_experts(tensors):
@@ -182,7 +209,7 @@ def load(path):
     n_layer = model.config.num_hidden_layers
     state = {}
     for name, x in fuse_experts(f.tensors).items():
-        to = checkpoint_name(name, n_layer)
+        to = checkpoint_name(name, n_layer, f.arch)
         if to is None:
             continue
         state[to] = torch.from_numpy(np.array(weight(name.split(".", 2)[2] if name.startswith("blk.") else name, x),

@@ -160,7 +160,7 @@ typedef struct {
     Cpu *c;
     float *y, *x;
     const float *dx, *w, *z;
-    int32_t cols, per_task;
+    int32_t cols, per_task, period;                /* period: of w, which has a vector for all groups or one each */
     int64_t rows;
     float eps;
 } NormJob;
@@ -171,7 +171,8 @@ static inline void norm_rows(const NormJob *j, int32_t task, int kind)
     int64_t r0 = (int64_t) task * j->per_task, r1 = j->rows - r0 < j->per_task ? j->rows : r0 + j->per_task;
     const RowKernels *k = j->c->rows;
     for (int64_t at = r0 * j->cols; at < r1 * j->cols; at += j->cols) {
-        if (kind == NORM_PLAIN) k->norm(j->y + at, j->x + at, j->w, j->cols, j->eps);
+        const float *w = j->period ? j->w + at % j->period : j->w;
+        if (kind == NORM_PLAIN) k->norm(j->y + at, j->x + at, w, j->cols, j->eps);
         else if (kind == NORM_ADD) k->add_norm(j->y + at, j->x + at, j->dx + at, j->w, j->cols, j->eps);
         else k->gated_norm(j->x + at, j->w, j->z + at, j->cols, j->eps);
     }
@@ -216,7 +217,7 @@ static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, 
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
     norm_run(&(NormJob) { .c = c, .y = floats(x), .x = floats(x), .w = weights(w), .cols = head_dim,
-                          .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
+                          .period = w ? w->cols : 0, .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)

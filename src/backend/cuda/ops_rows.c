@@ -22,7 +22,8 @@ static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float 
 {
     Cuda *c = cuda_of(b);
     const AddArgs *added = cuda_waiting(c, GPU_rows_add, x);
-    NormArgs a = { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols, .eps = eps };
+    NormArgs a = { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols,
+                   .period = x->cols, .eps = eps };
     if (added && added->n == added->period && y->data != x->data) {
         a.dx = added->x;
         c->delayed.bytes = 0;
@@ -33,7 +34,7 @@ static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float 
 static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps)
 {
     norm_rows(cuda_of(b), y, (NormArgs) { .y = y->data, .x = x->data, .dx = dx->data, .w = w ? w->data : NULL,
-                                          .group = x->cols, .eps = eps });
+                                          .group = x->cols, .period = x->cols, .eps = eps });
 }
 
 static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
@@ -84,13 +85,13 @@ static void scale(Backend *b, Tensor *x, float by, float softcap)
 static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps)
 {
     norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w ? w->data : NULL, .group = head_dim,
-                                          .eps = eps });
+                                          .period = w ? w->cols : head_dim, .eps = eps });
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
 {
     norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w->data, .z = z->data, .group = head_dim,
-                                          .eps = eps });
+                                          .period = head_dim, .eps = eps });
 }
 
 /* Waits for attention, which reads its heads from x. */

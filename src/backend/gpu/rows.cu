@@ -51,7 +51,7 @@ KERNEL(256, rows_norm, NormArgs)
             v[i] = 0;
             if (c >= a.cols) continue;
             v[i] = f32_mul(norm_value(s, x, c), s.r[c / a.group]);
-            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.group));
+            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.period));
             if (a.z) v[i] = f32_mul(v[i], f32_silu(ld(a.z + row + c)));
             st(a.y + row + c, v[i]);
         }
