@@ -481,11 +481,10 @@ static void random_values(uint8_t *out, size_t bytes, Type t, Spread spread, uin
 /* ---- skewed routes ----
  *
  * Residual column 0 is COLUMN for every token: embeddings have it, and no layer writes it, because row 0 of all
- * matrices that do is zero. The embeddings' other columns have deviation 1, so that the norm before a router divides
- * by nearly the same number for all tokens; what layers add (GROWTH to the mean square, measured) is allowed for. */
+ * matrices that do is zero. The embeddings' other columns are much larger than what layers add, so that the norm
+ * before a router divides by nearly the same number for every token and layer. */
 
-static const float  COLUMN = 4, EMBED_GAIN = 50;                   /* 50 * 0.02 = 1 */
-static const double GROWTH = 0.02;
+static const float COLUMN = 80, EMBED = 20, DEVIATION = 0.02f;     /* EMBED: deviation of the embeddings; of weights */
 
 typedef struct { float amount; int32_t dim, experts, used; } Skew;
 
@@ -530,9 +529,9 @@ static void skew_rows(uint8_t *rows, const Planned *t, int64_t at, int64_t n, co
         for (int64_t r = 0; r < n; r++)
             if ((at + r) % t->ne[1] == 0) memset(rows + (size_t) r * bytes, 0, bytes);
     for (int64_t r = 0; r < n && embedding; r++)
-        set_first(rows + (size_t) r * bytes, t->type, COLUMN, 1.73f, state);
+        set_first(rows + (size_t) r * bytes, t->type, COLUMN, 1.73f * EMBED, state);
     if (!router) return;
-    double square = 1 + (double) (COLUMN * COLUMN) / k->dim + GROWTH * layer;
+    double square = (double) (EMBED * EMBED) + (double) (COLUMN * COLUMN) / k->dim;
     shuffle_ranks(rank, k->experts, layer);
     for (int64_t r = 0; r < n; r++) {
         float bias = (float) (bias_of_rank(k, rank[at + r]) * sqrt(square) / (double) COLUMN);
@@ -545,7 +544,7 @@ static void skew_rows(uint8_t *rows, const Planned *t, int64_t at, int64_t n, co
 static void report_skew(const Skew *k, const char *path)
 {
     enum { ROWS = 4000 };
-    double  noise = 0.02 * sqrt(k->dim), logit[1024], share[3] = {0};
+    double  noise = (double) DEVIATION * sqrt(k->dim), logit[1024], share[3] = {0};
     int32_t calls[1024] = {0};
     static const double part[3] = {0.03, 0.125, 0.25};
     uint64_t state = 1;
@@ -586,7 +585,7 @@ static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer, const S
         const Planned *t = &p->tensor[i];
         size_t  row = type_row_bytes(t->type, t->ne[0]);
         int64_t rows = t->ne[1] * t->ne[2], piece = BUFFER / (int64_t) row, n;
-        float   gain = skew && strcmp(t->name, "token_embd.weight") == 0 ? EMBED_GAIN : 1;
+        float   gain = skew && strcmp(t->name, "token_embd.weight") == 0 ? EMBED / DEVIATION : 1;
         for (int64_t at = 0; at < rows; at += n) {
             n = rows - at < piece ? rows - at : piece;
             size_t bytes = (size_t) n * row;
@@ -613,7 +612,7 @@ static void usage(FILE *out)
           "[--skew S] [--no-vocab]\nShapes:", out);
     for (int i = 0; i < N_SHAPES; i++) fprintf(out, " %s", shapes[i].name);
     fputs("\n--layers writes fewer layers; --target-layers says how many a drafter's target has when it has fewer.\n"
-          "--skew makes some experts of a mixture favourites; 3.9: 3 % of 256 take about 36 % of the calls.\n", out);
+          "--skew makes some experts of a mixture favourites; 3.9: 3 % of 256 take a third of the calls.\n", out);
 }
 
 static bool number_of(int32_t *out, const char *s, int32_t min)

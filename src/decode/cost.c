@@ -276,7 +276,7 @@ void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
         else most = alike;
     }
     c->alike += ROUTES * (least - c->alike);
-    if (c->pass_ms[1] > 0) fill(c);
+    if (c->real) rescale(c, 1);
 }
 
 /* ---- questions ---- */

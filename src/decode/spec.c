@@ -239,25 +239,33 @@ static void prepare_context(Spec *sp, Session *s)
     }
 }
 
-/* Every shape that a pass of a decoding step can have is recorded before the first token: after that nothing has to
- * be. Shapes do not depend on the session but for the length of its text. Steps of a single session come first, since
- * a backend may have room for so many records only. */
+/* Steps of `first` to `last` sessions, whose longest text is short, then longer. */
+static void prepare_steps(Spec *sp, Session *s, int32_t first, int32_t last)
+{
+    Session *who[ROWS_DECODE];
+    for (int32_t n = 0; n < last; n++) who[n] = s;
+    for (int64_t span = SPAN_LEAST; first <= last; span *= 2) {
+        s->line.target.P = s->draft.P = span < s->line.ctx ? (int32_t) span : s->line.ctx;
+        for (int32_t n = first; n <= last; n++) {
+            prepare_trees(sp, s, n);
+            if (s->dm && sp->drafter && sp->drafter->prepare) sp->drafter->prepare(sp->drafter, sp, who, n);
+        }
+        if (span >= s->line.ctx) break;
+    }
+}
+
+/* Every shape that a pass of a decoding step can have is recorded before the first token, so that nothing has to be
+ * after that. Shapes do not depend on the session but for the length of its text. A backend may have room for so many
+ * records only: steps of a single session come first, with what every step needs, then those of several with short
+ * texts, and what is left out is run as it is called. */
 static Status prepare(Spec *sp, Session *s, Error *err)
 {
     const bool traced = sp->step.hooks && sp->step.hooks->trace;
     if (s->line.ctx <= sp->prepared || traced || !records(&sp->step)) return ST_OK;
     const int32_t target = s->line.target.P, draft = s->draft.P;
-    Session *who[ROWS_DECODE];
-    for (int32_t n = 1; n <= sp->sessions_max; n++) {
-        who[n - 1] = s;
-        for (int64_t span = SPAN_LEAST; ; span *= 2) {
-            s->line.target.P = s->draft.P = span < s->line.ctx ? (int32_t) span : s->line.ctx;
-            prepare_trees(sp, s, n);
-            if (s->dm && sp->drafter && sp->drafter->prepare) sp->drafter->prepare(sp->drafter, sp, who, n);
-            if (span >= s->line.ctx) break;
-        }
-    }
+    prepare_steps(sp, s, 1, 1);
     if (keeps_taps(sp, s)) prepare_context(sp, s);
+    prepare_steps(sp, s, 2, sp->sessions_max);
     s->line.target.P = target;
     s->draft.P = draft;
     TRY(stages_sync(&sp->step.on, err));

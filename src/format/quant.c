@@ -14,6 +14,7 @@ static const TypeInfo types[T_COUNT] = {
     [T_Q5_0]   = {"Q5_0",   6,  32,  22,  true},
     [T_Q5_1]   = {"Q5_1",   7,  32,  24,  true},
     [T_IQ4_NL] = {"IQ4_NL", 20, 32,  18,  true},
+    [T_MXFP4]  = {"MXFP4",  39, 32,  17,  true},
     [T_Q2_K]   = {"Q2_K",   10, 256, 84,  true},
     [T_Q3_K]   = {"Q3_K",   11, 256, 110, true},
     [T_Q4_K]   = {"Q4_K",   12, 256, 144, true},
@@ -24,6 +25,7 @@ static const TypeInfo types[T_COUNT] = {
 };
 
 const int8_t quant_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t quant_fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 const TypeInfo *type_info(Type t) { return &types[t]; }
 
@@ -103,6 +105,11 @@ uint16_t bf16_from_float(float f)
     return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* The two smallest are subnormal. */
+uint16_t quant_e8m0_half_bf16(uint8_t e) { return (uint16_t) (e < 2 ? 0x20 << e : (e - 1) << 7); }
+
+float quant_e8m0_half(uint8_t e) { return bf16_to_float(quant_e8m0_half_bf16(e)); }
+
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s)
 {
     if (s < 4) {
@@ -175,14 +182,17 @@ static void decode_q5_1(float *y, const uint8_t *b)
     }
 }
 
-static void decode_iq4_nl(float *y, const uint8_t *b)
+static void decode_book(float *y, float d, const int8_t book[16], const uint8_t q[16])
 {
-    float d = load_half(b);
     for (int i = 0; i < 16; i++) {
-        y[i]      = d * (float) quant_iq4[b[2 + i] & 15];
-        y[i + 16] = d * (float) quant_iq4[b[2 + i] >> 4];
+        y[i]      = d * (float) book[q[i] & 15];
+        y[i + 16] = d * (float) book[q[i] >> 4];
     }
 }
+
+static void decode_iq4_nl(float *y, const uint8_t *b) { decode_book(y, load_half(b), quant_iq4, b + 2); }
+
+static void decode_mxfp4(float *y, const uint8_t *b) { decode_book(y, quant_e8m0_half(b[0]), quant_fp4, b + 1); }
 
 /* Q2_K and Q3_K: element 128p + 32r + 16c + l has its two low bits in byte 32p + 16c + l at 2r, and scale
  * 8p + 2r + c. */
@@ -270,11 +280,7 @@ static void decode_iq4_xs(float *y, const uint8_t *b)
     const uint8_t *low = b + 4, *q = b + 8;
     for (int s = 0; s < 8; s++) {
         int scale6 = ((low[s >> 1] >> 4 * (s & 1)) & 15) | ((high >> 2 * s) & 3) << 4;
-        float scale = d * (float) (scale6 - 32);
-        for (int i = 0; i < 16; i++) {
-            y[32 * s + i]      = scale * (float) quant_iq4[q[16 * s + i] & 15];
-            y[32 * s + i + 16] = scale * (float) quant_iq4[q[16 * s + i] >> 4];
-        }
+        decode_book(y + 32 * s, d * (float) (scale6 - 32), quant_iq4, q + 16 * s);
     }
 }
 
@@ -283,7 +289,7 @@ void quant_decode(float *y, Type t, const void *row, int64_t n)
     static void (*const decode[T_COUNT])(float *, const uint8_t *) = {
         [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0,
         [T_Q5_1] = decode_q5_1,
-        [T_IQ4_NL] = decode_iq4_nl, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k,
+        [T_IQ4_NL] = decode_iq4_nl, [T_MXFP4] = decode_mxfp4, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k,
         [T_Q5_K] = decode_q5_k,
         [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs, [T_TQ3_0] = quant_decode_tq3,
     };

@@ -12,7 +12,7 @@
 /* Our own numbers; ggml's occur only in files (type_from_ggml). */
 typedef enum {
     T_F32, T_F16, T_BF16, T_I32,
-    T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,          /* blocks of 32 */
+    T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL, T_MXFP4, /* blocks of 32 */
     T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
     T_TQ3_0,                                                   /* blocks of 128, for keys and values only: never in a
                                                                 * file */
@@ -39,12 +39,15 @@ uint16_t bf16_from_float(float f);
 
 /* One row of n values (a multiple of the block). T_I32 is not accepted. */
 void quant_decode(float *y, Type t, const void *row, int64_t n);
-/* F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ3_0; returns false if t has no encoder.
- * Deterministic. */
+/* Returns false if t has no encoder (I32). Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 
-/* Codebook of IQ4_NL and IQ4_XS, and the 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
-extern const int8_t quant_iq4[16];
+/* Codebooks of IQ4_NL and IQ4_XS, and of MXFP4: its values of four bits (e2m1), doubled so that they are integers. */
+extern const int8_t quant_iq4[16], quant_fp4[16];
+/* 2^(e - 128), a block's scale of MXFP4 halved; also as bfloat16, whose range and precision suffice for all of them. */
+float    quant_e8m0_half(uint8_t e);
+uint16_t quant_e8m0_half_bf16(uint8_t e);
+/* The 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
 
 /* TQ3_0, quant_tq3.c: its levels; the rotation of groups of 128 values and its inverse, in place, n a multiple of 128;

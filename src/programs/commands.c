@@ -116,7 +116,8 @@ const Command commands[] = {
       "  ratoon quantize qwen3.5-4b-BF16.gguf qwen3.5-4b-Q4_K_M.gguf Q4_K_M\n"
       "\n"
       "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_1 Q5_K_M Q5_K_S Q5_0 Q4_1 Q4_K_M\n"
-      "Q4_K_S Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K, the largest files first.\n"
+      "Q4_K_S Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K, the largest files first;\n"
+      "MXFP4_MOE: MXFP4 for the experts of a mixture, Q8_0 for the rest.\n"
       "Vectors, norms, convolutions and routers stay F32. IN may be any part of a split\n"
       "file, best the F16 or BF16 original: what was lost before does not come back.\n"
       "OUT appears when it is complete.\n" },
@@ -159,10 +160,10 @@ const Command commands[] = {
       "  ratoon experts -m qwen3.6-35b-a3b.gguf --prompts prompts.jsonl\n"
       "  ratoon experts -m model.gguf --prompts mine.jsonl -n 1 --svg experts.svg\n"
       "\n"
-      "Each prompt is read and continued. For each layer: experts that were used at all;\n"
-      "what share of the calls the most used 3, 12.5 and 25 % took; how many experts 50,\n"
-      "80 and 90 % of the calls need; how many of a row's experts the row before used\n"
-      "too; and the most used ones. With -n 1 only the prompts count.\n" },
+      "Each prompt is read and continued. For each layer: experts that were used at\n"
+      "all; what share of the calls the most used 3, 12.5 and 25 % took; how many\n"
+      "experts 50, 80 and 90 % of the calls need; how many of a row's experts the row\n"
+      "before used too; and the most used ones. With -n 1 only the prompts count.\n" },
     { "tokenize", cmd_tokenize, "[MODEL] [PROMPT...]", "Print the token ids of a text, separated by commas.",
       "Examples:\n"
       "  ratoon tokenize -m model.gguf -p 'Hello, world'\n"

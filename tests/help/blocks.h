@@ -1,14 +1,31 @@
-/* blocks.h - where a block of weights keeps its scales, for tests that fill blocks with random bits. */
+/* blocks.h - the scales of a block of weights, for tests that fill blocks with random bits. */
 #ifndef RATOON_TESTS_HELP_BLOCKS_H
 #define RATOON_TESTS_HELP_BLOCKS_H
 
+#include <math.h>
+#include <string.h>
+
 #include "format/quant.h"
 
-/* Byte offsets in the block of the half-precision d and dmin (or m); -1: the type has none. */
+/* Byte offsets in the block of d and dmin (or m), which are halves but for MXFP4's d; -1: the type has none. */
 static inline void block_halves(Type t, int *d, int *dmin)
 {
     *d = t == T_Q2_K ? 80 : t == T_Q3_K ? 108 : t == T_Q6_K ? 208 : 0;
     *dmin = t == T_Q2_K ? 82 : t == T_Q4_1 || t == T_Q5_1 || t == T_Q4_K || t == T_Q5_K ? 2 : -1;
+}
+
+/* Stores v, a number that is not negative for MXFP4, whose d is the next power of two below. */
+static inline void block_put(Type t, uint8_t *at, float v)
+{
+    int exponent;
+    const uint16_t half = half_from_float(v);
+    if (t != T_MXFP4) memcpy(at, &half, sizeof half);
+    else frexpf(v, &exponent), *at = (uint8_t) (v == 0 ? 0 : exponent - 1 + 128);
+}
+
+static inline float block_get(Type t, const uint8_t *at)
+{
+    return t == T_MXFP4 ? quant_e8m0_half(*at) : half_to_float((uint16_t) (at[0] | at[1] << 8));
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include "ops_cases.h"
 
 static const Type types[] = { T_Q4_K, T_Q6_K, T_Q8_0, T_F32, T_F16, T_BF16, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
-                              T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS };
+                              T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS, T_MXFP4 };
 static const int32_t counts[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64, 70, 200 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 _Static_assert(TYPES * COUNTS == PRODUCT_ROUNDS, "the table of cases has a round for each");
@@ -37,7 +37,8 @@ uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *s
         else {
             for (size_t k = 0; k < bytes; k++) b[k] = (uint8_t) h_pick(seed, 256);
             const uint16_t d = odd_half(seed), dmin = odd_half(seed);
-            memcpy(b + at_d, &d, sizeof d);
+            if (t == T_MXFP4) b[0] = (uint8_t) (h_pick(seed, 100) == 0 ? h_pick(seed, 256) : 110 + h_pick(seed, 15));
+            else memcpy(b + at_d, &d, sizeof d);
             if (at_dmin >= 0) memcpy(b + at_dmin, &dmin, sizeof dmin);
         }
     }

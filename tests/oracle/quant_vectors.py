@@ -10,7 +10,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 # type: offsets of its half fields, whose exponent's top bit is cleared so that every value is finite
-HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "IQ4_NL": [0], "Q2_K": [80, 82],
+HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "IQ4_NL": [0], "MXFP4": [],
+          "Q2_K": [80, 82],
           "Q3_K": [108],
           "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_XS": [0], "F16": [0], "BF16": [0]}
 BLOCKS, VALUES = 16, 1024
@@ -42,12 +43,12 @@ for name, halves in HALVES.items():
             raw[b * size + h + 1] &= 0xBF
     y = gguf.quants.dequantize(np.frombuffer(bytes(raw), np.uint8).reshape(BLOCKS, size),
                                q).astype(np.float32).reshape(-1)
-    assert np.isfinite(y).all() and y.size == BLOCKS * block
+    assert (name == "MXFP4" or np.isfinite(y).all()) and y.size == BLOCKS * block
     print(f"    {{T_{name}, 0x{fnv(y.tobytes()):016x}u, {float(y[1]).hex()}f, {float(y[-1]).hex()}f}},")
 print("};\n\nstatic const EncodeCase encode_cases[] = {")
 raw = random_bytes(7, 3 * VALUES)
 x = np.array([(raw[3 * i] | raw[3 * i + 1] << 8 | raw[3 * i + 2] << 16) - (1 << 23) for i in range(VALUES)], np.float32)
 x = x * np.float32(2.0 ** -23) * (1 + np.arange(VALUES) % 7).astype(np.float32)
-for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
+for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"):
     print(f"    {{T_{name}, 0x{fnv(gguf.quants.quantize(x.reshape(1, -1), Q[name]).tobytes()):016x}u}},")
 print("};")

@@ -8,7 +8,8 @@
  * halves as float):
  *   F32 F16 BF16          acc = fmaf(w[k], x[k], acc), k ascending
  *   blocks of 32          acc = fmaf(dw * da, (float)isum, acc), isum = sum of code * q;
- *                         Q4_1, Q5_1 also acc = fmaf(m * da, (float)sum of q, acc)
+ *                         Q4_1, Q5_1 also acc = fmaf(m * da, (float)sum of q, acc);
+ *                         MXFP4: dw = 2^(e - 128), codes are the doubled values of quant_fp4
  *   blocks of 256         the same with isum = sum over sub-blocks of S * (sum of code * q);
  *                         Q2_K, Q4_K, Q5_K also acc = fmaf(-(dmin * da), (float)msum, acc), msum = sum of M *
  *                         (sum of q)

@@ -2,11 +2,11 @@
  * A line is 64 bytes: 16 lanes (weight rows) of 4 bytes. A code vector v is the 4 codes of columns 4v .. 4v + 3 of each
  * lane, as unsigned bytes code + offset. A group holds its blocks ascending; every block starts on a line.
  *
- *   blocks of 32: all code lines of the group, then a plane of scales (16 halves per block), padded to a line, then a
- *   like plane of m
+ *   blocks of 32: all code lines of the group, then a plane of scales (16 halves per block; of MXFP4 bfloat16, which
+ *   holds every power of two from 2^-128 to 2^127), padded to a line, then a like plane of m
  *     LINES_8   8 lines, line v = vector v                                              Q8_0 (offset 128)
  *     LINES_4   4 lines, line i = vector i | vector 4+i << 4
- *               Q4_0 (8), Q4_1 (0), IQ4_NL (indices of its codebook)
+ *               Q4_0 (8), Q4_1 (0), IQ4_NL, MXFP4 (indices of their codebooks)
  *     LINES_5   as LINES_4, then a line of fifth bits: vector i at bit 2i, 4+i at 2i+1  Q5_0 (16), Q5_1 (0)
  *   blocks of 256: everything of a block together, sizes in lines
  *     K4   32 codes, 3 scales, 1 halves                                                 Q4_K (0)
@@ -48,6 +48,12 @@ typedef struct {
                                  * in kernels */
 } Layout;
 extern const Layout matmul_layout[T_COUNT];
+
+/* The values of a type's codes, in the kernels plus Layout.offset; NULL: codes are integers. */
+static inline const int8_t *book_of(Type t)
+{
+    return t == T_IQ4_NL || t == T_IQ4_XS ? quant_iq4 : t == T_MXFP4 ? quant_fp4 : NULL;
+}
 
 static inline size_t plane_bytes(int32_t blocks)
 {

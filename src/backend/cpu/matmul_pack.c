@@ -10,6 +10,7 @@ const Layout matmul_layout[T_COUNT] = {
     [T_I32] = {PACK_NONE, 0, 0, 0, 0},          [T_TQ3_0] = {PACK_NONE, 0, 0, 0, 0},         /* keys and values only */
     [T_Q8_0] = {PACK_8, 32, 8, 1, 128},    [T_Q4_0] = {PACK_4, 32, 4, 1, 8},    [T_Q4_1] = {PACK_4, 32, 4, 2, 0},
     [T_Q5_0] = {PACK_5, 32, 5, 1, 16},     [T_Q5_1] = {PACK_5, 32, 5, 2, 0},    [T_IQ4_NL] = {PACK_4, 32, 4, 1, 128},
+    [T_MXFP4] = {PACK_4, 32, 4, 1, 16},
     [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K3, 256, 29, 0, 4}, [T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
     [T_Q5_K] = {PACK_K5, 256, 44, 0, 0},
     [T_Q6_K] = {PACK_K6, 256, 53, 0, 32},[T_IQ4_XS] = {PACK_K4X, 256, 35, 0, 128},
@@ -302,6 +303,7 @@ static void pack_quarter(const Quarter *p, Type t)
     case T_Q8_0: pack_8(p); break;
     case T_Q4_0:
     case T_IQ4_NL: pack_pairs(p, 2, 4); break;
+    case T_MXFP4: pack_pairs(p, 1, 4); break;
     case T_Q4_1: pack_pairs(p, 4, 4); break;
     case T_Q5_0:
         pack_pairs(p, 6, 4);
@@ -328,9 +330,16 @@ static void pack_quarter(const Quarter *p, Type t)
 }
 
 /* The scales of the types of 32, and what stands beside them, in planes behind the lines of all blocks. */
-static void pack_planes(const Quarter *p, uint8_t *plane, const Layout *l, int32_t blocks, int32_t block)
+static void pack_planes(const Quarter *p, uint8_t *plane, Type t, int32_t blocks, int32_t block)
 {
+    const Layout *l = &matmul_layout[t];
     plane += ((size_t) block * WEIGHT_GROUP + (size_t) (p->q * QUARTER)) * 2;
+    if (t == T_MXFP4) {
+        Four d;
+        for (int i = 0; i < QUARTER; i++) d[i] = quant_e8m0_half_bf16(p->row[i][0]);
+        add_lower(plane, d);
+        return;
+    }
     for (size_t i = 0; i < (size_t) l->planes; i++, plane += plane_bytes(blocks)) add_lower(plane, halves_at(p, 2 * i));
 }
 
@@ -353,7 +362,7 @@ static void pack_blocks(uint8_t *group, Type t, const uint8_t *row, size_t row_b
     for (int32_t b = 0; b < blocks; b++) {         /* the lines of a block stay in cache while its lanes are filled */
         for (int q = 0; q < WEIGHT_GROUP / QUARTER; q++) {
             pack_quarter(&p[q], t);
-            pack_planes(&p[q], plane, l, blocks, b);
+            pack_planes(&p[q], plane, t, blocks, b);
             for (int i = 0; i < QUARTER; i++) p[q].row[i] += step[q * QUARTER + i];
             p[q].lines += lines;
         }
@@ -443,7 +452,7 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
         int32_t blocks = cols / 32;
         const uint8_t *plane = group + (size_t) blocks * (size_t) l->lines * LINE +
                                ((size_t) block * WEIGHT_GROUP + (size_t) lane) * 2;
-        w->d = half_to_float(load16(plane));
+        w->d = t == T_MXFP4 ? bf16_to_float(load16(plane)) : half_to_float(load16(plane));
         w->dmin = l->planes == 2 ? half_to_float(load16(plane + plane_bytes(blocks))) : 0;
     }
     switch (l->pack) {
@@ -457,8 +466,8 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
             get_high(w->code, b + 4 * LINE, 1, 2, 0, lane);
             get_high(w->code + 16, b + 4 * LINE, 1, 2, 1, lane);
         }
-        if (t == T_IQ4_NL) {
-            for (int i = 0; i < 32; i++) w->code[i] = quant_iq4[w->code[i]];
+        if (book_of(t)) {
+            for (int i = 0; i < 32; i++) w->code[i] = book_of(t)[w->code[i]];
         } else {
             for (int i = 0; i < 32; i++) w->code[i] = (int8_t) (w->code[i] - l->offset);
         }
@@ -468,7 +477,7 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
     case PACK_K4X:
         for (int p = 0; p < 4; p++) get_nibbles(w->code + 64 * p, b + p * 8 * LINE, 8, lane);
         if (l->pack == PACK_K4X) {
-            for (int i = 0; i < 256; i++) w->code[i] = quant_iq4[w->code[i]];
+            for (int i = 0; i < 256; i++) w->code[i] = book_of(t)[w->code[i]];
             for (int s = 0; s < 16; s++) w->scale[s] = (int8_t) b[32 * LINE + s / 2 * WEIGHT_GROUP + lane];
             get_halves(w, b + 34 * LINE, lane);
             break;

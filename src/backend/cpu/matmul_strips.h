@@ -108,6 +108,7 @@ STRIPS_32(Q8_0, 8)
 STRIPS_32(Q4_0, 4)
 STRIPS_32(Q4_1, 4)
 STRIPS_32(IQ4_NL, 4)
+STRIPS_32(MXFP4, 4)
 STRIPS_32(Q5_0, 5)
 STRIPS_32(Q5_1, 5)
 
@@ -137,6 +138,7 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
         [T_F32] = strips_F32,   [T_F16] = strips_F16,   [T_BF16] = strips_BF16, [T_Q8_0] = strips_Q8_0,
         [T_Q4_0] = strips_Q4_0,
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
+        [T_MXFP4] = strips_MXFP4,
         [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
         [T_Q3_K] = strips_k3,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
     };

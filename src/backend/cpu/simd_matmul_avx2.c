@@ -22,6 +22,11 @@ enum { VNNI = 0 };
 
 INLINE __m256i load(const uint8_t *p) { return _mm256_load_si256((const __m256i *) (const void *) p); }
 INLINE __m256 halves(const uint8_t *p) { return _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (const void *) p)); }
+INLINE __m256 bf16s(const uint8_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *) (const void *) p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
 /* 4 bytes, or a pair of int16, or an int32, in every lane */
 INLINE __m256i every(const void *p) { return _mm256_set1_epi32(*(const word *) p); }
 INLINE __m256i low4(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
@@ -303,16 +308,16 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 
 /* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
 
-/* The codebook's values by index, in both halves of the register; plus 128 where codes are unsigned. */
-INLINE __m256i codebook(void)
+/* The codebook's values by index, in both halves of the register; plus the offset where codes are unsigned. */
+INLINE __m256i codebook(const Type t, const int offset)
 {
-    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) quant_iq4));
-    return VNNI ? _mm256_xor_si256(book, _mm256_set1_epi8(-128)) : book;
+    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) book_of(t)));
+    return _mm256_add_epi8(book, _mm256_set1_epi8((char) offset));
 }
 
 INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
-    const __m256i book = codebook();
+    const __m256i book = codebook(T_IQ4_XS, VNNI ? 128 : 0);
     for (int half = 0; half < 2; half++) {
         __m256i isum[TILE_ROWS];
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
@@ -363,11 +368,9 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 {
     const int lines = t == T_Q8_0 ? 8 : t == T_Q5_0 || t == T_Q5_1 ? 5 : 4;
     const bool wide = t == T_Q8_0 || t == T_IQ4_NL, fives = t == T_Q5_0 || t == T_Q5_1,
-               with_m = t == T_Q4_1 || t == T_Q5_1;
-#ifndef LEVEL_IS_avxvnni
+               with_m = t == T_Q4_1 || t == T_Q5_1, coded = t == T_IQ4_NL || t == T_MXFP4;
     const __m256i ones = _mm256_set1_epi16(1);
-#endif
-    const __m256i book = codebook();
+    const __m256i book = coded ? codebook(t, t == T_MXFP4 ? 16 : VNNI ? 128 : 0) : ones;
     for (int half = 0; half < 2; half++) {
         const ActBlock32 *at = a;
         const uint8_t *lane = code + 32 * half;
@@ -377,7 +380,9 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
         for (int32_t b = 0; b < nb; b++, at += n, lane += lines * LINE) {
             __m256i x[TILE_ROWS], high = load(lane + (fives ? 4 * LINE : 0));
             UNROLL for (int r = 0; r < R; r++) {
-                x[r] = t == T_Q4_0 ? every(&at[r].less8) : t == T_Q5_0 ? every(&at[r].less16) : _mm256_setzero_si256();
+                x[r] = t == T_Q4_0 ? every(&at[r].less8)
+                     : t == T_Q5_0 || t == T_MXFP4 ? every(&at[r].less16)
+                                                   : _mm256_setzero_si256();
 #ifdef LEVEL_IS_avxvnni
                 if (wide) x[r] = every(&at[r].less128);
 #endif
@@ -390,7 +395,7 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
                     w[i] = load(lane + (t == T_Q8_0 ? 4 * c + i : i) * LINE);
                     if (t != T_Q8_0) w[i] = c ? high4(w[i]) : low4(w[i]);
                     if (fives) w[i] = fifth(w[i], high, 2 * i + c);
-                    if (t == T_IQ4_NL) w[i] = _mm256_shuffle_epi8(book, w[i]);
+                    if (coded) w[i] = _mm256_shuffle_epi8(book, w[i]);
                     if (t == T_Q8_0 && !VNNI) w[i] = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
                 }
                 UNROLL for (int r = 0; r < R; r++) {
@@ -403,7 +408,8 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 #endif
                 }
             }
-            __m256 d = halves(plane + 32 * b + 16 * half), m = _mm256_setzero_ps();
+            const uint8_t *scales = plane + 32 * b + 16 * half;
+            __m256 d = t == T_MXFP4 ? bf16s(scales) : halves(scales), m = _mm256_setzero_ps();
             if (with_m) m = halves(plane_m + 32 * b + 16 * half);
             UNROLL for (int r = 0; r < R; r++) {
                 __m256 da = _mm256_set1_ps(at[r].scale);
@@ -437,9 +443,8 @@ INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t col
             w0 = halves(p);
             w1 = halves(p + 16);
         } else {
-            w0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *) p)), 16));
-            w1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128((const void *) (p + 16))),
-                                                       16));
+            w0 = bf16s(p);
+            w1 = bf16s(p + 16);
         }
         UNROLL for (int r = 0; r < R; r++) {
             __m256 xk = _mm256_set1_ps(x[(size_t) r * (size_t) cols + (size_t) k]);

@@ -28,6 +28,11 @@ INLINE __m512 halves(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (const void *) p));
 }
+INLINE __m512 bf16s(const uint8_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i *) (const void *) p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
 
 /* the initial value of an integer accumulator, in every lane */
 INLINE __m512i first(const void *p) { return _mm512_set1_epi32(*(const word *) p); }
@@ -295,17 +300,17 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 
 /* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
 
-/* The codebook plus 128: the values of the 16 indices. */
-INLINE __m512i codebook(void)
+/* The values of the 16 indices plus the offset that makes them unsigned. */
+INLINE __m512i codebook(const Type t, const int offset)
 {
-    return _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) quant_iq4)),
-                            _mm512_set1_epi8(-128));
+    return _mm512_add_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) book_of(t))),
+                           _mm512_set1_epi8((char) offset));
 }
 
 /* Dots of 32 codebook values need 20 bits, so they are multiplied as int32. */
 INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
-    const __m512i low4 = _mm512_set1_epi8(15), book = codebook();
+    const __m512i low4 = _mm512_set1_epi8(15), book = codebook(T_IQ4_XS, 128);
     __m512i isum[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
@@ -342,7 +347,7 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
 
 /* -- blocks of 32 -------------------------------------------------------------------------------------------------- */
 
-/* The 8 code vectors of a block, unsigned, as the type's layout defines them; IQ4_NL's codebook plus 128. */
+/* The 8 code vectors of a block, unsigned, as the type's layout defines them; with their offsets. */
 INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
 {
     const __m512i low4 = _mm512_set1_epi8(15);
@@ -362,8 +367,8 @@ INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
             w[4 + i] = fifth(w[4 + i], high, 2 * i + 1);
         }
     }
-    if (t == T_IQ4_NL) {
-        const __m512i book = codebook();
+    if (t == T_IQ4_NL || t == T_MXFP4) {
+        const __m512i book = codebook(t, t == T_MXFP4 ? 16 : 128);
         UNROLL for (int i = 0; i < 8; i++) w[i] = _mm512_shuffle_epi8(book, w[i]);
     }
 }
@@ -380,13 +385,13 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
         __m512i w[8];
         prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
         codes_32(w, code, t);
-        __m512 d = halves(plane + 32 * b), m = _mm512_setzero_ps();
+        __m512 d = t == T_MXFP4 ? bf16s(plane + 32 * b) : halves(plane + 32 * b), m = _mm512_setzero_ps();
         if (t == T_Q4_1 || t == T_Q5_1) m = halves(plane_m + 32 * b);
         UNROLL for (int r = 0; r < R; r++) {
             __m512i x = _mm512_setzero_si512();
             if (t == T_Q8_0 || t == T_IQ4_NL) x = first(&a[r].less128);
             if (t == T_Q4_0) x = first(&a[r].less8);
-            if (t == T_Q5_0) x = first(&a[r].less16);
+            if (t == T_Q5_0 || t == T_MXFP4) x = first(&a[r].less16);
             for (int i = 0; i < 8; i++) DOT4(x, w[i], a[r].q + 4 * i);
             __m512 da = _mm512_set1_ps(a[r].scale);
             sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(d, da), _mm512_cvtepi32_ps(x), sum[r]);
@@ -411,9 +416,7 @@ INLINE void tile_float(float *acc, const uint8_t *w, const float *x, int32_t col
         if (t == T_F32 || k % 2 == 0) prefetch(next, k * line, 1, STRIP * line);
         if (t == T_F32) wk = _mm512_load_ps((const void *) (w + (size_t) k * LINE));
         else if (t == T_F16) wk = halves(w + (size_t) k * 32);
-        else
-            wk = _mm512_castsi512_ps(
-                _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *) (w + (size_t) k * 32))), 16));
+        else wk = bf16s(w + (size_t) k * 32);
         UNROLL for (int r = 0; r < R; r++) sum[r] =
             _mm512_fmadd_ps(wk, _mm512_set1_ps(x[(size_t) r * (size_t) cols + (size_t) k]), sum[r]);
     }

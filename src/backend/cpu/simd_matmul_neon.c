@@ -126,7 +126,7 @@ INLINE uint8x16_t third(uint8x16_t low, uint8x16_t high, int bit)
     uint8x16_t moved = bit < 2 ? high << (2 - bit) : high >> (bit - 2);
     return vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(4)));
 }
-INLINE int8x16_t book(uint8x16_t index) { return vqtbl1q_s8(vld1q_s8(quant_iq4), index); }
+INLINE int8x16_t book(const Type t, uint8x16_t index) { return vqtbl1q_s8(vld1q_s8(book_of(t)), index); }
 INLINE int8x16_t less(uint8x16_t code, int8_t offset)
 {
     return vsubq_s8(vreinterpretq_s8_u8(code), vdupq_n_s8(offset));
@@ -135,6 +135,10 @@ INLINE int8x16_t less(uint8x16_t code, int8_t offset)
 INLINE float32x4_t halves(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *) (const void *) p)));
+}
+INLINE float32x4_t bf16s(const uint8_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *) (const void *) p), 16));
 }
 /* 4 scales of a quarter */
 INLINE int32x4_t wide(const int16_t *p) { return vmovl_s16(vld1_s16(p)); }
@@ -238,7 +242,7 @@ INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                         if (i % 4 == 0) high = vld1q_u8(lane + (32 + 2 * p + i / 4) * LINE);
                         code = joined(code, high, 2 * (i % 4) + c, 16);
                     }
-                    w[i] = t == T_IQ4_XS ? book(code) : vreinterpretq_s8_u8(code);
+                    w[i] = t == T_IQ4_XS ? book(t, code) : vreinterpretq_s8_u8(code);
                 }
                 arrange(w, 8, R);
                 int32x4_t s = wide(S + (2 * p + c) * WEIGHT_GROUP + 4 * quarter);
@@ -359,7 +363,7 @@ INLINE void codes_32(int8x16_t *w, const uint8_t *lane, const Type t)
         uint8x16_t both = vld1q_u8(lane + i * LINE), code[2] = {low4(both), high4(both)};
         UNROLL for (int c = 0; c < 2; c++) {
             if (t == T_Q5_0 || t == T_Q5_1) code[c] = joined(code[c], vld1q_u8(lane + 4 * LINE), 2 * i + c, 16);
-            w[4 * c + i] = t == T_IQ4_NL ? book(code[c])
+            w[4 * c + i] = t == T_IQ4_NL || t == T_MXFP4 ? book(t, code[c])
                          : t == T_Q4_0   ? less(code[c], 8)
                          : t == T_Q5_0   ? less(code[c], 16)
                                          : vreinterpretq_s8_u8(code[c]);
@@ -388,7 +392,8 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
             if (quarter == 0) prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
             codes_32(w, lane, t);
             arrange(w, 8, R);
-            float32x4_t d = halves(plane + 32 * b + 8 * quarter), m = vdupq_n_f32(0);
+            const uint8_t *scales = plane + 32 * b + 8 * quarter;
+            float32x4_t d = t == T_MXFP4 ? bf16s(scales) : halves(scales), m = vdupq_n_f32(0);
             if (with_m) m = halves(plane_m + 32 * b + 8 * quarter);
             UNROLL for (int u = 0; u < units; u++) {
                 const int8_t *q = acts.q + (size_t) u * acts.step;
@@ -413,7 +418,7 @@ INLINE float32x4_t weights_4(const uint8_t *p, const Type t)
 {
     if (t == T_F32) return vld1q_f32((const float *) (const void *) p);
     if (t == T_F16) return halves(p);
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *) (const void *) p), 16));
+    return bf16s(p);
 }
 
 /* Half of the lanes at a time: 16 accumulators, and 4 activations of each row. */

@@ -39,10 +39,14 @@ DEV void stage_lines(uint32_t *to, const uint8_t *from, int n, int at, int step)
     for (int i = at; i < n / 4; i += step) copy16_async(to + swapped(4 * i), from + 16 * i);
 }
 
-/* The bytes of a word of nibbles, each the entry of IQ4's codebook: low nibbles, high nibbles. */
-DEV void iq4_values(uint32_t *low, uint32_t *high, uint32_t nibbles)
+/* The entries of codebooks, four bytes in a word. */
+struct BookIq4 { enum : uint32_t { T0 = 0xbfad9881u, T1 = 0xf6eaddcfu, T2 = 0x26190d01u, T3 = 0x71594535u }; };
+struct BookFp4 { enum : uint32_t { T0 = 0x03020100u, T1 = 0x0c080604u, T2 = 0xfdfeff00u, T3 = 0xf4f8fafcu }; };
+
+/* The bytes of a word of nibbles, each the entry of a codebook: low nibbles, high nibbles. */
+template <class Book> DEV void book_values(uint32_t *low, uint32_t *high, uint32_t nibbles)
 {
-    const uint32_t t0 = 0xbfad9881u, t1 = 0xf6eaddcfu, t2 = 0x26190d01u, t3 = 0x71594535u;     /* -127, -104, ... */
+    const uint32_t t0 = Book::T0, t1 = Book::T1, t2 = Book::T2, t3 = Book::T3;
     const uint32_t at = nibbles & 0x77777777u, which = (nibbles & 0x88888888u) >> 1 | 0x32103210u;
     const uint32_t a = byte_perm(byte_perm(t0, t1, at), byte_perm(t2, t3, at), which);
     const uint32_t b = byte_perm(byte_perm(t0, t1, at >> 16), byte_perm(t2, t3, at >> 16), which >> 16);
@@ -199,7 +203,7 @@ struct PackK4X : Pack256<35, false> {
         uint32_t q[4];
         pair_words(q, w, 8 * p, g, t);
         UNROLL
-        for (int i = 0; i < 4; i++) iq4_values(&a[0][i], &a[1][i], q[i]);
+        for (int i = 0; i < 4; i++) book_values<BookIq4>(&a[0][i], &a[1][i], q[i]);
     }
     DEV int scale(const uint32_t *w, int sub, int row)
     {
@@ -327,10 +331,11 @@ struct PackK2 : Pack256<21, true> {
 /* ---- blocks of 32: four to a unit ---- */
 
 /* LINES of codes; PLANES of halves, d and for two also m, behind all codes of a group; SHIFT: what sums are too large
- * by. P has fragment(a, w, block, g, t). */
+ * by. P has fragment(a, w, block, g, t), and scale_of where d is no half. */
 template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     enum { SCALES = 4, CHUNKS = 1, MINS = 0, ROW_SUMS = PLANES == 2,
            CODES = SCALES * LINES * LINE_WORDS, WORDS = CODES + PLANES * 32 };
+    DEV float scale_of(uint32_t half) { return f32_of_half(half); }
     DEV size_t plane_bytes(int blocks) { return ((size_t) blocks * 32 + 63) / 64 * 64; }
     DEV size_t group_bytes(int blocks)
     {
@@ -367,7 +372,7 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     DEV float finish(float acc, const uint32_t *w, int block, int row, int isum, int qsum, float da)
     {
         const half_word *d = (const half_word *) (w + CODES) + 16 * block + row;
-        acc = f32_fma(f32_mul(f32_of_half(d[0]), da), f32_of_int(isum), acc);
+        acc = f32_fma(f32_mul(P::scale_of(d[0]), da), f32_of_int(isum), acc);
         return PLANES == 2 ? f32_fma(f32_mul(f32_of_half(d[64]), da), f32_of_int(qsum), acc) : acc;
     }
 };
@@ -410,14 +415,20 @@ struct Pack4M : Pack32<Pack4M, 4, 2, 0> {          /* Q4_1 */
     }
 };
 
-struct Pack4X : Pack32<Pack4X, 4, 1, 0> {          /* IQ4_NL */
+template <class P, class Book> struct PackBook : Pack32<P, 4, 1, 0> {
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
         nibble_words(q, w, 4 * block, g, t);
         UNROLL
-        for (int r = 0; r < 2; r++) iq4_values(&a[r], &a[2 + r], q[r]);
+        for (int r = 0; r < 2; r++) book_values<Book>(&a[r], &a[2 + r], q[r]);
     }
+};
+
+struct Pack4X : PackBook<Pack4X, BookIq4> {};      /* IQ4_NL */
+
+struct Pack4F : PackBook<Pack4F, BookFp4> {        /* MXFP4 */
+    DEV float scale_of(uint32_t bf16) { return f32_of_bits(bf16 << 16); }
 };
 
 /* The fifth bits of vectors t and 4 + t are bits 2 t and 2 t + 1 of each byte of the block's last line. */

@@ -5,6 +5,7 @@
 #include "backend/gpu/gpu.h"
 
 DEV_TABLE int8_t iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+DEV_TABLE int8_t fp4[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 /* Byte of a group's block, and halves there. */
 struct Group {
@@ -26,6 +27,7 @@ DEV int code_32(const PackedTable &a, const Group &b, int i)
     const int vector = i >> 2 & 3, high = i >> 4;
     const int nibble = code_of(b, vector, i) >> 4 * high & 15;
     if (a.type == T_IQ4_NL) return iq4[nibble];
+    if (a.type == T_MXFP4) return fp4[nibble];
     if (a.lines == 4) return nibble - a.offset;
     return (nibble | (code_of(b, 4, i) >> (2 * vector + high) & 1) << 4) - a.offset;
 }
@@ -37,7 +39,9 @@ DEV float value_32(const PackedTable &a, const uint8_t *group, int lane, int blo
     const size_t plane = ((size_t) blocks * 32 + 63) / 64 * 64;
     const Group b = { group + (size_t) block * (size_t) (a.lines * 64), lane };
     const Group d = { planes + (size_t) block * 32, lane }, m = { d.lines + plane, lane };
-    const float v = f32_mul(half_of(d, 0, 0), f32_of_int(code_32(a, b, i)));
+    const uint32_t bits = ld_weight((const uint16_t *) d.lines + lane);
+    const float scale = a.type == T_MXFP4 ? f32_of_bits(bits << 16) : f32_of_half(bits);
+    const float v = f32_mul(scale, f32_of_int(code_32(a, b, i)));
     return a.planes == 2 ? f32_add(v, half_of(m, 0, 0)) : v;
 }
 

@@ -519,6 +519,44 @@ static void decoding(void **state)
     }
 }
 
+/* More shapes than there is room for, since the context is long and sessions are many: those of short texts are recorded
+ * for every number of sessions, and so is what each session's step needs besides. */
+static void many_sessions(void **state)
+{
+    (void) state;
+    enum { SESSIONS = 12, STEPS = 4, DRAWING = 5 };
+    Rig gpu;
+    Loop l;
+    Session *s[SESSIONS];
+    Dice d = { tiny_key(5, "sessions"), 0 };
+    RigOptions on = pair(1, "cuda");
+    rig_open(&gpu, &on);
+    loop_open(&l, &gpu, NULL, &(LoopOptions) { .budget = 4, .ctx = 65536, .sessions = SESSIONS, .chunk = PROMPT });
+    for (int32_t i = 0; i < SESSIONS; i++) {
+        int32_t prompt[PROMPT];
+        random_tokens(&d, PROMPT, on.tm.vocab, prompt);
+        s[i] = loop_session(&l);
+        assert_ok(session_prompt(s[i], prompt, PROMPT, &l.err), &l.err);
+        s[i]->line.max_tokens = TEXT;
+    }
+    for (int32_t i = 0; i < SESSIONS; i++) assert_ok(spec_step(&l.sp, s, SESSIONS, &l.err), &l.err);
+    fake->sealed = true;
+    fake->refused = 0;
+    for (int32_t i = 0; i < STEPS; i++) {
+        const FakeCuda before = *fake;
+        for (int32_t k = 0; k < SESSIONS; k++) assert_int_equal(s[k]->line.status, ST_OK);
+        assert_ok(spec_step(&l.sp, s, SESSIONS, &l.err), &l.err);
+        if (on_device) continue;
+        assert_true(fake->replays - before.replays >= 2);
+        assert_int_equal(fake->launches - before.launches, DRAWING);
+    }
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    for (int32_t i = 0; i < SESSIONS; i++) loop_free(s[i]);
+    loop_close(&l);
+    rig_close(&gpu);
+}
+
 static rt_session *prompted(rt_engine *g, const int32_t *text, size_t n, int32_t more)
 {
     rt_error e;
@@ -745,7 +783,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest anywhere[] = {
         cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records), cmocka_unit_test(any_thread),
         cmocka_unit_test(another_goes_on), cmocka_unit_test(both_fail),
-        cmocka_unit_test(decoding), cmocka_unit_test(images)
+        cmocka_unit_test(decoding), cmocka_unit_test(many_sessions), cmocka_unit_test(images)
     };
     int failed = on_device ? 0 : cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL);
     failed += cmocka_run_group_tests_name("cuda", anywhere, load, NULL);

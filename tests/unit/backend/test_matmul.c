@@ -17,10 +17,8 @@
 #include "blocks.h"
 #include "part.h"
 
-enum { HALF_ONE = 0x3c00 };
-
 static const Type all[] = {T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
-                           T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS};
+                           T_MXFP4, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS};
 enum { N_TYPES = sizeof all / sizeof *all };
 
 static uint64_t seed;
@@ -56,10 +54,8 @@ static uint8_t *make_weights(Type t, int rows, int cols)
             int d, dmin;
             for (int j = 0; j < info->bytes; j++) b[j] = (uint8_t) rnd();
             block_halves(t, &d, &dmin);
-            half = half_from_float(uniform() * 0.02f);
-            memcpy(b + d, &half, 2);
-            half = half_from_float(uniform() * 0.02f);
-            if (dmin >= 0) memcpy(b + dmin, &half, 2);
+            block_put(t, b + d, uniform() * 0.02f);
+            if (dmin >= 0) block_put(t, b + dmin, uniform() * 0.02f);
         }
     }
     return w;
@@ -98,21 +94,17 @@ static float reference(double *exact, double *bound, Type t, const uint8_t *row,
     double sizes = 0, steps = 0;
     for (int b = 0; b < cols / block; b++, row += info->bytes, x += block) {
         uint8_t copy[256];
-        float code[256], min[256], d, dmin = 0;
-        uint16_t half, one = HALF_ONE, zero = 0;
-        memcpy(&half, row + at_d, 2);
-        d = half_to_float(half);
+        float code[256], min[256], d = block_get(t, row + at_d), dmin = 0;
         memcpy(copy, row, (size_t) info->bytes);
-        memcpy(copy + at_d, &one, 2);
+        block_put(t, copy + at_d, 1);
         if (at_dmin >= 0) {
-            memcpy(&half, row + at_dmin, 2);
-            dmin = half_to_float(half);
-            memcpy(copy + at_dmin, &zero, 2);
+            dmin = block_get(t, row + at_dmin);
+            block_put(t, copy + at_dmin, 0);
         }
         quant_decode(code, t, copy, block);        /* scale * code, exact */
         if (at_dmin >= 0) {
-            memcpy(copy + at_d, &zero, 2);
-            memcpy(copy + at_dmin, &one, 2);
+            block_put(t, copy + at_d, 0);
+            block_put(t, copy + at_dmin, 1);
             quant_decode(min, t, copy, block);     /* -min, or 1 where m is added */
         }
         float amax = 0;
@@ -287,12 +279,11 @@ static void test_extremes(void **state)
             Case c;
             case_make(&c, t, 16, rows, cols);
             block_halves(t, &at_d, &at_dmin);
-            uint16_t half = half_from_float(0.5f);
             for (int b = 0; b < rows * 2; b++) {
                 uint8_t *block = c.src + (size_t) b * (size_t) info->bytes;
                 memset(block, bytes[b / 4], (size_t) info->bytes);
-                memcpy(block + at_d, &half, 2);
-                if (at_dmin >= 0) memcpy(block + at_dmin, &half, 2);
+                block_put(t, block + at_d, 0.5f);
+                if (at_dmin >= 0) block_put(t, block + at_dmin, 0.5f);
             }
             /* scales of one extreme, codes of the other */
             if (t == T_Q6_K) for (int b = 0; b < rows * 2; b += 2) memset(c.src + (size_t) b * 210 + 192, 0x80, 16);

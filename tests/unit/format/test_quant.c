@@ -59,6 +59,7 @@ static const DecodeCase decode_cases[] = {
     {T_Q5_0, 0xfdff3aee46e6e0edu, 0x1.ddc0000000000p-13f, 0x1.7290000000000p-8f},
     {T_Q5_1, 0xc7f4de1e344a4a35u, -0x1.f334000000000p-1f, -0x1.3320000000000p+0f},
     {T_IQ4_NL, 0xcc9a33de805c3c12u, -0x1.3675000000000p+5f, -0x1.d1eb000000000p-7f},
+    {T_MXFP4, 0x8611866767bdce5cu, 0x1.0000000000000p+8f, 0x0.0p+0f},
     {T_Q2_K, 0x4b361e39797cb3ddu, -0x1.0db4000000000p-4f, 0x1.6de6000000000p-2f},
     {T_Q3_K, 0x15e6eee2f09703efu, 0x0.0p+0f, -0x1.e980000000000p+2f},
     {T_Q4_K, 0x5946d67ca61da295u, -0x1.4d47d80000000p+5f, 0x1.f441800000000p-1f},
@@ -77,6 +78,7 @@ static const EncodeCase encode_cases[] = {
     {T_Q4_1, 0x19a853b02606b36du},
     {T_Q5_0, 0x126b99ebb56af4a1u},
     {T_Q5_1, 0x61b95b90a1ca5840u},
+    {T_MXFP4, 0x36b4da7b625aa7d5u},
 };
 
 static void types_are_named_and_numbered(void **state)
@@ -85,7 +87,7 @@ static void types_are_named_and_numbered(void **state)
     static const struct { const char *name; uint32_t ggml; int32_t block, bytes; } expected[] = {
         {"F32", 0, 1, 4}, {"F16", 1, 1, 2}, {"BF16", 30, 1, 2}, {"I32", 26, 1, 4}, {"Q8_0", 8, 32, 34},
         {"Q4_0", 2, 32, 18}, {"Q4_1", 3, 32, 20},
-        {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110},
+        {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"MXFP4", 39, 32, 17}, {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110},
         {"Q4_K", 12, 256, 144},
         {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136}, {"TQ3_0", UINT32_MAX, 128, 56},
     };
@@ -106,7 +108,7 @@ static void types_are_named_and_numbered(void **state)
     Type t = T_F32;
     assert_true(type_from_name(&t, "q4_k"));
     assert_int_equal(t, T_Q4_K);
-    for (uint32_t n = 31; n < 50; n++) assert_false(type_from_ggml(&t, n));
+    for (uint32_t n = 31; n < 50; n++) assert_int_equal(type_from_ggml(&t, n), n == 39);
     assert_false(type_from_ggml(&t, 4));
     assert_false(type_from_ggml(&t, UINT32_MAX));
     assert_false(type_from_name(&t, "Q4"));
@@ -208,6 +210,7 @@ static int half_fields(int32_t at[2], Type t)
     case T_Q2_K: at[0] = 80; at[1] = 82; return 2;
     case T_Q3_K: at[0] = 108; return 1;
     case T_Q6_K: at[0] = 208; return 1;
+    case T_MXFP4: return 0;
     default: at[0] = 0; return 1;
     }
 }
@@ -260,7 +263,7 @@ static void encoders_equal_gguf(void **state)
 static const struct { Type type; double limit; } encoders[] = {
     {T_F32, 0}, {T_F16, 0.0003}, {T_BF16, 0.002}, {T_Q8_0, 0.0056}, {T_Q4_0, 0.088}, {T_Q4_1, 0.081}, {T_Q5_0, 0.044},
     {T_Q5_1, 0.039},
-    {T_IQ4_NL, 0.0758}, {T_Q2_K, 0.2954}, {T_Q3_K, 0.1508}, {T_Q4_K, 0.0711}, {T_Q5_K, 0.0360}, {T_Q6_K, 0.0177},
+    {T_IQ4_NL, 0.0758}, {T_MXFP4, 0.125}, {T_Q2_K, 0.2954}, {T_Q3_K, 0.1508}, {T_Q4_K, 0.0711}, {T_Q5_K, 0.0360}, {T_Q6_K, 0.0177},
     {T_IQ4_XS, 0.0764}, {T_TQ3_0, 0.19},
 };
 enum { N_ENCODERS = sizeof encoders / sizeof *encoders, ROW = 256 * 64 };
@@ -327,6 +330,7 @@ static void exact_blocks_stay_exact(void **state)
         {T_Q4_1, 32, 0, 15, 1, 8, NULL}, {T_Q5_1, 32, 0, 31, 1, 8, NULL}, {T_Q2_K, 16, 0, 3, 15, 15, NULL},
         {T_Q3_K, 16, -4, 3, -32, 0, NULL}, {T_Q4_K, 32, 0, 15, 63, 63, NULL}, {T_Q5_K, 32, 0, 31, 63, 63, NULL},
         {T_Q6_K, 16, -32, 31, -128, 0, NULL}, {T_IQ4_NL, 32, 0, 15, 1, 0, quant_iq4},
+        {T_MXFP4, 32, 0, 15, 1, 0, quant_fp4},
         {T_IQ4_XS, 32, 0, 15, -32, 0, quant_iq4},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -399,7 +403,7 @@ static void odd_blocks_stay_finite(void **state)
                 bool book = t == T_IQ4_NL || t == T_IQ4_XS;                    /* whose smallest level is 1, not 0 */
                 if (kind == 4 && i != 77) assert_true(fabsf(y[i]) < (book && i / 32 == 77 / 32 ? 600 : 0.01f));
             }
-            if (kind == 4 && t != T_TQ3_0) assert_true(fabsf(y[77] - 65504) < 2200);
+            if (kind == 4 && t != T_TQ3_0) assert_true(fabsf(y[77] - 65504) < (t == T_MXFP4 ? 16384 : 2200));
         }
     }
 }
@@ -614,6 +618,9 @@ static void recipes_choose_as_llama_cpp(void **state)
         {"Q4_K_M", "blk.7.ffn_gate_inp.weight", 2048, 256, 40, false, T_F32},
         {"Q4_K_M", "blk.7.ffn_gate_inp_shexp.weight", 2048, 1, 40, false, T_F32},
         {"Q8_0", "blk.7.exp_probs_b.bias", 256, 1, 40, false, T_F32},
+        {"MXFP4_MOE", "token_embd.weight", 1024, 512, 32, true, T_Q8_0},
+        {"MXFP4_MOE", "blk.0.attn_q.weight", 1024, 512, 32, false, T_Q8_0},
+        {"MXFP4_MOE", "blk.0.ffn_gate_inp.weight", 1024, 32, 32, false, T_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Recipe *r = recipe_find(cases[i].recipe);
@@ -625,6 +632,10 @@ static void recipes_choose_as_llama_cpp(void **state)
             fail_msg("%s %s: %s, expected %s", cases[i].recipe, cases[i].name, type_info(t)->name,
                      type_info(cases[i].type)->name);
     }
+    const Recipe *experts = recipe_find("mxfp4_moe");
+    assert_non_null(experts);
+    assert_int_equal(recipe_type(experts, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_up_exps.weight", 3,
+                                 (const int64_t[]) {2048, 512, 32}), T_MXFP4);
     assert_non_null(recipe_find("q4_k_m"));
     assert_null(recipe_find("q4_k_z"));
     assert_null(recipe_find(""));
