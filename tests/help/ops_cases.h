@@ -12,7 +12,7 @@ CaseRun ops_norm, ops_add_norm, ops_head_norm, ops_gated_norm, ops_add, ops_bias
 /* ops_moves.c: operations that move rows; rotation, products */
 CaseRun ops_split, ops_join, ops_logit_rows, ops_tap, ops_rope, ops_matmul;
 /* ops_products.c: a round for each type of weights and number of rows */
-enum { PRODUCT_ROUNDS = 16 * 14 };
+enum { PRODUCT_ROUNDS = 21 * 14 };
 CaseRun ops_products, ops_products_behind;
 /* ops_acts.c: norms without weights, activations, tables of angles, attention in one operation */
 CaseRun ops_norms_unweighted, ops_glu_acts, ops_gate_acts, ops_act_ends, ops_rope_table, ops_attend_block;
