@@ -265,7 +265,8 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
 
 int main(int argc, char **argv)
 {
-    const char *types = "Q4_K,Q5_K,Q6_K,Q2_K,Q3_K,IQ4_XS,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,IQ4_NL,MXFP4,F32,F16,BF16";
+    const char *types = "Q4_K,Q5_K,Q6_K,Q2_K,Q3_K,"
+                        "IQ4_XS,IQ2_XXS,IQ3_XXS,IQ3_S,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,IQ4_NL,MXFP4,F32,F16,BF16";
     int32_t ns[MAX_LIST], rows = 9216, cols = 2560;
     int n_ns = list(ns, "1,2,4,8,16,22,32,64"), threads = 2, rounds = 5;
     size_t mib = 1500;

@@ -21,6 +21,11 @@ static const TypeInfo types[T_COUNT] = {
     [T_Q5_K]   = {"Q5_K",   13, 256, 176, true},
     [T_Q6_K]   = {"Q6_K",   14, 256, 210, true},
     [T_IQ4_XS] = {"IQ4_XS", 23, 256, 136, true},
+    [T_IQ2_XXS] = {"IQ2_XXS", 16, 256, 66,  true},
+    [T_IQ2_XS]  = {"IQ2_XS",  17, 256, 74,  true},
+    [T_IQ2_S]   = {"IQ2_S",   22, 256, 82,  true},
+    [T_IQ3_XXS] = {"IQ3_XXS", 18, 256, 98,  true},
+    [T_IQ3_S]   = {"IQ3_S",   21, 256, 110, true},
     [T_TQ3_0]  = {"TQ3_0",  -1, 128, 56,  false},
 };
 
@@ -284,13 +289,20 @@ static void decode_iq4_xs(float *y, const uint8_t *b)
     }
 }
 
+static void decode_iq(float *y, Type t, const uint8_t *b)
+{
+    IqBlock q;
+    quant_read_iq(&q, t, b);
+    for (int i = 0; i < 256; i++) y[i] = q.d * (float) q.scale[i / 16] * (float) quant_book(t)[q.code[i]];
+}
+
 void quant_decode(float *y, Type t, const void *row, int64_t n)
 {
     static void (*const decode[T_COUNT])(float *, const uint8_t *) = {
         [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0,
         [T_Q5_1] = decode_q5_1,
-        [T_IQ4_NL] = decode_iq4_nl, [T_MXFP4] = decode_mxfp4, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k,
-        [T_Q5_K] = decode_q5_k,
+        [T_IQ4_NL] = decode_iq4_nl, [T_MXFP4] = decode_mxfp4, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k,
+        [T_Q4_K] = decode_q4_k, [T_Q5_K] = decode_q5_k,
         [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs, [T_TQ3_0] = quant_decode_tq3,
     };
     const uint8_t *b = row;
@@ -303,6 +315,13 @@ void quant_decode(float *y, Type t, const void *row, int64_t n)
         break;
     case T_BF16:
         for (int64_t i = 0; i < n; i++) y[i] = bf16_to_float(load16(b + 2 * i));
+        break;
+    case T_IQ2_XXS:
+    case T_IQ2_XS:
+    case T_IQ2_S:
+    case T_IQ3_XXS:
+    case T_IQ3_S:
+        for (int64_t i = 0; i < n; i += 256, b += types[t].bytes) decode_iq(y + i, t, b);
         break;
     default:
         for (int64_t i = 0; i < n; i += types[t].block, b += types[t].bytes) decode[t](y + i, b);

@@ -14,6 +14,7 @@ typedef enum {
     T_F32, T_F16, T_BF16, T_I32,
     T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL, T_MXFP4, /* blocks of 32 */
     T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
+    T_IQ2_XXS, T_IQ2_XS, T_IQ2_S, T_IQ3_XXS, T_IQ3_S,          /* of 256, from grids: quant_iq.c */
     T_TQ3_0,                                                   /* blocks of 128, for keys and values only: never in a
                                                                 * file */
     T_COUNT
@@ -42,13 +43,26 @@ void quant_decode(float *y, Type t, const void *row, int64_t n);
 /* Returns false if t has no encoder (I32). Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 
-/* Codebooks of IQ4_NL and IQ4_XS, and of MXFP4: its values of four bits (e2m1), doubled so that they are integers. */
-extern const int8_t quant_iq4[16], quant_fp4[16];
+/* Codebooks: of IQ4_NL and IQ4_XS; of MXFP4, its values of four bits (e2m1), doubled so that they are integers; of the
+ * types from grids, magnitudes and behind them the same negative. */
+extern const int8_t quant_iq4[16], quant_fp4[16], quant_iq2[16], quant_iq3_xxs[16], quant_iq3_s[16];
 /* 2^(e - 128), a block's scale of MXFP4 halved; also as bfloat16, whose range and precision suffice for all of them. */
 float    quant_e8m0_half(uint8_t e);
 uint16_t quant_e8m0_half_bf16(uint8_t e);
 /* The 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
+
+static inline const int8_t *quant_book(Type t)                 /* NULL: codes are integers */
+{
+    return t == T_IQ4_NL || t == T_IQ4_XS ? quant_iq4 : t == T_MXFP4 ? quant_fp4
+         : t == T_IQ2_XXS || t == T_IQ2_XS || t == T_IQ2_S ? quant_iq2
+         : t == T_IQ3_XXS ? quant_iq3_xxs : t == T_IQ3_S ? quant_iq3_s : NULL;
+}
+
+/* A block of a type from grids: value i = d * scale[i / 16] * quant_book(t)[code[i]], all of it exact. d is the file's
+ * times a power of two, so that scales are integers. */
+typedef struct { uint8_t code[256], scale[16]; float d; } IqBlock;
+void quant_read_iq(IqBlock *q, Type t, const uint8_t *b);
 
 /* TQ3_0, quant_tq3.c: its levels; the rotation of groups of 128 values and its inverse, in place, n a multiple of 128;
  * one group to its 56 bytes and back; and the decoding of a block of 32 values that stay in the rotated space, as

@@ -81,8 +81,8 @@ static void encode_q5_1(uint8_t *b, const float *x)
     store_five_bits(b + 8, b + 4, code);
 }
 
-/* llama.cpp's rule: the largest value keeps its power of two, and each value the nearest code, of equally near ones the
- * first. */
+/* llama.cpp's rule: the largest value keeps its power of two, and each value the nearest code, of equally near ones
+ * the first. */
 static void encode_mxfp4(uint8_t *b, const float *x)
 {
     int exponent;
@@ -108,8 +108,9 @@ bool quant_encode(void *row, Type t, const float *x, int64_t n)
     static void (*const encode[T_COUNT])(uint8_t *, const float *) = {
         [T_Q8_0] = encode_q8_0, [T_Q4_0] = encode_q4_0, [T_Q4_1] = encode_q4_1, [T_Q5_0] = encode_q5_0,
         [T_Q5_1] = encode_q5_1,
-        [T_IQ4_NL] = quant_encode_iq4_nl, [T_MXFP4] = encode_mxfp4, [T_Q2_K] = quant_encode_q2_k, [T_Q3_K] = quant_encode_q3_k,
-        [T_Q4_K] = quant_encode_q4_k, [T_Q5_K] = quant_encode_q5_k, [T_Q6_K] = quant_encode_q6_k,
+        [T_IQ4_NL] = quant_encode_iq4_nl, [T_MXFP4] = encode_mxfp4, [T_Q2_K] = quant_encode_q2_k,
+        [T_Q3_K] = quant_encode_q3_k, [T_Q4_K] = quant_encode_q4_k, [T_Q5_K] = quant_encode_q5_k,
+        [T_Q6_K] = quant_encode_q6_k,
         [T_IQ4_XS] = quant_encode_iq4_xs, [T_TQ3_0] = quant_encode_tq3,
     };
     uint8_t *b = row;
@@ -126,12 +127,14 @@ bool quant_encode(void *row, Type t, const float *x, int64_t n)
     default:
         break;
     }
-    if (!encode[t]) return false;
+    const bool grid = quant_book(t) && !encode[t];
+    if (!encode[t] && !grid) return false;
     const TypeInfo *info = type_info(t);
     for (int64_t i = 0; i < n; i += info->block, b += info->bytes) {
         float finite[256];
         for (int k = 0; k < info->block; k++) finite[k] = isnan(x[i + k]) ? 0.0f : clamp(x[i + k], -65504.0f, 65504.0f);
-        encode[t](b, finite);
+        if (grid) quant_encode_iq(b, t, finite);
+        else encode[t](b, finite);
     }
     return true;
 }

@@ -1,5 +1,6 @@
 /* quant_fit.h - what the encoders of blocks share: fields of a block, rounding, and the largest values.
- * Only quant_encode.c and quant_encode_k.c include it. The encoders of quant_encode_k.c are declared here. */
+ * Only quant_encode*.c and quant_iq.c include it. The encoders of the latter and of quant_encode_k.c are declared
+ * here. */
 #ifndef RATOON_FORMAT_QUANT_FIT_H
 #define RATOON_FORMAT_QUANT_FIT_H
 
@@ -56,5 +57,6 @@ void quant_encode_q5_k(uint8_t *b, const float *x);
 void quant_encode_q6_k(uint8_t *b, const float *x);
 void quant_encode_iq4_nl(uint8_t *b, const float *x);
 void quant_encode_iq4_xs(uint8_t *b, const float *x);
+void quant_encode_iq(uint8_t *b, Type t, const float *x);      /* types from grids */
 
 #endif

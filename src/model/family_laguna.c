@@ -132,6 +132,8 @@ static Status read_experts(Model *m, const Weights *w, Error *err)
     bool normed = true;
     TRY(model_read_mixture(m, w, "laguna", err));
     TRY(weights_u32(g, "laguna", "leading_dense_block_count", 0, m->n_layers, 1, &p->dense, err));
+    if (p->dense > 0 && !gguf_has(g, "laguna.feed_forward_length"))
+        return fail(err, ST_FORMAT, "%s: key laguna.feed_forward_length is missing", m->file);
     TRY(weights_u32(g, "laguna", "expert_shared_count", 1, 1, 1, &shared, err));
     TRY(weights_u32(g, "laguna", "expert_group_count", 0, 1, 0, &groups, err));
     TRY(weights_u32(g, "laguna", "expert_shared_feed_forward_length", 1, 1 << 20, 0, &m->shared_ffn, err));

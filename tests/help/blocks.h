@@ -14,6 +14,12 @@ static inline void block_halves(Type t, int *d, int *dmin)
     *dmin = t == T_Q2_K ? 82 : t == T_Q4_1 || t == T_Q5_1 || t == T_Q4_K || t == T_Q5_K ? 2 : -1;
 }
 
+/* The d with which all decoded values are integers. */
+static inline float block_unit(Type t)
+{
+    return t == T_IQ2_XXS || t == T_IQ2_XS || t == T_IQ2_S ? 8 : t == T_IQ3_XXS ? 4 : 1;
+}
+
 /* Stores v, a number that is not negative for MXFP4, whose d is the next power of two below. */
 static inline void block_put(Type t, uint8_t *at, float v)
 {

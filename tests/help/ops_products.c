@@ -7,7 +7,8 @@
 #include "ops_cases.h"
 
 static const Type types[] = { T_Q4_K, T_Q6_K, T_Q8_0, T_F32, T_F16, T_BF16, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
-                              T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS, T_MXFP4 };
+                              T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS, T_MXFP4, T_IQ2_XXS, T_IQ2_XS, T_IQ2_S,
+                              T_IQ3_XXS, T_IQ3_S };
 static const int32_t counts[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64, 70, 200 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 _Static_assert(TYPES * COUNTS == PRODUCT_ROUNDS, "the table of cases has a round for each");

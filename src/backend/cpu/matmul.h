@@ -12,7 +12,7 @@
  *                         MXFP4: dw = 2^(e - 128), codes are the doubled values of quant_fp4
  *   blocks of 256         the same with isum = sum over sub-blocks of S * (sum of code * q);
  *                         Q2_K, Q4_K, Q5_K also acc = fmaf(-(dmin * da), (float)msum, acc), msum = sum of M *
- *                         (sum of q)
+ *                         (sum of q); IQ2_*, IQ3_*: S, dw and codes as quant_read_iq says
  * The activation block: q = round half to even(x * (127 / amax)), da = amax / 127. A block with amax below 2^-100
  * counts as zero; one with an infinity or a NaN has da NaN and q 0, so that every output of the row becomes NaN. */
 #ifndef RATOON_BACKEND_CPU_MATMUL_H

@@ -11,11 +11,14 @@
  *   blocks of 256: everything of a block together, sizes in lines
  *     K4   32 codes, 3 scales, 1 halves                                                 Q4_K (0)
  *     K5   32 codes, 8 fifth bits, 3 scales, 1 halves                                   Q5_K (0)
- *     K4X  32 codes, 2 scales, 1 halves
- *          IQ4_XS (indices of its codebook)
+ *     K4X  32 codes, 2 scales, 1 floats
+ *          IQ4_XS, IQ3_XXS, IQ3_S (indices of their codebooks; the latter are 1.43 and 1.27 times as large as in the
+ *          file, which has an index for several values)
  *     K6   32 codes, 16 high bits, 4 scales, 1 halves                                   Q6_K (32)
  *     K2   16 codes, 4 scales, 1 halves                                                 Q2_K (0)
- *     K3   16 codes, 8 third bits, 4 scales, 1 floats                                   Q3_K (4)
+ *     K3   16 codes, 8 third bits, 4 scales, 1 floats
+ *          Q3_K (4), IQ2_XXS, IQ2_XS, IQ2_S (indices of their codebook; 1.76, 1.57 and 1.41 times as large as in the
+ *          file)
  *   where, with P = pair of sub-blocks,
  *     codes of K4, K5, K4X (sub-blocks of 8 vectors): line 8P + i = vector i of sub-block 2P | that of 2P+1 << 4
  *     codes of K6 (sub-blocks of 4 vectors): line 4P + i = low 4 bits of vector i of sub-block 2P | those of 2P+1 << 4
@@ -25,7 +28,8 @@
  *     third bits of K3: line P = vector i of sub-block 2P at bit 2i, of 2P+1 at bit 2i+1
  *     scales of K4, K5: S in bytes [s][lane], M in bytes [s/2][lane][s%2], 6 bits each, as four lines S0 S1 M0 M1; M1
  *       is spread over the upper two bits of the others: S0 | M1 << 6, S1 | (M1 >> 2) << 6, M0 | (M1 >> 4) << 6
- *     scales of K4X: S - 32 as int8 [s][lane]; of K6, K3: int8 [s/2][lane][s%2]; of K2: S | M << 4 in bytes [s][lane]
+ *     scales of K4X: int8 [s][lane] (of IQ4_XS S - 32); of K6, K3: int8 [s/2][lane][s%2]; of K2: S | M << 4 in bytes
+ *       [s][lane]
  *     halves: d [lane], dmin [lane]; floats: d [lane] */
 #ifndef RATOON_BACKEND_CPU_MATMUL_LAYOUT_H
 #define RATOON_BACKEND_CPU_MATMUL_LAYOUT_H
@@ -48,12 +52,6 @@ typedef struct {
                                  * in kernels */
 } Layout;
 extern const Layout matmul_layout[T_COUNT];
-
-/* The values of a type's codes, in the kernels plus Layout.offset; NULL: codes are integers. */
-static inline const int8_t *book_of(Type t)
-{
-    return t == T_IQ4_NL || t == T_IQ4_XS ? quant_iq4 : t == T_MXFP4 ? quant_fp4 : NULL;
-}
 
 static inline size_t plane_bytes(int32_t blocks)
 {

@@ -14,6 +14,9 @@ const Layout matmul_layout[T_COUNT] = {
     [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K3, 256, 29, 0, 4}, [T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
     [T_Q5_K] = {PACK_K5, 256, 44, 0, 0},
     [T_Q6_K] = {PACK_K6, 256, 53, 0, 32},[T_IQ4_XS] = {PACK_K4X, 256, 35, 0, 128},
+    [T_IQ2_XXS] = {PACK_K3, 256, 29, 0, 64},   [T_IQ2_XS] = {PACK_K3, 256, 29, 0, 64},
+    [T_IQ2_S] = {PACK_K3, 256, 29, 0, 64},
+    [T_IQ3_XXS] = {PACK_K4X, 256, 35, 0, 128}, [T_IQ3_S] = {PACK_K4X, 256, 35, 0, 128},
 };
 
 size_t matmul_group_bytes(Type t, int32_t cols)
@@ -142,6 +145,19 @@ static void add_halves(const Quarter *p, int line, Four v)
     add_lower(to + 2 * WEIGHT_GROUP, v >> 16);
 }
 
+static void put_floats(const Quarter *p, int line, const float d[QUARTER])
+{
+    memcpy(p->lines + line * LINE + p->q * QUARTER * (int) sizeof *d, d, QUARTER * sizeof *d);
+}
+
+/* The half at byte `at` of each lane's block, as a float. */
+static void put_halves(const Quarter *p, int line, size_t at)
+{
+    float d[QUARTER];
+    for (int i = 0; i < QUARTER; i++) d[i] = half_to_float(load16(p->row[i] + at));
+    put_floats(p, line, d);
+}
+
 /* -- types of 32 --------------------------------------------------------------------------------------------------- */
 
 static void pack_8(const Quarter *p)
@@ -220,10 +236,10 @@ static void pack_k4x(const Quarter *p)
         Four x = (low >> 4 * s & 15) | (head >> (16 + 2 * s) & 3) << 4;
         scale[s / 4] |= ((x - 32) & 0xff) << 8 * (s % 4);
     }
-    clear(p, 32, 3);
+    clear(p, 32, 2);
     add_bytes(p, 32, scale[0]);
     add_bytes(p, 33, scale[1]);
-    add_halves(p, 34, head & 0xffff);
+    put_halves(p, 34, 0);
 }
 
 static void pack_k6(const Quarter *p)
@@ -244,13 +260,6 @@ static void pack_k6(const Quarter *p)
     clear(p, 48, 5);
     for (int s = 0; s < 4; s++) add_halves(p, 48 + s, scale[s]);
     add_halves(p, 52, halves_at(p, 208));
-}
-
-/* The half at byte `at` of each lane's block as a float, times a power of two. */
-static void put_float(const Quarter *p, int line, size_t at, float by)
-{
-    float *to = (float *) (void *) (p->lines + line * LINE) + p->q * QUARTER;
-    for (int i = 0; i < QUARTER; i++) to[i] = by * half_to_float(load16(p->row[i] + at));
 }
 
 /* code: 3 bits of each element; scale: int8. */
@@ -283,7 +292,36 @@ static void pack_q3_k(const Quarter *p)
         scale[k] = ((x | 0x80808080u) - 0x20202020u) ^ 0x80808080u;            /* each byte - 32 */
     }
     pack_k3(p, code, scale);
-    put_float(p, 28, 108, 1);
+    put_halves(p, 28, 108);
+}
+
+/* Types from grids: an index for several values becomes the index of each in the codebook. */
+static void pack_iq(const Quarter *p, Type t)
+{
+    IqBlock q[QUARTER];
+    Four code[64], scale[4];
+    float d[QUARTER];
+    for (int i = 0; i < QUARTER; i++) {
+        quant_read_iq(&q[i], t, p->row[i]);
+        for (int v = 0; v < 64; v++) code[v][i] = load32(q[i].code + 4 * v);
+        for (int s = 0; s < 4; s++) scale[s][i] = load32(q[i].scale + 4 * s);
+        d[i] = q[i].d;
+    }
+    if (matmul_layout[t].pack == PACK_K3) {
+        pack_k3(p, code, scale);
+        put_floats(p, 28, d);
+        return;
+    }
+    for (int v = 0; v < 32; v++) {
+        const Four *a = code + v / 8 * 16 + v % 8;
+        put_words(p, v, pair(a[0], a[8]));
+    }
+    clear(p, 32, 2);
+    for (int i = 0; i < 2; i++) {                  /* of each 32, every second of the scales is enough */
+        const Four *s = scale + 2 * i;
+        add_bytes(p, 32 + i, (s[0] & 0xff) | (s[0] >> 8 & 0xff00) | (s[1] & 0xff) << 16 | (s[1] << 8 & 0xff000000u));
+    }
+    put_floats(p, 34, d);
 }
 
 static void pack_k2(const Quarter *p)
@@ -325,7 +363,8 @@ static void pack_quarter(const Quarter *p, Type t)
         pack_k4_scales(p, 40);
         break;
     case T_Q6_K: pack_k6(p); break;
-    default: pack_k4x(p); break;                   /* T_IQ4_XS */
+    case T_IQ4_XS: pack_k4x(p); break;
+    default: pack_iq(p, t); break;
     }
 }
 
@@ -448,6 +487,7 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
 {
     const Layout *l = &matmul_layout[t];
     const uint8_t *b = group + (size_t) block * (size_t) l->lines * LINE;
+    const int8_t *book = quant_book(t);
     if (l->block == 32) {
         int32_t blocks = cols / 32;
         const uint8_t *plane = group + (size_t) blocks * (size_t) l->lines * LINE +
@@ -466,8 +506,8 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
             get_high(w->code, b + 4 * LINE, 1, 2, 0, lane);
             get_high(w->code + 16, b + 4 * LINE, 1, 2, 1, lane);
         }
-        if (book_of(t)) {
-            for (int i = 0; i < 32; i++) w->code[i] = book_of(t)[w->code[i]];
+        if (book) {
+            for (int i = 0; i < 32; i++) w->code[i] = book[w->code[i]];
         } else {
             for (int i = 0; i < 32; i++) w->code[i] = (int8_t) (w->code[i] - l->offset);
         }
@@ -477,9 +517,9 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
     case PACK_K4X:
         for (int p = 0; p < 4; p++) get_nibbles(w->code + 64 * p, b + p * 8 * LINE, 8, lane);
         if (l->pack == PACK_K4X) {
-            for (int i = 0; i < 256; i++) w->code[i] = book_of(t)[w->code[i]];
+            for (int i = 0; i < 256; i++) w->code[i] = book[w->code[i]];
             for (int s = 0; s < 16; s++) w->scale[s] = (int8_t) b[32 * LINE + s / 2 * WEIGHT_GROUP + lane];
-            get_halves(w, b + 34 * LINE, lane);
+            get_float(w, b + 34 * LINE, lane);
             break;
         }
         if (l->pack == PACK_K5) {
@@ -505,7 +545,7 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
         for (int i = 0; i < 256; i++) {
             int low = get_crumb(b, i, lane),
                 high = b[(16 + i / 32) * LINE + lane * 4 + i % 4] >> (2 * (i / 4 % 4) + i / 16 % 2) & 1;
-            w->code[i] = (int8_t) ((low | high << 2) - l->offset);
+            w->code[i] = (int8_t) (book ? book[low | high << 2] : (low | high << 2) - l->offset);
         }
         for (int s = 0; s < 16; s++) w->scale[s] = (int8_t) b[24 * LINE + s / 2 * 32 + lane * 2 + s % 2];
         get_float(w, b + 28 * LINE, lane);

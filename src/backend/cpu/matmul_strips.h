@@ -1,10 +1,11 @@
 /* matmul_strips.h - the loops around the tiles, the same at every level: included at the end of a file that defines
- * TILE_ROWS and the tiles tile_k2, tile_k3, tile_k4, tile_k4x, tile_k5, tile_k6, tile_32 and tile_float. A strip is 256 columns
- * of a group. Its first tile reads it from memory and prefetches later strips, line by line while it computes
- * (prefetched all at once, they fill the line buffers and stall the tile: a fifth of the time at 16 rows); the other
- * tiles find it in the first-level cache. The planes of scales follow a group's codes but are needed from the first
- * code on, so each strip also prefetches its share of the next group's planes. Rows are divided evenly over the tiles:
- * 22 become 11 and 11, since unpacking weights costs a tile as much for 6 rows as for 16. */
+ * TILE_ROWS and the tiles tile_k2, tile_k3, tile_k3x, tile_k4, tile_k4x, tile_iq3_xxs, tile_iq3_s, tile_k5, tile_k6,
+ * tile_32 and tile_float. A strip is 256 columns of a group. Its first tile reads it from memory and prefetches later
+ * strips, line by line while it computes (prefetched all at once, they fill the line buffers and stall the tile: a
+ * fifth of the time at 16 rows); the other tiles find it in the first-level cache. The planes of scales follow a
+ * group's codes but are needed from the first code on, so each strip also prefetches its share of the next group's
+ * planes. Rows are divided evenly over the tiles: 22 become 11 and 11, since unpacking weights costs a tile as much
+ * for 6 rows as for 16. */
 
 /* Turns a number of rows into one that the compiler knows: TILE is the call, with R for the number. */
 #if TILE_ROWS == 16
@@ -77,8 +78,11 @@ INLINE int32_t tile_rows(const StripWork *w, int32_t r)
     }
 STRIPS_256(k2, 21)
 STRIPS_256(k3, 29)
+STRIPS_256(k3x, 29)
 STRIPS_256(k4, 36)
 STRIPS_256(k4x, 35)
+STRIPS_256(iq3_xxs, 35)
+STRIPS_256(iq3_s, 35)
 STRIPS_256(k5, 44)
 STRIPS_256(k6, 53)
 
@@ -140,6 +144,8 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
         [T_MXFP4] = strips_MXFP4,
         [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
+        [T_IQ3_XXS] = strips_iq3_xxs, [T_IQ3_S] = strips_iq3_s,
+        [T_IQ2_XXS] = strips_k3x, [T_IQ2_XS] = strips_k3x, [T_IQ2_S] = strips_k3x,
         [T_Q3_K] = strips_k3,   [T_Q4_K] = strips_k4,   [T_Q5_K] = strips_k5,   [T_Q6_K] = strips_k6,
     };
     if (!strips[t]) return false;

@@ -230,8 +230,19 @@ INLINE __m512i third(__m512i low, __m512i high, const int bit)
                                      _mm512_gf2p8affine_epi64_epi8(high, _mm512_set1_epi64((long long) one), 0), 0xea);
 }
 
-INLINE void unpack_k3(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int quarter)
+/* The values of indices, plus the offset that makes them unsigned. */
+INLINE __m512i codebook(const Type t, const int offset)
 {
+    return _mm512_add_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) quant_book(t))),
+                           _mm512_set1_epi8((char) offset));
+}
+
+/* Q3_K: codes plus 4; IQ2_*: their codebook plus 64 */
+INLINE void unpack_k3(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int quarter,
+                      const Type t)
+{
+    const int from = t == T_Q3_K ? 2 : 6;          /* the power of two of the offset */
+    const __m512i book = t == T_Q3_K ? _mm512_setzero_si512() : codebook(t, 1 << from);
     const __m512i sc = load(b + (24 + quarter) * LINE);
     if (quarter == 0) {
         _mm512_store_ps(meta->d, _mm512_load_ps((const void *) (b + 28 * LINE)));
@@ -240,11 +251,13 @@ INLINE void unpack_k3(Planes *to, Meta *meta, const uint8_t *b, const LinePrefet
     UNROLL for (int half = 0; half < 2; half++) {
         const int32_t p = 2 * quarter + half;
         __m512i w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), high = load(b + (16 + p) * LINE);
-        Wide s0 = wide_scale(sc, 32 * half, 2, 2), s1 = wide_scale(sc, 32 * half + 1, 2, 2);
+        Wide s0 = wide_scale(sc, 32 * half, 2, from), s1 = wide_scale(sc, 32 * half + 1, 2, from);
         uint8_t *out = to->plane[0] + 8 * p * LINE;
         UNROLL for (int i = 0; i < 4; i++) {
-            wide(out + i * LINE, third(_mm512_srli_epi16(w0, 2 * i), high, 2 * i), s0);
-            wide(out + (4 + i) * LINE, third(_mm512_srli_epi16(w1, 2 * i), high, 2 * i + 1), s1);
+            __m512i x = third(_mm512_srli_epi16(w0, 2 * i), high, 2 * i),
+                    z = third(_mm512_srli_epi16(w1, 2 * i), high, 2 * i + 1);
+            wide(out + i * LINE, t == T_Q3_K ? x : _mm512_shuffle_epi8(book, x), s0);
+            wide(out + (4 + i) * LINE, t == T_Q3_K ? z : _mm512_shuffle_epi8(book, z), s1);
             ask(next, quarter, 4 * half + i, 8, 28);
         }
     }
@@ -272,14 +285,13 @@ INLINE void unpack_k6(Planes *to, Meta *meta, const uint8_t *b, const LinePrefet
     }
 }
 
-INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int p)
+/* IQ4_XS, IQ3_* */
+INLINE void unpack_k4x(Planes *to, Meta *meta, const uint8_t *b, const LinePrefetch *next, const int p, const Type t)
 {
     const __m512i low4 = _mm512_set1_epi8(15), sc = load(b + (32 + p / 2) * LINE);
-    const __m512i book =
-        _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) quant_iq4)),
-                         _mm512_set1_epi8(-128));
+    const __m512i book = codebook(t, 128);
     if (p == 0) {
-        _mm512_store_ps(meta->d, halves(b + 34 * LINE));
+        _mm512_store_ps(meta->d, _mm512_load_ps((const void *) (b + 34 * LINE)));
         prefetch_lines(next, 32, 3);
     }
     Wide s0 = wide_scale(sc, 32 * (p % 2), 1, 7), s1 = wide_scale(sc, 32 * (p % 2) + 16, 1, 7);
@@ -297,9 +309,9 @@ INLINE void unpack_256(Planes *to, Meta *meta, const uint8_t *b, const LinePrefe
 {
     if (t == T_Q4_K || t == T_Q5_K) unpack_k45(to, meta, b, next, quarter, t);
     else if (t == T_Q2_K) unpack_k2(to, meta, b, next, quarter);
-    else if (t == T_Q3_K) unpack_k3(to, meta, b, next, quarter);
-    else if (t == T_IQ4_XS) unpack_k4x(to, meta, b, next, quarter);
-    else unpack_k6(to, meta, b, next, quarter);
+    else if (t == T_Q3_K || t == T_IQ2_S) unpack_k3(to, meta, b, next, quarter, t);
+    else if (t == T_Q6_K) unpack_k6(to, meta, b, next, quarter);
+    else unpack_k4x(to, meta, b, next, quarter, t);
 }
 
 /* -- tiles --------------------------------------------------------------------------------------------------------- */
@@ -584,6 +596,9 @@ RUN_256(Q4_K, 36)
 RUN_256(Q5_K, 44)
 RUN_256(Q6_K, 53)
 RUN_256(IQ4_XS, 35)
+RUN_256(IQ2_S, 29)                                 /* and IQ2_XXS, IQ2_XS */
+RUN_256(IQ3_XXS, 35)
+RUN_256(IQ3_S, 35)
 
 /* -- Q8_0 ---------------------------------------------------------------------------------------------------------- */
 
@@ -690,6 +705,8 @@ static void run_Q8_0(Desk *desk, const TileTask *k)
 static const struct { void (*run)(Desk *desk, const TileTask *k); int32_t rows; } tiles[T_COUNT] = {
     [T_Q2_K] = {run_Q2_K, 2},  [T_Q3_K] = {run_Q3_K, 6}, [T_Q4_K] = {run_Q4_K, 7},
     [T_Q5_K] = {run_Q5_K, 4},  [T_Q6_K] = {run_Q6_K, 6}, [T_IQ4_XS] = {run_IQ4_XS, 9},
+    [T_IQ2_XXS] = {run_IQ2_S, 9}, [T_IQ2_XS] = {run_IQ2_S, 9}, [T_IQ2_S] = {run_IQ2_S, 9},
+    [T_IQ3_XXS] = {run_IQ3_XXS, 9}, [T_IQ3_S] = {run_IQ3_S, 9},
     [T_Q8_0] = {run_Q8_0, 12},
 };
 

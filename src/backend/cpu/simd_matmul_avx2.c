@@ -94,6 +94,13 @@ INLINE __m256i add_signed(__m256i isum, __m256i w, const int8_t *q, __m256i scal
 }
 #endif
 
+/* The codebook's values by index, in both halves of the register; plus the offset where codes are unsigned. */
+INLINE __m256i codebook(const Type t, const int offset)
+{
+    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) quant_book(t)));
+    return _mm256_add_epi8(book, _mm256_set1_epi8((char) offset));
+}
+
 /* -- Q4_K, Q5_K ---------------------------------------------------------------------------------------------------- */
 
 /* The 6-bit scales as bytes: S [s][lane], then M [s/2][lane][s%2]. */
@@ -227,7 +234,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
 }
 
-/* -- Q3_K ---------------------------------------------------------------------------------------------------------- */
+/* -- Q3_K, IQ2_* --------------------------------------------------------------------------------------------------- */
 
 /* Codes whose two low bits are those of `low` and whose third bit is bit `bit` of high. */
 INLINE __m256i third(__m256i low, __m256i high, int bit)
@@ -236,9 +243,13 @@ INLINE __m256i third(__m256i low, __m256i high, int bit)
     return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(3)), _mm256_and_si256(moved, _mm256_set1_epi8(4)));
 }
 
-/* As for Q6_K, codes are 0..7 and the excess of 4 is summed separately. */
-INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+/* As for Q6_K, codes are not negative and the excess is summed separately. Q3_K: 0..7, 4 more than they count. IQ2_*:
+ * the codebook plus 64, at most 107, so that a pair of products fits int16, and no more. */
+INLINE void tile_3bits(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t,
+                       const int R)
 {
+    const int from = t == T_Q3_K ? 2 : 6;          /* the power of two of the offset */
+    const __m256i book = t == T_Q3_K ? _mm256_setzero_si256() : codebook(t, 1 << from);
     for (int half = 0; half < 2; half++) {
         const uint8_t *lane = b + 32 * half;
         __m256i isum[TILE_ROWS];
@@ -248,15 +259,31 @@ INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
             prefetch(next, 2 * LINE * (8 * half + p), 2, 29 * LINE);
             const uint8_t *pair = b + 24 * LINE + 32 * p + 16 * half;
             __m256i s01 = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *) (const void *) pair)),
-                    excess = _mm256_slli_epi16(s01, 2), high = load(lane + (16 + p) * LINE);
+                    excess = _mm256_slli_epi16(s01, from), high = load(lane + (16 + p) * LINE);
             UNROLL for (int r = 0; r < R; r++)
                 isum[r] = _mm256_sub_epi32(isum[r], _mm256_madd_epi16(excess, every(&a[r].sum16[2 * p])));
 #pragma GCC unroll 2
             for (int c = 0; c < 2; c++) {
                 __m256i s = scale_of(c ? _mm256_srli_epi32(s01, 16) : _mm256_and_si256(_mm256_set1_epi32(0xffff), s01));
                 __m256i four = load(lane + (2 * p + c) * LINE), w[4];
-                UNROLL for (int i = 0; i < 4; i++) w[i] = third(_mm256_srli_epi16(four, 2 * i), high, 2 * i + c);
-                UNROLL for (int r = 0; r < R; r++) isum[r] = add_dots(isum[r], w, a[r].q + 32 * p + 16 * c, 4, 7, s);
+                UNROLL for (int i = 0; i < 4; i++) {
+                    w[i] = third(_mm256_srli_epi16(four, 2 * i), high, 2 * i + c);
+                    if (t != T_Q3_K) w[i] = _mm256_shuffle_epi8(book, w[i]);
+                }
+                UNROLL for (int r = 0; r < R; r++) {
+                    const int8_t *q = a[r].q + 32 * p + 16 * c;
+                    if (t == T_Q3_K) {
+                        isum[r] = add_dots(isum[r], w, q, 4, 7, s);
+                        continue;
+                    }
+#ifdef LEVEL_IS_avxvnni
+                    /* scales are positive, so that s is one as an int32, too */
+                    __m256i x = plain_dots(_mm256_setzero_si256(), w, q, 4);
+                    isum[r] = _mm256_add_epi32(isum[r], _mm256_mullo_epi32(x, s));
+#else
+                    UNROLL for (int i = 0; i < 4; i++) isum[r] = add_dots(isum[r], w + i, q + 4 * i, 1, 107, s);
+#endif
+                }
             }
         }
         __m256 d = _mm256_load_ps((const void *) (b + 28 * LINE + 32 * half));
@@ -265,6 +292,15 @@ INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
         }
     }
+}
+
+INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_3bits(acc, b, a, next, T_Q3_K, R);
+}
+INLINE void tile_k3x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_3bits(acc, b, a, next, T_IQ2_S, R);
 }
 
 /* -- Q2_K ---------------------------------------------------------------------------------------------------------- */
@@ -306,18 +342,12 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
 }
 
-/* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
+/* -- IQ4_XS, IQ3_* ------------------------------------------------------------------------------------------------- */
 
-/* The codebook's values by index, in both halves of the register; plus the offset where codes are unsigned. */
-INLINE __m256i codebook(const Type t, const int offset)
+INLINE void tile_book(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t,
+                      const int R)
 {
-    __m256i book = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) (const void *) book_of(t)));
-    return _mm256_add_epi8(book, _mm256_set1_epi8((char) offset));
-}
-
-INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
-{
-    const __m256i book = codebook(T_IQ4_XS, VNNI ? 128 : 0);
+    const __m256i book = codebook(t, VNNI ? 128 : 0);
     for (int half = 0; half < 2; half++) {
         __m256i isum[TILE_ROWS];
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
@@ -353,12 +383,24 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
             UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_add_epi32(isum[r], _mm256_mullo_epi32(x[r], scale));
 #endif
         }
-        __m256 d = halves(b + 34 * LINE + 16 * half);
+        __m256 d = _mm256_load_ps((const void *) (b + 34 * LINE + 32 * half));
         UNROLL for (int r = 0; r < R; r++) {
             float *to = acc + WEIGHT_GROUP * r + 8 * half;
             _mm256_store_ps(to, scaled(d, _mm256_set1_ps(a[r].scale), isum[r], _mm256_load_ps(to)));
         }
     }
+}
+INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ4_XS, R);
+}
+INLINE void tile_iq3_xxs(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ3_XXS, R);
+}
+INLINE void tile_iq3_s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ3_S, R);
 }
 
 /* -- blocks of 32 -------------------------------------------------------------------------------------------------- */

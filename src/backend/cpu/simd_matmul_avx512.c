@@ -37,6 +37,13 @@ INLINE __m512 bf16s(const uint8_t *p)
 /* the initial value of an integer accumulator, in every lane */
 INLINE __m512i first(const void *p) { return _mm512_set1_epi32(*(const word *) p); }
 
+/* The values of the 16 indices plus the offset that makes them unsigned. */
+INLINE __m512i codebook(const Type t, const int offset)
+{
+    return _mm512_add_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) quant_book(t))),
+                           _mm512_set1_epi8((char) offset));
+}
+
 /* -- Q4_K, and what Q5_K shares with it ---------------------------------------------------------------------------- */
 
 /* The 6-bit scales of Q4_K and Q5_K as bytes: S [s][lane], then M [s/2][lane][s%2]. */
@@ -207,7 +214,7 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
 }
 
-/* -- Q3_K ---------------------------------------------------------------------------------------------------------- */
+/* -- Q3_K, IQ2_* --------------------------------------------------------------------------------------------------- */
 
 /* Codes whose two low bits are those of `low` and whose third bit is bit `bit` of high. */
 INLINE __m512i third(__m512i low, __m512i high, int bit)
@@ -216,9 +223,13 @@ INLINE __m512i third(__m512i low, __m512i high, int bit)
     return _mm512_ternarylogic_epi32(_mm512_and_si512(low, _mm512_set1_epi8(3)), moved, _mm512_set1_epi8(4), 0xf8);
 }
 
-/* Codes are 0..7, so the dots of 16 stay within int16; -4 * S * sum of q undoes the offset. */
-INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+/* Q3_K: codes are 0..7, so the dots of 16 stay within int16. IQ2_*: the codebook plus 64; the dots need 19 bits, so
+ * they are multiplied as int32. -offset * S * sum of q undoes the offset. */
+INLINE void tile_3bits(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t,
+                       const int R)
 {
+    const int from = t == T_Q3_K ? 2 : 6;          /* the power of two of the offset */
+    const __m512i book = t == T_Q3_K ? _mm512_setzero_si512() : codebook(t, 1 << from);
     __m512i isum[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
@@ -228,12 +239,13 @@ INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         __m512i both = _mm512_cvtepi8_epi16(_mm256_load_si256((const __m256i *) (const void *) (b + 24 * LINE +
                                                                                                 32 * p)));
         __m512i s0 = _mm512_maskz_mov_epi16(0x55555555, both), s1 = _mm512_srli_epi32(both, 16);
-        __m512i undo = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 2));
+        __m512i undo = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, from));
         __m512i w0 = load(b + 2 * p * LINE), w1 = load(b + (2 * p + 1) * LINE), high = load(b + (16 + p) * LINE);
         __m512i lo[4], hi[4];
         UNROLL for (int i = 0; i < 4; i++) {
             lo[i] = third(_mm512_srli_epi16(w0, 2 * i), high, 2 * i);
             hi[i] = third(_mm512_srli_epi16(w1, 2 * i), high, 2 * i + 1);
+            if (t != T_Q3_K) lo[i] = _mm512_shuffle_epi8(book, lo[i]), hi[i] = _mm512_shuffle_epi8(book, hi[i]);
         }
         const ActBlock256 *at = (const ActBlock256 *) (const void *) ((const char *) a + 32 * p);
         UNROLL for (int r = 0; r < R; r++) {
@@ -241,8 +253,13 @@ INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
             DOT2(isum[r], undo, &a[r].sum16[2 * p]);
             for (int i = 0; i < 4; i++) DOT4(x, lo[i], at[r].q + 4 * i);
             for (int i = 0; i < 4; i++) DOT4(z, hi[i], at[r].q + 16 + 4 * i);
-            isum[r] = _mm512_dpwssd_epi32(isum[r], x, s0);
-            isum[r] = _mm512_dpwssd_epi32(isum[r], z, s1);
+            if (t == T_Q3_K) {
+                isum[r] = _mm512_dpwssd_epi32(isum[r], x, s0);
+                isum[r] = _mm512_dpwssd_epi32(isum[r], z, s1);
+            } else {                               /* scales are positive: as int32 they are the same */
+                isum[r] = _mm512_add_epi32(isum[r], _mm512_mullo_epi32(x, s0));
+                isum[r] = _mm512_add_epi32(isum[r], _mm512_mullo_epi32(z, s1));
+            }
         }
     }
     __m512 d = _mm512_load_ps((const void *) (b + 28 * LINE));
@@ -251,6 +268,15 @@ INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
         _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
+}
+
+INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_3bits(acc, b, a, next, T_Q3_K, R);
+}
+INLINE void tile_k3x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_3bits(acc, b, a, next, T_IQ2_S, R);
 }
 
 /* -- Q2_K ---------------------------------------------------------------------------------------------------------- */
@@ -298,19 +324,13 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
     }
 }
 
-/* -- IQ4_XS -------------------------------------------------------------------------------------------------------- */
-
-/* The values of the 16 indices plus the offset that makes them unsigned. */
-INLINE __m512i codebook(const Type t, const int offset)
-{
-    return _mm512_add_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) (const void *) book_of(t))),
-                           _mm512_set1_epi8((char) offset));
-}
+/* -- IQ4_XS, IQ3_* ------------------------------------------------------------------------------------------------- */
 
 /* Dots of 32 codebook values need 20 bits, so they are multiplied as int32. */
-INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+INLINE void tile_book(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t,
+                      const int R)
 {
-    const __m512i low4 = _mm512_set1_epi8(15), book = codebook(T_IQ4_XS, 128);
+    const __m512i low4 = _mm512_set1_epi8(15), book = codebook(t, 128);
     __m512i isum[TILE_ROWS];
     UNROLL for (int r = 0; r < R; r++) isum[r] = _mm512_setzero_si512();
 #pragma GCC unroll 1
@@ -337,12 +357,25 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
             }
         }
     }
-    __m512 d = halves(b + 34 * LINE);
+    __m512 d = _mm512_load_ps((const void *) (b + 34 * LINE));
     UNROLL for (int r = 0; r < R; r++) {
         __m512 sum = _mm512_load_ps(acc + WEIGHT_GROUP * r);
         sum = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a[r].scale)), _mm512_cvtepi32_ps(isum[r]), sum);
         _mm512_store_ps(acc + WEIGHT_GROUP * r, sum);
     }
+}
+
+INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ4_XS, R);
+}
+INLINE void tile_iq3_xxs(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ3_XXS, R);
+}
+INLINE void tile_iq3_s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_book(acc, b, a, next, T_IQ3_S, R);
 }
 
 /* -- blocks of 32 -------------------------------------------------------------------------------------------------- */

@@ -126,7 +126,7 @@ INLINE uint8x16_t third(uint8x16_t low, uint8x16_t high, int bit)
     uint8x16_t moved = bit < 2 ? high << (2 - bit) : high >> (bit - 2);
     return vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(4)));
 }
-INLINE int8x16_t book(const Type t, uint8x16_t index) { return vqtbl1q_s8(vld1q_s8(book_of(t)), index); }
+INLINE int8x16_t book(const Type t, uint8x16_t index) { return vqtbl1q_s8(vld1q_s8(quant_book(t)), index); }
 INLINE int8x16_t less(uint8x16_t code, int8_t offset)
 {
     return vsubq_s8(vreinterpretq_s8_u8(code), vdupq_n_s8(offset));
@@ -213,14 +213,15 @@ INLINE void finish_min(float *acc, const int16_t *M, const int n, const uint8_t 
     }
 }
 
-/* Sub-blocks of 32: Q4_K, Q5_K, IQ4_XS. */
+/* Sub-blocks of 32: Q4_K, Q5_K, and with codebooks IQ4_XS, IQ3_*. */
 INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t, const int R)
 {
     const int units = units_of(R), lines = t == T_Q4_K ? 36 : t == T_Q5_K ? 44 : 35;
     int16_t S[8 * WEIGHT_GROUP], M[8 * WEIGHT_GROUP];
     int8_t pairs[TILE_ROWS / 2 * PAIR_BYTES];
     Acts acts = acts_of(pairs, a->q, sizeof *a, 256, R);
-    if (t == T_IQ4_XS) {
+    const bool coded = t != T_Q4_K && t != T_Q5_K;
+    if (coded) {
         ROLLED for (int s = 0; s < 8; s++) store_signed(S + s * WEIGHT_GROUP,
                                                         vld1q_s8((const int8_t *) b + 32 * LINE + s * WEIGHT_GROUP));
     } else {
@@ -242,7 +243,7 @@ INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                         if (i % 4 == 0) high = vld1q_u8(lane + (32 + 2 * p + i / 4) * LINE);
                         code = joined(code, high, 2 * (i % 4) + c, 16);
                     }
-                    w[i] = t == T_IQ4_XS ? book(t, code) : vreinterpretq_s8_u8(code);
+                    w[i] = coded ? book(t, code) : vreinterpretq_s8_u8(code);
                 }
                 arrange(w, 8, R);
                 int32x4_t s = wide(S + (2 * p + c) * WEIGHT_GROUP + 4 * quarter);
@@ -255,8 +256,10 @@ INLINE void tile_32s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                 }
             }
         }
-        finish(acc + 4 * quarter, isum, halves(end + 8 * quarter), a, R);
-        if (t != T_IQ4_XS) {
+        finish(acc + 4 * quarter, isum,
+               coded ? vld1q_f32((const float *) (const void *) (end + 16 * quarter)) : halves(end + 8 * quarter), a,
+               R);
+        if (!coded) {
             finish_min(acc + 4 * quarter, M + 4 * quarter, 8, end + 32 + 8 * quarter, a,
                        offsetof(ActBlock256, sum32), R);
         }
@@ -275,10 +278,20 @@ INLINE void tile_k4x(float *acc, const uint8_t *b, const ActBlock256 *a, const u
     tile_32s(acc, b, a, next, T_IQ4_XS, R);
 }
 
-/* Sub-blocks of 16: Q6_K, Q3_K, Q2_K. */
+INLINE void tile_iq3_xxs(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_32s(acc, b, a, next, T_IQ3_XXS, R);
+}
+INLINE void tile_iq3_s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_32s(acc, b, a, next, T_IQ3_S, R);
+}
+
+/* Sub-blocks of 16: Q6_K, Q2_K, of three bits Q3_K and, with a codebook, IQ2_*. */
 INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t, const int R)
 {
-    const int units = units_of(R), lines = t == T_Q2_K ? 21 : t == T_Q3_K ? 29 : 53;
+    const int units = units_of(R), lines = t == T_Q2_K ? 21 : t == T_Q6_K ? 53 : 29;
+    const bool three = t == T_Q3_K || t == T_IQ2_S;
     int16_t S[16 * WEIGHT_GROUP], M[16 * WEIGHT_GROUP];
     int8_t pairs[TILE_ROWS / 2 * PAIR_BYTES];
     Acts acts = acts_of(pairs, a->q, sizeof *a, 256, R);
@@ -307,10 +320,11 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
                 int8x16_t w[4];
                 if (t != T_Q6_K) {
                     uint8x16_t four = vld1q_u8(lane + (2 * p + c) * LINE), high = four;
-                    if (t == T_Q3_K) high = vld1q_u8(lane + (16 + p) * LINE);
+                    if (three) high = vld1q_u8(lane + (16 + p) * LINE);
                     UNROLL for (int i = 0; i < 4; i++) {
                         uint8x16_t code = vandq_u8(four >> (2 * i), vdupq_n_u8(3));
-                        w[i] = t == T_Q3_K ? less(third(code, high, 2 * i + c), 4) : vreinterpretq_s8_u8(code);
+                        if (three) code = third(code, high, 2 * i + c);
+                        w[i] = t == T_Q3_K ? less(code, 4) : three ? book(t, code) : vreinterpretq_s8_u8(code);
                     }
                 } else {
                     uint8x16_t high = vld1q_u8(lane + (32 + 2 * p + c) * LINE);
@@ -329,7 +343,7 @@ INLINE void tile_16s(float *acc, const uint8_t *b, const ActBlock256 *a, const u
             }
         }
         finish(acc + 4 * quarter, isum,
-               t == T_Q3_K ? vld1q_f32((const float *) (const void *) (end + 16 * quarter)) : halves(end + 8 * quarter),
+               three ? vld1q_f32((const float *) (const void *) (end + 16 * quarter)) : halves(end + 8 * quarter),
                a, R);
         if (t == T_Q2_K)
             finish_min(acc + 4 * quarter, M + 4 * quarter, 16, end + 32 + 8 * quarter, a,
@@ -343,6 +357,10 @@ INLINE void tile_k6(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 INLINE void tile_k3(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {
     tile_16s(acc, b, a, next, T_Q3_K, R);
+}
+INLINE void tile_k3x(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
+{
+    tile_16s(acc, b, a, next, T_IQ2_S, R);
 }
 INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const int R)
 {

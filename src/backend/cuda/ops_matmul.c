@@ -133,6 +133,11 @@ static GpuKernel choose(Type t, Shape s)
     case T_Q4_K: return BY_SHAPE(k4);
     case T_Q5_K: return BY_SHAPE(k5);
     case T_IQ4_XS: return BY_SHAPE(k4x);
+    case T_IQ2_XXS:
+    case T_IQ2_XS:
+    case T_IQ2_S: return BY_SHAPE(k3x);
+    case T_IQ3_XXS: return BY_SHAPE(iq3_xxs);
+    case T_IQ3_S: return BY_SHAPE(iq3_s);
     default: return BY_SHAPE(k6);                  /* Q6_K */
     }
 #undef BY_SHAPE

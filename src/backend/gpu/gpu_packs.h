@@ -41,6 +41,8 @@ DEV void stage_lines(uint32_t *to, const uint8_t *from, int n, int at, int step)
 
 /* The entries of codebooks, four bytes in a word. */
 struct BookIq4 { enum : uint32_t { T0 = 0xbfad9881u, T1 = 0xf6eaddcfu, T2 = 0x26190d01u, T3 = 0x71594535u }; };
+struct BookIq3xxs { enum : uint32_t { T0 = 0x1c140c04u, T1 = 0x3e342c24u, T2 = 0xe4ecf4fcu, T3 = 0xc2ccd4dcu }; };
+struct BookIq3s { enum : uint32_t { T0 = 0x07050301u, T1 = 0x0f0d0b09u, T2 = 0xf9fbfdffu, T3 = 0xf1f3f5f7u }; };
 struct BookFp4 { enum : uint32_t { T0 = 0x03020100u, T1 = 0x0c080604u, T2 = 0xfdfeff00u, T3 = 0xf4f8fafcu }; };
 
 /* The bytes of a word of nibbles, each the entry of a codebook: low nibbles, high nibbles. */
@@ -197,13 +199,13 @@ struct PackK5 : PackMins<PackK5, 44> {
     }
 };
 
-struct PackK4X : Pack256<35, false> {
+template <class P, class Book> struct PackK4Book : Pack256<35, false, true> {
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
         uint32_t q[4];
         pair_words(q, w, 8 * p, g, t);
         UNROLL
-        for (int i = 0; i < 4; i++) book_values<BookIq4>(&a[0][i], &a[1][i], q[i]);
+        for (int i = 0; i < 4; i++) book_values<Book>(&a[0][i], &a[1][i], q[i]);
     }
     DEV int scale(const uint32_t *w, int sub, int row)
     {
@@ -212,12 +214,15 @@ struct PackK4X : Pack256<35, false> {
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
-        sums_of_32<PackK4X, MW, NT>(isum, w, x, lane);
+        sums_of_32<P, MW, NT>(isum, w, x, lane);
     }
 };
+struct PackK4X : PackK4Book<PackK4X, BookIq4> {};  /* IQ4_XS */
+struct PackIq3xxs : PackK4Book<PackIq3xxs, BookIq3xxs> {};
+struct PackIq3s : PackK4Book<PackIq3s, BookIq3s> {};
 
-/* K6 and K3: a scale per 16 columns, half a fragment each; SHIFT: what sums are too large by. P has fragments(a, w, p, g,
- * t): words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8. */
+/* K6 and K3: a scale per 16 columns, half a fragment each; SHIFT: what sums are too large by. P has fragments(a, w, p,
+ * g, t): words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8. */
 template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<LINES, false, FLOATS> {
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
@@ -232,7 +237,8 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
             UNROLL
             for (int m = 0; m < MW; m++) {
                 const uint32_t *wm = w + m * LINES * LINE_WORDS;
-                const uint32_t s[2] = { half_at(wm, scales + 32 * p + 2 * g), half_at(wm, scales + 32 * p + 2 * g + 16) };
+                const uint32_t s[2] = { half_at(wm, scales + 32 * p + 2 * g),
+                                        half_at(wm, scales + 32 * p + 2 * g + 16) };
                 uint32_t a[2][2];
                 P::fragments(a, wm, p, g, t);
                 UNROLL
@@ -282,6 +288,22 @@ struct PackK3 : Pack16s<PackK3, 29, true, 5> {
             for (int h = 0; h < 2; h++) {
                 const uint32_t low = word_at(w, (2 * p + h) * LINE_WORDS + g + 8 * r) >> 2 * t;
                 a[h][r] = ((low << 5 & 0x60606060u) | (third << (7 - h) & 0x80808080u)) ^ 0x80808080u;
+            }
+        }
+    }
+};
+
+struct PackK3X : Pack16s<PackK3X, 29, true, 0> {   /* IQ2_*: their codebook */
+    DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
+    {
+        UNROLL
+        for (int r = 0; r < 2; r++) {
+            const uint32_t third = word_at(w, (16 + p) * LINE_WORDS + g + 8 * r) >> 2 * t;
+            UNROLL
+            for (int h = 0; h < 2; h++) {
+                const uint32_t low = word_at(w, (2 * p + h) * LINE_WORDS + g + 8 * r) >> 2 * t;
+                const uint32_t codes = (low & 0x03030303u) | (third >> h << 2 & 0x04040404u);
+                a[h][r] = byte_perm(0x002b1908u, 0x00d5e7f8u, byte_perm(codes | codes >> 4, 0, 0x4420));
             }
         }
     }

@@ -5,6 +5,9 @@
 #include "backend/gpu/gpu.h"
 
 DEV_TABLE int8_t iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+DEV_TABLE int8_t iq3_xxs[16] = { 4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62 };
+DEV_TABLE int8_t iq3_s[16] = { 1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15 };
+DEV_TABLE int8_t iq2[8] = { 8, 25, 43, 0, -8, -25, -43, 0 };
 DEV_TABLE int8_t fp4[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 /* Byte of a group's block, and halves there. */
@@ -57,14 +60,16 @@ DEV float value_256(const PackedTable &a, const uint8_t *group, int lane, int bl
 {
     const Group b = { group + (size_t) block * (size_t) (a.lines * 64), lane };
     const int pair = i >> 6, sub = i >> 5, high = sub & 1, vector = i >> 2 & 7, s16 = i >> 4;
+    const bool two = a.type == T_IQ2_XXS || a.type == T_IQ2_XS || a.type == T_IQ2_S;
     int code, scale, min = 0;
     bool has_min = true, floats = false;
     if (a.type == T_Q2_K) {
         const int both = byte_of(b, 16, s16 * 16 + lane);
         code = code_of(b, s16, i) >> 2 * (vector & 3) & 3, scale = both & 15, min = both >> 4;
-    } else if (a.type == T_Q3_K) {
+    } else if (a.type == T_Q3_K || two) {
         code = code_of(b, s16, i) >> 2 * (vector & 3) & 3;
-        code = (code | (code_of(b, 16 + sub, i) >> (2 * (vector & 3) + (s16 & 1)) & 1) << 2) - 4;
+        code |= (code_of(b, 16 + sub, i) >> (2 * (vector & 3) + (s16 & 1)) & 1) << 2;
+        code = two ? iq2[code] : code - 4;
         scale = (int8_t) byte_of(b, 24, (s16 >> 1) * 32 + lane * 2 + (s16 & 1)), has_min = false, floats = true;
     } else if (a.type == T_Q6_K) {
         const int low = code_of(b, 4 * (i >> 5) + (vector & 3), i) >> 4 * (s16 & 1) & 15;
@@ -72,8 +77,9 @@ DEV float value_256(const PackedTable &a, const uint8_t *group, int lane, int bl
         scale = (int8_t) byte_of(b, 48, (s16 >> 1) * 32 + lane * 2 + (s16 & 1)), has_min = false;
     } else {
         code = code_of(b, 8 * pair + vector, i) >> 4 * high & 15;
-        if (a.type == T_IQ4_XS) {
-            code = iq4[code], scale = (int8_t) byte_of(b, 32, sub * 16 + lane), has_min = false;
+        if (a.type == T_IQ4_XS || a.type == T_IQ3_XXS || a.type == T_IQ3_S) {
+            code = a.type == T_IQ4_XS ? iq4[code] : a.type == T_IQ3_S ? iq3_s[code] : iq3_xxs[code];
+            scale = (int8_t) byte_of(b, 32, sub * 16 + lane), has_min = false, floats = true;
         } else {
             const int line = a.lines - 4;
             if (a.type == T_Q5_K)

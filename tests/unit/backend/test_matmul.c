@@ -18,7 +18,8 @@
 #include "part.h"
 
 static const Type all[] = {T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
-                           T_MXFP4, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS};
+                           T_MXFP4, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,
+                           T_IQ2_XXS, T_IQ2_XS, T_IQ2_S, T_IQ3_XXS, T_IQ3_S};
 enum { N_TYPES = sizeof all / sizeof *all };
 
 static uint64_t seed;
@@ -94,9 +95,9 @@ static float reference(double *exact, double *bound, Type t, const uint8_t *row,
     double sizes = 0, steps = 0;
     for (int b = 0; b < cols / block; b++, row += info->bytes, x += block) {
         uint8_t copy[256];
-        float code[256], min[256], d = block_get(t, row + at_d), dmin = 0;
+        float code[256], min[256], d = block_get(t, row + at_d) / block_unit(t), dmin = 0;
         memcpy(copy, row, (size_t) info->bytes);
-        block_put(t, copy + at_d, 1);
+        block_put(t, copy + at_d, block_unit(t));
         if (at_dmin >= 0) {
             dmin = block_get(t, row + at_dmin);
             block_put(t, copy + at_dmin, 0);
@@ -204,6 +205,9 @@ static void test_sizes(void **state)
     assert_true(matmul_packed_bytes(T_Q6_K, 2560, 9216) < 1.011 * 2560 * (double) type_row_bytes(T_Q6_K, 9216));
     /* nor do the small matrices of experts pad */
     assert_int_equal(matmul_packed_bytes(T_Q3_K, 2048, 512), 2048 * 2 * 116);
+    assert_int_equal(matmul_packed_bytes(T_IQ2_XXS, 2048, 512), 2048 * 2 * 116);
+    assert_int_equal(matmul_packed_bytes(T_IQ3_S, 2048, 512), 2048 * 2 * 140);
+    assert_int_equal(matmul_packed_bytes(T_MXFP4, 2048, 512), 2048 * 16 * 18);
     assert_int_equal(matmul_packed_bytes(T_Q4_K, 17, 512), matmul_packed_bytes(T_Q4_K, 32, 512));
 }
 

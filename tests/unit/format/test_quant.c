@@ -66,6 +66,11 @@ static const DecodeCase decode_cases[] = {
     {T_Q5_K, 0xc293b9f097a958cdu, 0x1.e236500000000p-1f, 0x1.7165f00000000p+4f},
     {T_Q6_K, 0x4154dd2b14e40dc6u, -0x1.3ab1400000000p+11f, 0x1.0408a00000000p-3f},
     {T_IQ4_XS, 0x9deb9b780f29802au, -0x1.2ce1000000000p+3f, 0x1.d1bd800000000p+7f},
+    {T_IQ2_XXS, 0x02d460f065ec54f3u, 0x1.ec98000000000p-7f, -0x1.2ed0000000000p-11f},
+    {T_IQ2_XS, 0x383794ae98bb2257u, 0x1.ab09e00000000p+6f, -0x1.2c60000000000p+4f},
+    {T_IQ2_S, 0x0e4e2ae5af563514u, -0x1.1391500000000p-7f, 0x1.0cf5c00000000p+3f},
+    {T_IQ3_XXS, 0x188fab6dc715404eu, 0x1.211e000000000p-1f, 0x1.18a8000000000p-3f},
+    {T_IQ3_S, 0xcdb863a62fee7373u, -0x1.3bb0400000000p+1f, 0x1.66ce000000000p+6f},
     {T_F16, 0xb65925489a8fc117u, 0x1.ebc0000000000p-14f, -0x1.7000000000000p-4f},
     {T_BF16, 0x8a4e787845bf0829u, 0x1.dc00000000000p+0f, -0x1.0000000000000p-24f},
 };
@@ -87,9 +92,12 @@ static void types_are_named_and_numbered(void **state)
     static const struct { const char *name; uint32_t ggml; int32_t block, bytes; } expected[] = {
         {"F32", 0, 1, 4}, {"F16", 1, 1, 2}, {"BF16", 30, 1, 2}, {"I32", 26, 1, 4}, {"Q8_0", 8, 32, 34},
         {"Q4_0", 2, 32, 18}, {"Q4_1", 3, 32, 20},
-        {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"MXFP4", 39, 32, 17}, {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110},
+        {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"MXFP4", 39, 32, 17},
+        {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110},
         {"Q4_K", 12, 256, 144},
-        {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136}, {"TQ3_0", UINT32_MAX, 128, 56},
+        {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136},
+        {"IQ2_XXS", 16, 256, 66}, {"IQ2_XS", 17, 256, 74}, {"IQ2_S", 22, 256, 82}, {"IQ3_XXS", 18, 256, 98},
+        {"IQ3_S", 21, 256, 110}, {"TQ3_0", UINT32_MAX, 128, 56},
     };
     assert_int_equal(sizeof expected / sizeof *expected, T_COUNT);
     for (int i = 0; i < T_COUNT; i++) {
@@ -263,8 +271,10 @@ static void encoders_equal_gguf(void **state)
 static const struct { Type type; double limit; } encoders[] = {
     {T_F32, 0}, {T_F16, 0.0003}, {T_BF16, 0.002}, {T_Q8_0, 0.0056}, {T_Q4_0, 0.088}, {T_Q4_1, 0.081}, {T_Q5_0, 0.044},
     {T_Q5_1, 0.039},
-    {T_IQ4_NL, 0.0758}, {T_MXFP4, 0.125}, {T_Q2_K, 0.2954}, {T_Q3_K, 0.1508}, {T_Q4_K, 0.0711}, {T_Q5_K, 0.0360}, {T_Q6_K, 0.0177},
-    {T_IQ4_XS, 0.0764}, {T_TQ3_0, 0.19},
+    {T_IQ4_NL, 0.0758}, {T_MXFP4, 0.125},
+    {T_Q2_K, 0.2954}, {T_Q3_K, 0.1508}, {T_Q4_K, 0.0711}, {T_Q5_K, 0.0360}, {T_Q6_K, 0.0177},
+    {T_IQ4_XS, 0.0764}, {T_IQ2_XXS, 0.335}, {T_IQ2_XS, 0.29}, {T_IQ2_S, 0.242}, {T_IQ3_XXS, 0.18}, {T_IQ3_S, 0.132},
+    {T_TQ3_0, 0.19},
 };
 enum { N_ENCODERS = sizeof encoders / sizeof *encoders, ROW = 256 * 64 };
 
@@ -387,6 +397,7 @@ static void odd_blocks_stay_finite(void **state)
     for (int e = 0; e < N_ENCODERS; e++) {
         Type t = encoders[e].type;
         if (type_info(t)->block == 1) continue;
+        const bool grid = t >= T_IQ2_XXS && t <= T_IQ3_S;              /* values are what 8 or 4 neighbours allow */
         for (int kind = 0; kind < 18; kind++) {
             fill_odd(x, kind);
             assert_true(quant_encode(a, t, x, 256));
@@ -399,11 +410,13 @@ static void odd_blocks_stay_finite(void **state)
                              (double) x[i]);
                 if (kind <= 1) assert_true(y[i] == 0);
                 if (t == T_TQ3_0) continue;        /* its errors spread over the whole group */
-                if (kind == 2 || kind == 3) assert_true(fabsf(y[i] - x[i]) < 0.002f);
+                if (kind == 2 || kind == 3) assert_true(fabsf(y[i] - x[i]) < (grid ? 0.1f : 0.002f));
                 bool book = t == T_IQ4_NL || t == T_IQ4_XS;                    /* whose smallest level is 1, not 0 */
-                if (kind == 4 && i != 77) assert_true(fabsf(y[i]) < (book && i / 32 == 77 / 32 ? 600 : 0.01f));
+                if (kind == 4 && i != 77 && !grid)
+                    assert_true(fabsf(y[i]) < (book && i / 32 == 77 / 32 ? 600 : 0.01f));
             }
-            if (kind == 4 && t != T_TQ3_0) assert_true(fabsf(y[77] - 65504) < (t == T_MXFP4 ? 16384 : 2200));
+            if (kind == 4 && t != T_TQ3_0 && !grid)
+                assert_true(fabsf(y[77] - 65504) < (t == T_MXFP4 ? 16384 : 2200));
         }
     }
 }
