@@ -360,12 +360,14 @@ static void both_fail(void **state)
     close_pair(&p);
 }
 
-/* Pairs with DFlash, DFlash2 and, last, the target's own layer. */
+/* Pairs with every kind of DFlash drafter and, last, the target's own layer. */
 enum { PAIRS = RIG_KINDS + 1 };
 static RigOptions pair(int32_t kind, const char *backend)
 {
+    static const DraftKind drafts[RIG_KINDS] = { [1] = DRAFT_DFLASH2, [3] = DRAFT_LIBRARY, [5] = DRAFT_DSPARK,
+                                                 [7] = DRAFT_LAGUNA };
     RigOptions o = kind == RIG_KINDS ? rig_with_mtp(rig_kind(2, false))
-                                     : rig_with_draft(rig_kind(kind, false), kind % 2);
+                                     : rig_with_draft_kind(rig_kind(kind, false), drafts[kind]);
     o.backend = backend;
     return o;
 }
