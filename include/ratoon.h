@@ -149,13 +149,16 @@ void      rt_close(rt_engine *g);
 
 /* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
  * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
- * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
- * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "backend.layers" (how many of
- * the model's layers it runs), "backend.chunk" (prompt tokens per pass, unless a step says otherwise), "chat_template";
+ * "model.taps", "model.experts" (of a layer of a mixture; 0: it is none), "model.tokenizer", "draft" and "draft.*"
+ * likewise with "draft.block", "draft.mask", "draft.fc", "kv", "backend", "backend.level" (the processor's instructions
+ * that it uses, such as "avx2"), "backend.layers" (how many of the model's layers it runs), "backend.chunk" (prompt
+ * tokens per pass, unless a step says otherwise), "chat_template";
  * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
  * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
- * "model.pass.parameters" and "model.pass.bytes": the weights that every pass reads and multiplies: all but an
- * embedding that is not also the head; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of
+ * "model.pass.parameters" and "model.pass.bytes": the weights that a pass of one row reads and multiplies: all but an
+ * embedding that is not also the head, and of a mixture of experts those of one row; "model.experts",
+ * "model.experts.used", "model.experts.bytes": of a mixture, experts of a layer, of a row, and bytes of all of them, 0:
+ * no mixture; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of
  * type q8_0; "sampling.temp", "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat",
  * "sampling.penalty_last_n": what the model file recommends for drawing tokens (general.sampling.*), where it says
  * something usable; penalty_last_n 0: no penalty. Nothing uses them unless the caller does. */
@@ -273,6 +276,10 @@ typedef struct {
                                 * entries are in use. */
     double  pass_s;            /* the part of decode_s spent in the target's passes; the rest is look-up, drafting,
                                 * trees, acceptance and keeping */
+    /* Mixtures: experts that rows chose in the passes in which this session decoded, in all layers, and how many of
+     * them were different in their pass and layer, so that they were read. Both count the rows of all sessions that
+     * shared these passes. 0: no mixture, or the backend does not count. */
+    int64_t experts_chosen, experts_read;
 } rt_stats;
 /* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
 void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
@@ -345,6 +352,9 @@ typedef struct {
                                                                                    * owner */
     uint64_t device_free, device_total;                                           /* of it; 0: there is none */
     int32_t  gpu_layers;       /* layers that the GPU runs: as given, or as many as fit */
+    uint64_t expert_bytes;     /* of a mixture's experts, all together; a pass of one row reads experts_used / experts of
+                                * them, and pass_bytes and pass_parameters are of such a pass */
+    int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: no mixture */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

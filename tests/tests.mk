@@ -156,16 +156,17 @@ part-check: run-all
 part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
-	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 16
+	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 8
 part-races:
 	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool
 # Without nvcc what it makes of the kernels is not checked.
 part-gpu:
-	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 16
+	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 8
 	python3 tests/gpu/test_compiled.py
 	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
 	python3 tests/gpu/test_counts.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
+	python3 tests/gpu/test_script.py $(BUILD)
 part-cli:
 	python3 tests/deps.py
 	python3 tests/fuzz/make_cache_corpus.py --check
@@ -178,6 +179,7 @@ part-cli:
 	python3 tests/cli/test_manual.py
 	python3 tests/cli/test_options.py
 	python3 tests/cli/test_json.py
+	python3 tests/cli/test_experts.py
 	python3 tests/cli/test_mistakes.py
 	python3 tests/cli/test_install.py
 	python3 tests/cli/test_python.py

@@ -206,6 +206,14 @@ static void op_attend_block(Backend *b, Tensor *y, Tensor *q, Tensor *k, const T
 {
     (void) b, (void) y, (void) q, (void) k, (void) v, (void) h, (void) r, (void) il, (void) s;
 }
+static void op_route(Backend *b, Tensor *i, Tensor *w, const Tensor *l, const Tensor *bi, const Router *r, const Rows *s)
+{
+    (void) b, (void) i, (void) w, (void) l, (void) bi, (void) r, (void) s;
+}
+static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *i, const Tensor *w, const Experts *e)
+{
+    (void) b, (void) y, (void) x, (void) i, (void) w, (void) e;
+}
 static void op_pick(Backend *b, Tensor *i, Tensor *g, const Tensor *l, const Tensor *m, const Rows *r)
 {
     (void) b, (void) i, (void) g, (void) l, (void) m, (void) r;
@@ -243,6 +251,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
         .block_conv = op_block_conv, .pair_scores = op_pair_scores, .top_k = op_top_k,
         .add_norm = like->add_norm ? op_add_norm : NULL, .pick = like->pick ? op_pick : NULL,
         .attend_block = like->attend_block ? op_attend_block : NULL,
+        .route = like->route ? op_route : NULL, .experts = like->experts ? op_experts : NULL,
     };
     *out = &z->be;
     return ST_OK;

@@ -14,7 +14,8 @@
 enum { ROWS_DECODE = 64, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
 
 /* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
- * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations take. */
+ * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations but `experts`
+ * take. */
 typedef struct { Type type; int32_t rows, cols; void *data; int32_t n; } Tensor;
 
 /* What a layer keeps between passes, and the numbers its operations need. The model family fills it in; state.c
@@ -101,6 +102,14 @@ typedef struct {
     const double  *freq;                           /* [n_rot / 2] backend memory */
     const int32_t *lane_of;                        /* [n_rot / 2] backend memory; NULL: lane 0 */
 } Rope;
+
+/* How a mixture of experts chooses: `used` experts for each row, by what the router's logits are turned into; scale:
+ * a factor of the chosen experts' weights, 1: none. */
+typedef enum { ROUTE_SOFTMAX, ROUTE_SIGMOID } Gating;
+typedef struct { Gating gating; int32_t used; float scale; } Router;
+/* Mixtures that were computed, experts that their rows chose, and how many different ones these were: what was read. */
+typedef struct { int64_t mixtures, chosen, read; } Routes;
+enum { EXPERTS_MAX = 4096, EXPERTS_USED_MAX = 32 };
 
 /* silu(x) = x * sigmoid(x); gelu is its usual approximation, x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 *
  * x^3), which equals x / 2 * (1 + tanh(u)). */

@@ -24,6 +24,8 @@ static const double STALL = 1.5, STEADY = 1.25, LOADED = 1.15;
  * above LOUD; the share that the estimate of the noise follows; the observations that the prior of a width weighs
  * more for each unit of noise. */
 static const double COMMON = 0.1, COMMON_MORE = 0.4, LOUD = 0.01, NOISE = 0.2, DOUBT = 400;
+/* The share of a pass that what is known of routes follows. */
+static const double ROUTES = 0.1;
 /* The first proposals count as at most so many times the guess, so that a stall does not end drafting for good. */
 static const double DRAFT_MOST = 4;
 /* Widths believed, as multiples of the widest pass that was seen: with a chunk, and without. */
@@ -37,6 +39,12 @@ void cost_reset(Cost *c)
 }
 
 void cost_guess_draft(Cost *c, double plain_passes) { c->draft_guess = (float) plain_passes; }
+
+void cost_experts(Cost *c, double share, int32_t used, int32_t of)
+{
+    c->experts = share;
+    c->alike = (double) used / of;
+}
 
 void cost_stairs(Cost *c, const int32_t *widths, int32_t n)
 {
@@ -64,18 +72,34 @@ static void learn(float *value, int32_t *seen, double doubt, double most, double
 
 /* ---- the shape ---- */
 
-/* A pass of n rows in plain passes. Reading the weights takes one, the operations take row each; the pass takes at
- * least the longer of the two and at most their sum. Real passes lie about half-way: see the machines of
- * tests/help/replay.h. */
-static double shape(double row, int32_t n) { return (fmax(1, n * row) + 1 + (n - 1) * row) / 2; }
+/* Experts that n rows read, in those of one row. */
+static double spread(double alike, int32_t n)
+{
+    return alike > 0.999 ? 1 : (1 - mathd_exp(n * mathd_log(1 - alike))) / alike;
+}
+
+/* What a pass of n rows reads, in plain passes. */
+static double reads(const Cost *c, int32_t n)
+{
+    return c->experts > 0 ? 1 + c->experts * (spread(c->alike, n) - 1) : 1;
+}
+
+/* A pass of n rows in plain passes. Reading the weights takes one, or more in mixtures, the operations take row each;
+ * the pass takes at least the longer of the two and at most their sum. Real passes lie about half-way: see the machines
+ * of tests/help/replay.h. */
+static double shape(const Cost *c, double row, int32_t n)
+{
+    const double read = reads(c, n);
+    return (fmax(read, n * row) + read + (n - 1) * row) / 2;
+}
 
 /* The time of a row for which `wide` rows take `times` as long as `narrow` ones. */
-static double row_for(int32_t narrow, int32_t wide, double times)
+static double row_for(const Cost *c, int32_t narrow, int32_t wide, double times)
 {
     double least = ROW_LEAST, most = ROW_MOST;
     for (int i = 0; i < 20; i++) {
         double row = (least + most) / 2;
-        if (shape(row, wide) < times * shape(row, narrow)) least = row;
+        if (shape(c, row, wide) < times * shape(c, row, narrow)) least = row;
         else most = row;
     }
     return least;
@@ -90,16 +114,16 @@ static void fill(Cost *c)
     int32_t last = 0;
     for (int32_t n = 1; n <= ROWS_DECODE; n++) {
         if (!c->seen[n]) continue;
-        share[n] = (double) c->pass_ms[n] / shape(row, n);
+        share[n] = (double) c->pass_ms[n] / shape(c, row, n);
         for (int32_t i = last + 1; i < n; i++)
             share[i] = last ? fmin(share[last] + (share[n] - share[last]) * (i - last) / (n - last),
-                                   (double) fmaxf(c->pass_ms[last], c->pass_ms[n]) / shape(row, i)) : share[n];
+                                   (double) fmaxf(c->pass_ms[last], c->pass_ms[n]) / shape(c, row, i)) : share[n];
         last = n;
     }
     if (last == 0) return;
     for (int32_t i = last + 1; i <= ROWS_DECODE; i++) share[i] = share[last];
     for (int32_t i = 1; i <= ROWS_DECODE; i++)
-        if (!c->seen[i]) c->pass_ms[i] = (float) (share[i] * shape(row, i));
+        if (!c->seen[i]) c->pass_ms[i] = (float) (share[i] * shape(c, row, i));
     for (int32_t i = 1; c->n_stairs && i <= ROWS_DECODE; i++) c->pass_ms[i] = c->pass_ms[cost_stair(c, i)];
 }
 
@@ -142,7 +166,7 @@ static void fit_row(Cost *c)
     int32_t narrow = 1;
     while (!c->seen[narrow]) narrow++;
     if (c->chunk_rows < 2 * narrow) return;
-    c->row = (float) row_for(narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
+    c->row = (float) row_for(c, narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
     if (c->chunk_seen == 1) c->row = fminf(c->row, ROW_FIRST);
     c->row_seen = 1;
 }
@@ -204,10 +228,10 @@ void cost_chunk(Cost *c, int32_t rows, double seconds)
     double ms = seconds * 1e3;
     if (rows < CHUNK_LEAST || !possible(ms)) return;
     if (rows > c->chunk_rows) {
-        if (c->chunk_rows) c->chunk *= (float) (shape(row, rows) / shape(row, c->chunk_rows));
+        if (c->chunk_rows) c->chunk *= (float) (shape(c, row, rows) / shape(c, row, c->chunk_rows));
         c->chunk_rows = rows;
     }
-    ms *= shape(row, c->chunk_rows) / shape(row, rows);
+    ms *= shape(c, row, c->chunk_rows) / shape(c, row, rows);
     if (!c->chunk_seen || (c->chunk_seen < REAL_SCALE && ms < (double) c->chunk)) {
         c->chunk = (float) ms;
         c->chunk_seen++;
@@ -239,6 +263,20 @@ void cost_draft(Cost *c, int32_t sessions, double seconds)
     } else {
         learn_draft(c, ms / sessions);
     }
+}
+
+void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
+{
+    if (rows < 2 || read < 1 || chosen <= read || !(c->experts > 0)) return;
+    const double ratio = (double) read * rows / (double) chosen;
+    double least = 1e-6, most = 1;
+    for (int i = 0; i < 20; i++) {
+        const double alike = (least + most) / 2;
+        if (spread(alike, rows) > ratio) least = alike;
+        else most = alike;
+    }
+    c->alike += ROUTES * (least - c->alike);
+    if (c->real) rescale(c, 1);
 }
 
 /* ---- questions ---- */
@@ -351,6 +389,8 @@ Status cost_read(Cost *c, const char *text, Error *err)
     cost_reset(&x);
     cost_stairs(&x, c->stairs, c->n_stairs);
     x.draft_guess = c->draft_guess;
+    x.experts = c->experts;
+    x.alike = c->alike;
     if (!read_text(&x, text)) return fail(err, ST_FORMAT, "costs: the line is damaged or of another version");
     bool believable = believable_draft(&x);
     for (int32_t n = 2; n <= ROWS_DECODE; n++) believable &= !x.seen[n] || believable_pass(&x, n);

@@ -24,6 +24,9 @@ typedef struct {
                                                     * chunk, or from an earlier run */
     float   chunk; int32_t chunk_rows, chunk_seen; /* ms and rows of a prompt's chunk */
     double  noise;                                 /* mean square of the logarithms of how far passes are off */
+    double  experts, alike;                        /* mixtures: the share of experts in what a plain pass reads; how
+                                                    * likely a row is to choose what another one chose, see
+                                                    * cost_routes */
     float   draft_guess;                           /* a proposal in plain passes, before one was seen */
     int32_t real;                                  /* passes seen in this run, as far as they set the scale */
     bool    told[ROWS_DECODE + 1], draft_told;     /* from an earlier run, and not yet seen in this one */
@@ -34,6 +37,12 @@ typedef struct {
 void  cost_reset(Cost *c);
 /* What a proposal is taken to cost before one was seen, in plain passes. */
 void  cost_guess_draft(Cost *c, double plain_passes);
+/* For mixtures: experts take this share of the bytes that a plain pass reads, and a row uses `used` of `of`. A pass of n
+ * rows reads more of them: as many as if each row chose an expert with a chance of `alike`, which is used / of at first,
+ * and larger in real texts, whose rows resemble each other. */
+void  cost_experts(Cost *c, double share, int32_t used, int32_t of);
+/* A pass of so many rows chose experts `chosen` times in all, and read `read` different ones. */
+void  cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read);
 /* All widths up to a stair cost as much as the stair itself, so decisions fill the stair. widths [n] must outlive the
  * table. */
 void  cost_stairs(Cost *c, const int32_t *widths, int32_t n);

@@ -95,8 +95,10 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
         if (st == ST_OK) {
             Backend *be = stages_last(&m->stages);
             s->taps = be->alloc(be, sizeof(float) * TAP_SLOTS * (size_t) m->tap_width, "taps");
-            if (!s->taps) st = fail(err, ST_MEMORY, "session: out of memory for taps");
-            else if (dm->lead) state_advance(&s->draft, dm->lead);
+            if (!s->taps) {
+                st = fail(err, ST_MEMORY, "session: out of memory for taps");
+                be->sync(be, NULL);                /* the failure is already reported */
+            } else if (dm->lead) state_advance(&s->draft, dm->lead);
         }
     }
     if (st != ST_OK) session_close(s);

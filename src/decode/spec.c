@@ -28,6 +28,11 @@ static double head_weights(const Model *m) { return (double) m->head.rows * m->h
 static void expect_costs(Spec *sp, const Model *m, const Model *dm)
 {
     double all = pass_weights(m), head = head_weights(m);
+    if (m->experts) {
+        const double used = (double) m->router.used / m->experts, experts = (double) m->n_expert_weights;
+        all -= (1 - used) * experts;
+        cost_experts(&sp->cost, used * experts / all, m->router.used, m->experts);
+    }
     sp->body = all > head && head > 0 ? (all - head) / all : 1;
     if (!dm || !sp->drafter || !(all > 0)) return;
     double lent = dm->head.data == m->head.data ? head : 0, passes = dm->hold ? sp->drafter->rows - 1 : 1;
@@ -234,25 +239,33 @@ static void prepare_context(Spec *sp, Session *s)
     }
 }
 
-/* Every shape that a pass of a decoding step can have is recorded before the first token: after that nothing has to
- * be. Shapes do not depend on the session but for the length of its text. Steps of a single session come first, since
- * a backend may have room for so many records only. */
+/* Steps of `first` to `last` sessions, whose longest text is short, then longer. */
+static void prepare_steps(Spec *sp, Session *s, int32_t first, int32_t last)
+{
+    Session *who[ROWS_DECODE];
+    for (int32_t n = 0; n < last; n++) who[n] = s;
+    for (int64_t span = SPAN_LEAST; first <= last; span *= 2) {
+        s->line.target.P = s->draft.P = span < s->line.ctx ? (int32_t) span : s->line.ctx;
+        for (int32_t n = first; n <= last; n++) {
+            prepare_trees(sp, s, n);
+            if (s->dm && sp->drafter && sp->drafter->prepare) sp->drafter->prepare(sp->drafter, sp, who, n);
+        }
+        if (span >= s->line.ctx) break;
+    }
+}
+
+/* Every shape that a pass of a decoding step can have is recorded before the first token, so that nothing has to be
+ * after that. Shapes do not depend on the session but for the length of its text. A backend may have room for so many
+ * records only: steps of a single session come first, with what every step needs, then those of several with short
+ * texts, and what is left out is run as it is called. */
 static Status prepare(Spec *sp, Session *s, Error *err)
 {
     const bool traced = sp->step.hooks && sp->step.hooks->trace;
     if (s->line.ctx <= sp->prepared || traced || !records(&sp->step)) return ST_OK;
     const int32_t target = s->line.target.P, draft = s->draft.P;
-    Session *who[ROWS_DECODE];
-    for (int32_t n = 1; n <= sp->sessions_max; n++) {
-        who[n - 1] = s;
-        for (int64_t span = SPAN_LEAST; ; span *= 2) {
-            s->line.target.P = s->draft.P = span < s->line.ctx ? (int32_t) span : s->line.ctx;
-            prepare_trees(sp, s, n);
-            if (s->dm && sp->drafter && sp->drafter->prepare) sp->drafter->prepare(sp->drafter, sp, who, n);
-            if (span >= s->line.ctx) break;
-        }
-    }
+    prepare_steps(sp, s, 1, 1);
     if (keeps_taps(sp, s)) prepare_context(sp, s);
+    prepare_steps(sp, s, 2, sp->sessions_max);
     s->line.target.P = target;
     s->draft.P = draft;
     TRY(stages_sync(&sp->step.on, err));
@@ -788,6 +801,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (sp->role[i].decodes)
             finish_decoding(sp, s[i], &sp->role[i], &sp->tree[tree++], &out, sp->role[i].slice->row0);
     double t2 = seconds_now();
+    const Routes routes = step_routes(&sp->step);
+    if (!chunk) cost_routes(&sp->cost, sp->step.n_real, routes.chosen, routes.read);
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
     else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
@@ -796,6 +811,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;
+        s[i]->stats.experts_chosen += routes.chosen;
+        s[i]->stats.experts_read += routes.read;
         if (sp->role[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->role[i], &sp->tree[tree]);
         tree++;
     }

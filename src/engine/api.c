@@ -119,11 +119,16 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     if (strcmp(key, ".arch") == 0) return (size_t) snprintf(out, cap, "%s", m->arch);
     if (strcmp(key, ".name") == 0) return (size_t) snprintf(out, cap, "%s", m->name);
     if (strcmp(key, ".layers") == 0) return (size_t) snprintf(out, cap, "%d", m->n_layers);
+    if (strcmp(key, ".experts") == 0) return (size_t) snprintf(out, cap, "%d", m->experts);
     if (strcmp(key, ".dim") == 0) return (size_t) snprintf(out, cap, "%d", m->dim);
     if (strcmp(key, ".vocab") == 0) return (size_t) snprintf(out, cap, "%d", m->vocab);
     if (strcmp(key, ".ctx") == 0) return (size_t) snprintf(out, cap, "%d", m->ctx_train);
     if (strcmp(key, ".parameters") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->n_weights);
     if (strcmp(key, ".bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->weight_bytes);
+    if (strcmp(key, ".experts") == 0) return (size_t) snprintf(out, cap, "%d", m->experts);
+    if (strcmp(key, ".experts.used") == 0) return (size_t) snprintf(out, cap, "%d", m->router.used);
+    if (strcmp(key, ".experts.bytes") == 0)
+        return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->expert_bytes);
     if (strcmp(key, ".pass.parameters") == 0)
         return (size_t) snprintf(out, cap, "%llu", (unsigned long long) engine_pass_work(m).parameters);
     if (strcmp(key, ".pass.bytes") == 0)
@@ -360,7 +365,8 @@ void rt_stats_get(const rt_session *s, rt_stats *out, size_t size)
 {
     const SpecStats *t = &s->s.stats;
     rt_stats now = { t->prompt_tokens, t->resumed, t->generated, t->passes, t->drafted, t->accepted, t->prefill_s,
-                     t->decode_s, .drafts = t->drafts, .plain = t->plain, .changes = t->changes, .pass_s = t->pass_s };
+                     t->decode_s, .drafts = t->drafts, .plain = t->plain, .changes = t->changes, .pass_s = t->pass_s,
+                     .experts_chosen = t->experts_chosen, .experts_read = t->experts_read };
     memcpy(now.drafted_by, t->drafted_by, sizeof t->drafted_by);
     memcpy(now.accepted_by, t->accepted_by, sizeof t->accepted_by);
     sized_write(out, size, &now, sizeof now);

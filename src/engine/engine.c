@@ -341,6 +341,11 @@ PassWork engine_pass_work(const Model *m)
         w.bytes += be->weight_bytes(be, head->type, head->rows, head->cols);
         w.parameters += (uint64_t) head->rows * (uint64_t) head->cols;
     }
+    if (m->experts) {
+        const double unused = 1 - (double) m->router.used / m->experts;
+        w.bytes -= (uint64_t) (unused * (double) m->expert_bytes);
+        w.parameters -= (uint64_t) (unused * (double) m->n_expert_weights);
+    }
     return w;
 }
 
@@ -503,7 +508,13 @@ static void traced(void *ud, Backend *be, const char *name, int32_t il, const Te
     float *rows = malloc(bytes);
     if (!rows) return;
     be->copy_out(be, rows, t->data, bytes);
-    if (be->sync(be, NULL) == ST_OK) st->told.trace(st->told.ud, name, il, rows, t->rows, t->cols);
+    const bool read = be->sync(be, NULL) == ST_OK;
+    for (size_t i = 0; t->type == T_I32 && i < bytes / sizeof *rows; i++) {
+        int32_t id;
+        memcpy(&id, rows + i, sizeof id);
+        rows[i] = (float) id;
+    }
+    if (read) st->told.trace(st->told.ud, name, il, rows, t->rows, t->cols);
     free(rows);
 }
 

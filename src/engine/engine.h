@@ -105,8 +105,8 @@ int32_t engine_usual_ctx(const rt_engine *g);
 /* Fills in identity once all files are open. */
 Status engine_identity(rt_engine *g, int32_t window, Error *err);
 Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *o, Error *err);
-/* The weights that every pass reads and multiplies: all but an embedding that is not also the head, of which it reads
- * single rows; of a drafter with the head that the target lends it. */
+/* The weights that a pass of one row reads and multiplies: all but an embedding that is not also the head, of which it
+ * reads single rows; of a drafter with the head that the target lends it; of a mixture's experts, those of one row. */
 typedef struct { uint64_t bytes, parameters; } PassWork;
 PassWork engine_pass_work(const Model *m);
 /* A value of the model file's general.sampling.* ("temp"). Returns false if the file has none that can be used. */

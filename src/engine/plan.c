@@ -186,6 +186,9 @@ static void plan_work(rt_needs *n, const rt_engine *g)
     n->kv_q8_bytes = engine_kv_bytes(m, T_Q8_0);
     n->state_bytes = engine_state_bytes(m);
     n->layers = m->n_layers;
+    n->experts = m->experts;
+    n->experts_used = m->router.used;
+    n->expert_bytes = m->expert_bytes;
     const char *level = stages_last(&g->on)->level;
     snprintf(n->level, sizeof n->level, "%s", level ? level : "");
     if (!d) return;

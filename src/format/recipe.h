@@ -1,7 +1,8 @@
 /* recipe.h - which type each tensor of a quantised file gets.
  * A recipe is a name that people know ("Q4_K_M") and a rule over the tensor's name, shape and layer. The rules are
- * llama.cpp's for dense models without an importance matrix, so our files hold the same types as theirs. Vectors,
- * norms, convolutions and routers stay F32 in every recipe. */
+ * llama.cpp's for files without an importance matrix, so our files hold the same types as theirs; a stack of experts
+ * gets the type of the matrix that it replaces. (llama.cpp's own rules for mixtures of exactly eight experts are left
+ * out.) Vectors, norms, convolutions and routers stay F32 in every recipe. */
 #ifndef RATOON_FORMAT_RECIPE_H
 #define RATOON_FORMAT_RECIPE_H
 

@@ -41,9 +41,9 @@ typedef struct { uint64_t begin, end; int32_t i; } TensorSpan;
 
 /* ---- one tensor of a header ---- */
 
-static const struct { const char *name; Type type; int64_t i64; size_t bytes; } dtypes[] = {
-    { "F32", T_F32, 0, 4 }, { "F16", T_F16, 0, 2 }, { "BF16", T_BF16, 0, 2 }, { "I32", T_I32, 0, 4 },
-    { "I64", T_I32, 1, 8 },
+static const struct { const char *name; Type type; size_t bytes; } dtypes[] = {
+    { "F32", T_F32, 4 }, { "F16", T_F16, 2 }, { "BF16", T_BF16, 2 }, { "I32", T_I32, 4 }, { "I64", T_I32, 8 },
+    { "BOOL", T_I32, 1 },
 };
 
 #define FAIL_TENSOR(p, t, err, format, ...) \
@@ -57,11 +57,11 @@ static Status read_dtype(const Shard *p, SafeTensor *t, const json_t *dtype, siz
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) {
             t->type = dtypes[i].type;
-            t->i64 = dtypes[i].i64;
+            t->dtype = dtypes[i].name;
             *bytes = dtypes[i].bytes;
             return ST_OK;
         }
-    return FAIL_TENSOR(p, t, err, "dtype '%.*s', expected F32, F16, BF16, I32 or I64", names_shown(name), name);
+    return FAIL_TENSOR(p, t, err, "dtype '%.*s', expected F32, F16, BF16, I32, I64 or BOOL", names_shown(name), name);
 }
 
 /* Reads the shape; sets t->bytes to the tensor's size with values of `each` bytes. */

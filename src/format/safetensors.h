@@ -18,10 +18,10 @@ enum { SAFE_DIMS = 8 };                            /* image towers have convolut
 
 typedef struct {
     const char    *name;
-    Type           type;                     /* T_F32, T_F16, T_BF16 (T_I32 for I32); other dtypes are refused by name
-                                              * when read */
-    int64_t        i64;                      /* 1: the dtype is I64 (d2t tables); type is then T_I32 and must not be
-                                              * used */
+    Type           type;                     /* T_F32, T_F16, T_BF16, T_I32 for whole numbers; other dtypes are refused
+                                              * by name when read */
+    const char    *dtype;                    /* as in the file; whole numbers may be I64 or BOOL (tables of reduced
+                                              * vocabularies), whose data is not that of T_I32 */
     int32_t        n_dims;                   /* 0 for a scalar */
     int64_t        shape[SAFE_DIMS];         /* outermost first, as in the file; 1 beyond n_dims */
     uint64_t       bytes;

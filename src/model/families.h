@@ -1,10 +1,14 @@
-/* families.h - the list of target model families. A family is one file that defines one Family, named here. */
+/* families.h - the list of target model families. A family is one file that defines it, or two that share
+ * all but the feed-forward part, named here. */
 #ifndef RATOON_MODEL_FAMILIES_H
 #define RATOON_MODEL_FAMILIES_H
 
 #define FAMILIES(X) \
     X(family_llama) \
     X(family_qwen3) \
-    X(family_qwen35)
+    X(family_qwen3moe) \
+    X(family_qwen35) \
+    X(family_qwen35moe) \
+    X(family_laguna)
 
 #endif

@@ -1,5 +1,6 @@
-/* qwen35: Qwen3.5 / 3.6 dense hybrids (spec targets.md section 6). Three layers in four are gated delta nets, the
- * fourth is attention with an output gate. Value head m of a delta net reads key head m % k_heads (the converter tiled
+/* qwen35 and qwen35moe: Qwen3.5 / 3.6 hybrids, dense or mixtures of experts (spec targets.md sections 6 and 7). Three
+ * layers in four are gated delta nets, the fourth is attention with an output gate. A mixture has a shared expert, too,
+ * which a gate of its own scales; the tensors of the other kind have size 0. Value head m of a delta net reads key head m % k_heads (the converter tiled
  * them so). A layer for multi-token prediction (MTP) follows the trunk and is not part of it: it is a drafter, at the
  * end of this file. */
 #include "model/model.h"
@@ -7,8 +8,12 @@
 #include <stddef.h>
 #include <stdio.h>
 
+extern const Family family_qwen35, family_qwen35moe;
+
 typedef struct {
     Tensor attn_norm, post_norm, gate, up, down;
+    Tensor router, gates, ups, downs;                                      /* experts: stacks */
+    Tensor shared, shared_gate, shared_up, shared_down;                    /* shared: the row whose product is its gate */
     Tensor q, k, v, o, q_norm, k_norm;                                     /* attention; q: per head query, then gate */
     Tensor qkv, z, beta, alpha, conv, dt, a, delta_norm, out;              /* delta net */
     Tensor join, embed_norm, state_norm, head_norm, own_embed, own_head;   /* MTP */
@@ -22,7 +27,8 @@ typedef struct {
 
 static int32_t inner(const Qwen35Params *p) { return p->v_heads * p->v_dim; }
 
-enum { SIZE_Q_GATE = SIZE_OWN, SIZE_CHANNELS, SIZE_INNER, SIZE_V_HEADS, SIZE_V_DIM, SIZE_CONV, SIZE_JOIN };
+enum { SIZE_Q_GATE = SIZE_OWN, SIZE_CHANNELS, SIZE_INNER, SIZE_V_HEADS, SIZE_V_DIM, SIZE_CONV, SIZE_JOIN,
+       SIZE_SHARED };
 static int32_t size(const Model *m, int32_t il, int32_t which)
 {
     const Qwen35Params *p = m->params;
@@ -35,6 +41,7 @@ static int32_t size(const Model *m, int32_t il, int32_t which)
     case SIZE_V_DIM: return p->v_dim;
     case SIZE_CONV: return p->conv_width;
     case SIZE_JOIN: return 2 * m->dim;
+    case SIZE_SHARED: return m->shared_ffn ? 1 : 0;
     default: return model_size(m, which);
     }
 }
@@ -46,6 +53,16 @@ static const Bind layer_bind[] = {
     { "ffn_gate.weight", QWEN35(gate), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_up.weight", QWEN35(up), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_down.weight", QWEN35(down), SIZE_DIM, SIZE_FFN, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "ffn_gate_inp.weight", QWEN35(router), SIZE_EXPERTS, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "ffn_gate_exps.weight", QWEN35(gates), SIZE_EXPERT_FFN, SIZE_DIM, BIND_EXPERTS, false, LAYER_NONE,
+      "ffn_gate_up_exps.weight" },
+    { "ffn_up_exps.weight", QWEN35(ups), SIZE_EXPERT_FFN, SIZE_DIM, BIND_EXPERTS, false, LAYER_NONE,
+      "ffn_gate_up_exps.weight" },
+    { "ffn_down_exps.weight", QWEN35(downs), SIZE_DIM, SIZE_EXPERT_FFN, BIND_EXPERTS, false, LAYER_NONE, NULL },
+    { "ffn_gate_inp_shexp.weight", QWEN35(shared), SIZE_SHARED, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "ffn_gate_shexp.weight", QWEN35(shared_gate), SIZE_SHARED_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "ffn_up_shexp.weight", QWEN35(shared_up), SIZE_SHARED_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "ffn_down_shexp.weight", QWEN35(shared_down), SIZE_DIM, SIZE_SHARED_FFN, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "attn_q.weight", QWEN35(q), SIZE_Q_GATE, SIZE_DIM, BIND_MATRIX, false, LAYER_ATTENTION, "attn_qkv.weight" },
     { "attn_k.weight", QWEN35(k), SIZE_KV, SIZE_DIM, BIND_MATRIX, false, LAYER_ATTENTION, "attn_qkv.weight" },
     { "attn_v.weight", QWEN35(v), SIZE_KV, SIZE_DIM, BIND_MATRIX, false, LAYER_ATTENTION, "attn_qkv.weight" },
@@ -73,24 +90,34 @@ static const Bind layer_bind[] = {
 };
 enum { MTP_BINDS = 6, LAYER_BINDS = sizeof layer_bind / sizeof *layer_bind };
 
+/* The key of this name in the model's own keys. */
+typedef struct { char text[96]; } Key;
+static Key key_of(const Model *m, const char *name)
+{
+    Key k;
+    snprintf(k.text, sizeof k.text, "%s.%s", m->family->arch, name);
+    return k;
+}
+
 /* Which layers are delta nets: newer converters list them, older files give the interval of the attention layers. */
 static Status read_kinds(Model *m, const Gguf *g, Error *err)
 {
     Qwen35Params *p = m->params;
+    const Key key = key_of(m, "attention.recurrent_layers");
     GgufType elem;
     uint64_t n = 0;
-    Status st = gguf_array(g, "qwen35.attention.recurrent_layers", &elem, &n, err);
+    Status st = gguf_array(g, key.text, &elem, &n, err);
     if (st != ST_OK && st != ST_END) return st;
     if (st == ST_OK) {
         if (n < (uint64_t) m->n_layers)
-            return fail(err, ST_FORMAT, "%s: qwen35.attention.recurrent_layers has %llu values, expected %d", m->file,
+            return fail(err, ST_FORMAT, "%s: %s has %llu values, expected %d", m->file, key.text,
                         (unsigned long long) n, m->n_layers);
         for (int32_t i = 0; i < m->n_layers; i++)
-            TRY(gguf_array_bool(g, "qwen35.attention.recurrent_layers", (uint64_t) i, &p->recurrent[i], err));
+            TRY(gguf_array_bool(g, key.text, (uint64_t) i, &p->recurrent[i], err));
         return ST_OK;
     }
     int32_t interval;
-    TRY(weights_u32(g, "qwen35", "full_attention_interval", 1, LAYERS_MAX, 4, &interval, err));
+    TRY(weights_u32(g, m->family->arch, "full_attention_interval", 1, LAYERS_MAX, 4, &interval, err));
     for (int32_t i = 0; i < m->n_layers; i++) p->recurrent[i] = (i + 1) % interval != 0;
     return ST_OK;
 }
@@ -99,33 +126,34 @@ static Status read_delta(Model *m, const Gguf *g, Error *err)
 {
     Qwen35Params *p = m->params;
     int32_t inner_size;
-    TRY(weights_u32(g, "qwen35", "ssm.conv_kernel", 2, 16, 0, &p->conv_width, err));
-    TRY(weights_u32(g, "qwen35", "ssm.state_size", 1, 256, 0, &p->k_dim, err));
-    TRY(weights_u32(g, "qwen35", "ssm.group_count", 1, 1024, 0, &p->k_heads, err));
-    TRY(weights_u32(g, "qwen35", "ssm.time_step_rank", 1, 1024, 0, &p->v_heads, err));
-    TRY(weights_u32(g, "qwen35", "ssm.inner_size", 1, 1 << 20, 0, &inner_size, err));
+    TRY(weights_u32(g, m->family->arch, "ssm.conv_kernel", 2, 16, 0, &p->conv_width, err));
+    TRY(weights_u32(g, m->family->arch, "ssm.state_size", 1, 256, 0, &p->k_dim, err));
+    TRY(weights_u32(g, m->family->arch, "ssm.group_count", 1, 1024, 0, &p->k_heads, err));
+    TRY(weights_u32(g, m->family->arch, "ssm.time_step_rank", 1, 1024, 0, &p->v_heads, err));
+    TRY(weights_u32(g, m->family->arch, "ssm.inner_size", 1, 1 << 20, 0, &inner_size, err));
     p->v_dim = p->k_dim;
     if (p->k_dim % 16)
-        return fail(err, ST_UNSUPPORTED, "%s: qwen35.ssm.state_size is %d, expected a multiple of 16", m->file,
+        return fail(err, ST_UNSUPPORTED, "%s: %s.ssm.state_size is %d, expected a multiple of 16", m->file, m->family->arch,
                     p->k_dim);
     if (inner_size != inner(p))
-        return fail(err, ST_FORMAT, "%s: qwen35.ssm.inner_size is %d, expected time_step_rank * state_size = %d",
-                    m->file, inner_size, inner(p));
+        return fail(err, ST_FORMAT, "%s: %s.ssm.inner_size is %d, expected time_step_rank * state_size = %d",
+                    m->file, m->family->arch, inner_size, inner(p));
     if (p->v_heads % p->k_heads)
-        return fail(err, ST_FORMAT, "%s: qwen35.ssm.time_step_rank is %d, expected a multiple of group_count %d",
-                    m->file, p->v_heads, p->k_heads);
+        return fail(err, ST_FORMAT, "%s: %s.ssm.time_step_rank is %d, expected a multiple of group_count %d",
+                    m->file, m->family->arch, p->v_heads, p->k_heads);
     bool tiled = true;
-    Status st = gguf_get_bool(g, "qwen35.ssm.v_head_reordered", &tiled, err);
+    Status st = gguf_get_bool(g, key_of(m, "ssm.v_head_reordered").text, &tiled, err);
     if (st != ST_OK && st != ST_END) return st;
     if (!tiled)
         return fail(err, ST_UNSUPPORTED,
-                    "%s: qwen35.ssm.v_head_reordered is false, expected tiled value heads (true or absent)", m->file);
+                    "%s: %s.ssm.v_head_reordered is false, expected tiled value heads (true or absent)", m->file, m->family->arch);
     return ST_OK;
 }
 
 static Status read_sections(Model *m, const Gguf *g, int32_t pairs, int32_t out[4], Error *err)
 {
-    const char *key = "qwen35.rope.dimension_sections";
+    const Key sections = key_of(m, "rope.dimension_sections");
+    const char *key = sections.text;
     GgufType elem;
     uint64_t n = 0;
     Status st = gguf_array(g, key, &elem, &n, err);
@@ -155,23 +183,29 @@ static Status read(Model *m, const Weights *w, Error *err)
 {
     Qwen35Params *p = m->params;
     const Gguf *g = w->gguf;
-    TRY(model_read_attention(m, w, "qwen35", err));
+    TRY(model_read_attention(m, w, m->family->arch, err));
+    if (m->family == &family_qwen35moe) {
+        TRY(model_read_mixture(m, w, m->family->arch, err));
+        TRY(weights_u32(g, m->family->arch, "expert_shared_feed_forward_length", 1, 1 << 20, m->expert_ffn,
+                        &m->shared_ffn, err));
+        m->ffn = 0;
+    }
     int32_t mtp, n_rot, section[4];
-    TRY(weights_u32(g, "qwen35", "nextn_predict_layers", 0, LAYERS_MAX, 0, &mtp, err));
+    TRY(weights_u32(g, m->family->arch, "nextn_predict_layers", 0, LAYERS_MAX, 0, &mtp, err));
     if (mtp >= m->n_layers)
-        return fail(err, ST_FORMAT, "%s: qwen35.nextn_predict_layers is %d of %d layers", m->file, mtp, m->n_layers);
+        return fail(err, ST_FORMAT, "%s: %s.nextn_predict_layers is %d of %d layers", m->file, m->family->arch, mtp, m->n_layers);
     m->n_layers -= mtp;
     m->n_extra = mtp;
     TRY(read_kinds(m, g, err));
     TRY(read_delta(m, g, err));
     float base;
-    TRY(weights_f32(g, "qwen35", "rope.freq_base", 1e7f, &base, err));
-    TRY(weights_u32(g, "qwen35", "rope.dimension_count", 2, m->head_dim, m->head_dim / 4, &n_rot, err));
+    TRY(weights_f32(g, m->family->arch, "rope.freq_base", 1e7f, &base, err));
+    TRY(weights_u32(g, m->family->arch, "rope.dimension_count", 2, m->head_dim, m->head_dim / 4, &n_rot, err));
     if (n_rot % 2)
-        return fail(err, ST_FORMAT, "%s: qwen35.rope.dimension_count is %d, expected an even number", m->file, n_rot);
+        return fail(err, ST_FORMAT, "%s: %s.rope.dimension_count is %d, expected an even number", m->file, m->family->arch, n_rot);
     TRY(read_sections(m, g, n_rot / 2, section, err));
     const RopeSpec rope = { n_rot, true, base, "rope.scaling", "rope_freqs.weight", section };
-    return model_rope(m, w, "qwen35", &rope, &p->rope, err);
+    return model_rope(m, w, m->family->arch, &rope, &p->rope, err);
 }
 
 static void spec(const Model *m, int32_t il, LayerSpec *out)
@@ -207,20 +241,34 @@ static Tensor *delta_net(const Model *m, Step *s, int32_t il, const Qwen35Layer 
     return step_linear1(s, o, &w->out);
 }
 
+/* The router, the shared expert and its gate read the same rows. */
+static Tensor *mixture(const Model *m, Step *s, int32_t il, const Qwen35Layer *w, const Tensor *h)
+{
+    Tensor *y[4];
+    step_linear(s, 4, y, (const Tensor *[]) { &w->router, &w->shared_gate, &w->shared_up, &w->shared }, h);
+    Tensor *sum = step_moe(s, il, h, y[0], NULL, &m->router, &w->gates, &w->ups, &w->downs, ACT_SILU);
+    Tensor *shared = step_linear1(s, step_glu(s, y[1], y[2], ACT_SILU), &w->shared_down);
+    step_gate(s, shared, y[3], ACT_SIGMOID, m->dim);
+    step_add(s, sum, shared);
+    return sum;
+}
+
 static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
     const Qwen35Layer *w = model_layer(m, il);
     Tensor *h = step_norm(s, x, &w->attn_norm, m->eps);
     Tensor *a = m->spec[il].kind == LAYER_DELTA ? delta_net(m, s, il, w, h) : gated_attention(m, s, il, w, h);
     h = step_add_norm(s, x, a, &w->post_norm, m->eps);
-    step_add(s, x, step_swiglu(s, h, &w->gate, &w->up, &w->down));
+    step_add(s, x, m->experts ? mixture(m, s, il, w, h) : step_swiglu(s, h, &w->gate, &w->up, &w->down));
 }
 
-const Family family_qwen35 = {
-    .arch = "qwen35", .global = model_ends, .n_global = MODEL_ENDS,
-    .layer_bind = layer_bind, .n_layer_bind = LAYER_BINDS - MTP_BINDS, .layer_bytes = sizeof(Qwen35Layer),
-    .params_bytes = sizeof(Qwen35Params), .read = read, .size = size, .spec = spec, .layer = layer,
-};
+#define QWEN35_FAMILY(name)                                                                                        \
+    {                                                                                                              \
+        .arch = name, .global = model_ends, .n_global = MODEL_ENDS, .layer_bind = layer_bind,                      \
+        .n_layer_bind = LAYER_BINDS - MTP_BINDS, .layer_bytes = sizeof(Qwen35Layer),                               \
+        .params_bytes = sizeof(Qwen35Params), .read = read, .size = size, .spec = spec, .layer = layer,            \
+    }
+const Family family_qwen35 = QWEN35_FAMILY("qwen35"), family_qwen35moe = QWEN35_FAMILY("qwen35moe");
 
 /* ---- MTP: the layer after the trunk as a drafter (spec targets.md section 8) ----
  *
@@ -236,7 +284,7 @@ static Status mtp_read(Model *m, const Weights *w, Error *err)
     Qwen35Params *p = m->params;
     (void) w;
     const Model *t = m->target;
-    if (t->family != &family_qwen35 || t->n_extra == 0)
+    if ((t->family != &family_qwen35 && t->family != &family_qwen35moe) || t->n_extra == 0)
         return fail(err, ST_UNSUPPORTED, "%s: it has no MTP layer to draft with (nextn_predict_layers is 0 or absent)",
                     m->file);
     m->n_layers = 1;                               /* if there are more, the first one drafts all depths */
@@ -244,6 +292,7 @@ static Status mtp_read(Model *m, const Weights *w, Error *err)
     m->dim = t->dim, m->vocab = t->vocab, m->ffn = t->ffn, m->ctx_train = t->ctx_train;
     m->heads = t->heads, m->kv_heads = t->kv_heads, m->head_dim = t->head_dim;
     m->q_dim = t->q_dim, m->kv_dim = t->kv_dim;
+    m->experts = t->experts, m->expert_ffn = t->expert_ffn, m->shared_ffn = t->shared_ffn, m->router = t->router;
     m->eps = t->eps, m->attention_scale = t->attention_scale;
     p->rope.at[0] = ((const Qwen35Params *) t->params)->rope.at[t->stages.n - 1];
     m->lead = 2;
@@ -257,12 +306,14 @@ static Status mtp_read(Model *m, const Weights *w, Error *err)
     return ST_OK;
 }
 
-static void mtp_bound(Model *m)
+static Status mtp_bound(Model *m, Error *err)
 {
+    (void) err;
     const Qwen35Layer *w = model_layer(m, 0);
     m->out_norm = w->head_norm.data ? w->head_norm : m->target->out_norm;
     m->embed = w->own_embed;
     m->head = w->own_head;
+    return ST_OK;
 }
 
 static void mtp_spec(const Model *m, int32_t il, LayerSpec *out) { model_attention_spec(m, il, out); }
@@ -275,7 +326,7 @@ static void mtp_enter(const Model *m, Step *s, Tensor *x, const Tensor *state)
     step_linear_to(s, x, step_join(s, e, h), &w->join);
 }
 
-static Tensor *mtp_context(const Model *m, Step *s, const Tensor *taps)
+static Tensor *mtp_context(const Model *m, Step *s, Tensor *taps)
 {
     Tensor *x = step_new_rows(s, m->dim);
     step_embed(s, x, &m->embed);

@@ -94,6 +94,7 @@ void model_close(Model *m)
     for (int32_t i = 0; i < m->n_owned; i++) m->owned[i].be->release(m->owned[i].be, m->owned[i].p, m->owned[i].bytes);
     free(m->owned);
     free(m->params);
+    free(m->head_row);
     free(m->spec);
     free(m->layers);
     free(m);
@@ -108,6 +109,8 @@ typedef struct {
     WeightView  view;
     int64_t     row0;
     int32_t     rows, cols, n, stage;              /* n: matrices */
+    const int32_t *from;                           /* [rows] which row of the file each is, -1: zeros; NULL: all, in
+                                                    * order */
     size_t      bytes;                             /* to allocate; 0: the backend reads the file */
 } Found;
 /* up: forks that pack and upload, created at a stage's first tensor. room: what is left of a stage's memory for
@@ -164,7 +167,7 @@ static Status refuse_type(const Loader *l, const WeightView *v)
 static Status check_shape(const Loader *l, const Found *f)
 {
     const WeightView *v = &f->view;
-    int64_t want[2] = { f->cols, f->rows };
+    int64_t want[2] = { f->cols, f->from ? l->m->n_head_rows : f->rows };
     if (!v->known)
         return refuse_type(l, v);
     if (f->bind->kind == BIND_PLAIN && v->n_dims == 3 && v->ne[0] == want[0] && v->ne[1] < want[1] &&
@@ -191,29 +194,48 @@ static Status add_found(Loader *l, const Found *f)
     return ST_OK;
 }
 
+/* The tensor that holds the rows of several entries, and how many rows have been given out. */
+typedef struct { const char *name; int64_t rows; } Fused;
+
+/* Goes on to another such tensor, NULL: none. Leftover rows of the last one would mean that it was cut at the wrong
+ * places. */
+static Status end_fused(Loader *l, const char *prefix, Fused *f, const char *next)
+{
+    WeightView v;
+    if (f->name && next && strcmp(f->name, next) == 0) return ST_OK;
+    if (f->name && find_any(l, prefix, f->name, &v) && v.ne[1] != f->rows)
+        return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name,
+                    (long long) v.ne[1], (long long) f->rows);
+    *f = (Fused) { next, 0 };
+    return ST_OK;
+}
+
 /* Some writers store 1-D tensors as [1, n] instead of [n]: shapes are compared without dimensions of 1. */
 static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint8_t *base, const char *prefix,
-                       int64_t *fused_row)
+                       Fused *fused)
 {
     Model *m = l->m;
     Found f = { .bind = b, .stage = stage, .at = (Tensor *) (void *) (base + b->place),
                 .rows = size_of(m, il, b->rows), .cols = size_of(m, il, b->cols),
                 .n = b->kind == BIND_EXPERTS ? size_of(m, il, SIZE_EXPERTS) : 1 };
     if (f.rows == 0 || f.cols == 0 || f.n == 0) return ST_OK;  /* this model lacks the tensor */
+    if (base == (uint8_t *) m && b->place == offsetof(Model, head)) f.from = m->head_row;
     if (find_any(l, prefix, b->name, &f.view)) {
         TRY(check_shape(l, &f));
         return add_found(l, &f);
     }
     if (b->fused && find_any(l, prefix, b->fused, &f.view)) {
-        f.row0 = *fused_row;
-        *fused_row += f.rows;
-        if (f.view.ne[0] != f.cols || f.view.n_dims > 2 || f.view.ne[1] < *fused_row || !f.view.known)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld], expected [%d, at least %lld]",
-                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1], f.cols,
-                        (long long) *fused_row);
+        TRY(end_fused(l, prefix, fused, b->fused));
+        f.row0 = fused->rows;
+        fused->rows += f.rows;
+        if (!f.view.known) return refuse_type(l, &f.view);
+        if (f.view.ne[0] != f.cols || f.view.n_dims > 3 || f.view.ne[1] < fused->rows || f.view.ne[2] != f.n)
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%d, at least %lld, %d]",
+                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1],
+                        (long long) f.view.ne[2], f.cols, (long long) fused->rows, f.n);
         return add_found(l, &f);
     }
-    if (b->optional) return ST_OK;
+    if (b->optional && !f.from) return ST_OK;
     char n[16] = "";
     if (b->kind == BIND_EXPERTS) snprintf(n, sizeof n, ", %d", f.n);
     return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d%s])", m->file, prefix,
@@ -235,7 +257,7 @@ static Status bind_all(Loader *l)
 {
     Model *m = l->m;
     const Family *fam = m->family;
-    int64_t none = 0;
+    Fused none = { 0 };
     const int32_t last = m->stages.n - 1;
     for (int32_t i = 0; i < fam->n_global; i++) {
         const Bind *b = &fam->global[i];
@@ -249,17 +271,14 @@ static Status bind_all(Loader *l)
     for (int32_t i = 0; i < fam->n_own; i++) TRY(bind_one(l, &fam->own[i], -1, last, m->params, "", &none));
     for (int32_t il = 0; il < m->n_layers; il++) {
         char prefix[32];
-        int64_t fused_row = 0;
+        Fused fused = { 0 };
         snprintf(prefix, sizeof prefix, l->w->gguf ? "blk.%d." : "layers.%d.", m->first_layer + il);
         for (int32_t i = 0; i < fam->n_layer_bind; i++) {
             const Bind *b = &fam->layer_bind[i];
             if (b->only != LAYER_NONE && b->only != m->spec[il].kind) continue;
-            TRY(bind_one(l, b, il, stages_of(&m->stages, il), model_layer(m, il), prefix, &fused_row));
+            TRY(bind_one(l, b, il, stages_of(&m->stages, il), model_layer(m, il), prefix, &fused));
         }
-        WeightView v;               /* leftover rows would mean that the parts were cut at the wrong places */
-        if (fused_row > 0 && find_any(l, prefix, "attn_qkv.weight", &v) && v.ne[1] != fused_row)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has %lld rows, expected %lld", v.file, v.name,
-                        (long long) v.ne[1], (long long) fused_row);
+        TRY(end_fused(l, prefix, &fused, NULL));
     }
     return ST_OK;
 }
@@ -271,13 +290,24 @@ static bool was_found(const Loader *l, const char *name)
     return false;
 }
 
+/* Whether the family knows this tensor without an entry. */
+static bool among_others(const Loader *l, const char *name)
+{
+    const char *at = l->m->family->others;
+    for (size_t n; at && *at; at += n + (at[n] == '|')) {
+        n = strcspn(at, "|");
+        if (strlen(name) == n && memcmp(at, name, n) == 0) return true;
+    }
+    return false;
+}
+
 /* Whether omitting this tensor would change what the model computes. For a target only its own layers, embedding and
  * output count: files may also have image towers, layers that predict further ahead, and tables from older
  * converters. */
 static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
-    if (l->m->family->strict) return true;
+    if (l->m->family->strict) return !among_others(l, name);
     if (l->m->target) return sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0 && il == l->m->first_layer;
     if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0)
         return il < l->m->n_layers || il >= l->m->n_layers + l->m->n_extra;
@@ -306,7 +336,8 @@ static Type loaded_type(const Loader *l, const Found *f)
 {
     if (is_vector(f)) return T_F32;
     bool wide = f->view.type == T_F32 || f->view.type == T_F16 || f->view.type == T_BF16;
-    if (l->m->target && f->bind->kind != BIND_TABLE && wide && !l->o->keep_types &&
+    const bool router = f->bind->rows == SIZE_EXPERTS;    /* small, and what all else depends on */
+    if (l->m->target && f->bind->kind != BIND_TABLE && !router && wide && !l->o->keep_types &&
         f->cols % type_info(T_Q8_0)->block == 0)
         return T_Q8_0;
     return f->view.type;
@@ -339,12 +370,13 @@ static Status report(Loader *l)
     return ST_OK;
 }
 
-/* Converts n rows to another type; the caller frees *out. */
-static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t n, uint8_t **out)
+/* Makes n rows from row0 on, of another type or of rows that lie apart in the file (src: all its rows); the caller
+ * frees *out. */
+static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t row0, int32_t n, uint8_t **out)
 {
     size_t from_row = type_row_bytes(f->view.type, f->cols), to_row = type_row_bytes(to, f->cols);
     float *row = malloc(sizeof *row * (size_t) f->cols);
-    *out = malloc(to_row * (size_t) n);
+    *out = calloc((size_t) n, to_row);             /* zeros in every type */
     if (!row || !*out) {
         free(row);
         free(*out);
@@ -352,7 +384,13 @@ static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src,
         return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     }
     for (int32_t r = 0; r < n; r++) {
-        quant_decode(row, f->view.type, src + from_row * (size_t) r, f->cols);
+        const int32_t at = f->from ? f->from[row0 + r] : row0 + r;
+        if (at < 0) continue;
+        if (to == f->view.type) {
+            memcpy(*out + to_row * (size_t) r, src + from_row * (size_t) at, to_row);
+            continue;
+        }
+        quant_decode(row, f->view.type, src + from_row * (size_t) at, f->cols);
         quant_encode(*out + to_row * (size_t) r, to, row, f->cols);
     }
     free(row);
@@ -362,7 +400,8 @@ static Status requantise(Loader *l, const Found *f, Type to, const uint8_t *src,
 /* Bytes of a tensor in its file. */
 static size_t file_bytes(const Found *f)
 {
-    return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) f->rows * (size_t) f->n : 0;
+    const int64_t rows = f->from ? f->view.ne[1] : f->rows;
+    return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) rows * (size_t) f->n : 0;
 }
 
 /* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. */
@@ -389,21 +428,22 @@ static Status upload_rows(Loader *l, const Found *f, int32_t i)
     if (!*up) TRY(be->fork(be, 0, up, l->err));
     Tensor *w = f->at;
     size_t row_bytes = type_row_bytes(f->view.type, f->cols),
-           from = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->rows);
+           start = row_bytes * ((size_t) f->row0 + (size_t) i * (size_t) f->view.ne[1]), from = start;
     size_t piece = PIECE_BYTES / row_bytes / UPLOAD_ROWS * UPLOAD_ROWS;
     int32_t step = piece < UPLOAD_ROWS ? UPLOAD_ROWS : piece > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t) piece;
     for (int32_t r = 0, n; r < f->rows; r += n, from += row_bytes * (size_t) n) {
         n = f->rows - r < step ? f->rows - r : step;
         read_ahead(l);
-        l->read += row_bytes * (size_t) n;
+        if (!f->from) l->read += row_bytes * (size_t) n;
         uint8_t *made = NULL;
-        if (w->type != f->view.type) TRY(requantise(l, f, w->type, f->view.data + from, n, &made));
+        if (f->from || w->type != f->view.type) TRY(make_rows(l, f, w->type, f->view.data + start, r, n, &made));
         (*up)->upload(*up, w, i, made ? made : f->view.data + from, r, n);
         free(made);
-        weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
+        if (!f->from) weights_drop(l->w, &f->view, from, row_bytes * (size_t) n);
         l->done += (int64_t) n * f->cols;
         TRY(report(l));
     }
+    if (f->from) weights_drop(l->w, &f->view, start, file_bytes(f));
     return (*up)->sync(*up, l->err);
 }
 
@@ -433,11 +473,15 @@ static Status place(Loader *l, Found *f)
     if (f->bind != &l->again) {
         m->weight_bytes += f->bytes;
         m->n_weights += (uint64_t) values_of(f);
+        if (f->bind->kind == BIND_EXPERTS) {
+            m->expert_bytes += f->bytes;
+            m->n_expert_weights += (uint64_t) values_of(f);
+        }
     }
     size_t row_bytes = type_row_bytes(type, f->cols);
     const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
-    Source s = { .stride = row_bytes * (size_t) f->rows, .part = part_of(l) };
-    if (type == f->view.type) s.map = f->view.data + row_bytes * (size_t) f->row0;
+    Source s = { .stride = row_bytes * (size_t) f->view.ne[1], .part = part_of(l) };
+    if (type == f->view.type && !f->from) s.map = f->view.data + row_bytes * (size_t) f->row0;
     *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
     f->bytes = be->attach(be, f->at, &s) ? 0 : padded / ALIGNED * ALIGNED;
     return ST_OK;
@@ -495,7 +539,7 @@ static Status upload_all(Loader *l)
         Found *f = &l->found[i];
         int64_t before = l->done;
         TRY(report(l));
-        if (is_vector(f)) l->read += file_bytes(f);
+        if (is_vector(f) || f->from) l->read += file_bytes(f);
         TRY(is_vector(f) ? upload_vector(l, f) : upload_matrix(l, f));
         l->done = before + values_of(f);
     }
@@ -583,7 +627,7 @@ static Status load(Loader *l)
     TRY(refuse_unknown(l));
     TRY(upload_all(l));
     TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
-    if (m->family->bound) m->family->bound(m);
+    if (m->family->bound) TRY(m->family->bound(m, l->err));
     if (!m->embed.data && m->target) m->embed = m->target->embed_end;
     if (m->stages.n == 1) m->embed_end = m->embed;
     if (!m->head.data) m->head = m->target ? m->target->head : m->embed_end;
@@ -653,7 +697,9 @@ const Bind model_ends[MODEL_ENDS] = {
 int32_t model_size(const Model *m, int32_t which)
 {
     const int32_t size[SIZE_OWN] = { [SIZE_ONE] = 1, [SIZE_DIM] = m->dim, [SIZE_FFN] = m->ffn, [SIZE_VOCAB] = m->vocab,
-                                     [SIZE_Q] = m->q_dim, [SIZE_KV] = m->kv_dim, [SIZE_HEAD] = m->head_dim };
+                                     [SIZE_Q] = m->q_dim, [SIZE_KV] = m->kv_dim, [SIZE_HEAD] = m->head_dim,
+                                     [SIZE_EXPERTS] = m->experts, [SIZE_EXPERT_FFN] = m->expert_ffn,
+                                     [SIZE_SHARED_FFN] = m->shared_ffn };
     return which < SIZE_OWN ? size[which] : 0;
 }
 
@@ -696,23 +742,19 @@ Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err
     const Gguf *g = w->gguf;
     TRY(weights_u32(g, arch, "block_count", 1, LAYERS_MAX, 0, &m->n_layers, err));
     TRY(weights_u32(g, arch, "embedding_length", 1, 1 << 17, 0, &m->dim, err));
-    TRY(weights_u32(g, arch, "feed_forward_length", 1, 1 << 20, 0, &m->ffn, err));
+    char experts[80];                              /* mixtures may have no dense layer */
+    snprintf(experts, sizeof experts, "%s.expert_count", arch);
+    TRY(weights_u32(g, arch, "feed_forward_length", 1, 1 << 20, gguf_has(g, experts) ? 1 : 0, &m->ffn, err));
     TRY(weights_u32(g, arch, "context_length", 1, 1 << 30, 4096, &m->ctx_train, err));
     TRY(weights_f32(g, arch, "attention.layer_norm_rms_epsilon", 0, &m->eps, err));
     return read_vocab(m, w, arch, err);
 }
 
-Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err)
 {
     const Gguf *g = w->gguf;
     int32_t v_len;
-    TRY(model_read_sizes(m, w, arch, err));
-    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
-    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
-    if (m->heads % m->kv_heads)
-        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
-                    m->file, arch, m->heads, m->kv_heads);
-    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, m->dim / m->heads, &m->head_dim, err));
+    TRY(weights_u32(g, arch, "attention.key_length", 1, 1024, standard, &m->head_dim, err));
     TRY(weights_u32(g, arch, "attention.value_length", 1, 1024, m->head_dim, &v_len, err));
     if (v_len != m->head_dim)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.value_length is %d, expected the key length %d", m->file,
@@ -720,9 +762,40 @@ Status model_read_attention(Model *m, const Weights *w, const char *arch, Error 
     if (m->head_dim % 16)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch,
                     m->head_dim);
+    return read_scale(m, g, arch, err);
+}
+
+Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    TRY(model_read_sizes(m, w, arch, err));
+    TRY(weights_u32(g, arch, "attention.head_count", 1, 1024, 0, &m->heads, err));
+    TRY(weights_u32(g, arch, "attention.head_count_kv", 1, 1024, m->heads, &m->kv_heads, err));
+    if (m->heads % m->kv_heads)
+        return fail(err, ST_FORMAT, "%s: %s.attention.head_count is %d, expected a multiple of head_count_kv %d",
+                    m->file, arch, m->heads, m->kv_heads);
+    TRY(model_read_widths(m, w, arch, m->dim / m->heads, err));
     m->q_dim = m->heads * m->head_dim;
     m->kv_dim = m->kv_heads * m->head_dim;
-    return read_scale(m, g, arch, err);
+    return ST_OK;
+}
+
+Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err)
+{
+    const Gguf *g = w->gguf;
+    TRY(weights_u32(g, arch, "expert_count", 1, EXPERTS_MAX, 0, &m->experts, err));
+    TRY(weights_u32(g, arch, "expert_used_count", 1, EXPERTS_USED_MAX, 0, &m->router.used, err));
+    if (m->router.used > m->experts)
+        return fail(err, ST_FORMAT, "%s: %s.expert_used_count is %d, expected at most expert_count %d", m->file, arch,
+                    m->router.used, m->experts);
+    TRY(weights_u32(g, arch, "expert_feed_forward_length", 1, 1 << 20, 0, &m->expert_ffn, err));
+    TRY(weights_f32(g, arch, "expert_weights_scale", 1, &m->router.scale, err));
+    if (m->router.scale == 0) m->router.scale = 1;  /* converters write 0 for none */
+    for (int32_t i = 0; i < m->stages.n; i++)
+        if (!m->stages.at[i].be->experts)
+            return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run mixtures of experts", m->file,
+                        m->stages.at[i].be->name);
+    return ST_OK;
 }
 
 void model_attention_spec(const Model *m, int32_t il, LayerSpec *out)
@@ -754,6 +827,8 @@ static Status scaling_f32(const Gguf *g, const char *arch, const char *scaling, 
     return weights_f32(g, arch, key, *out, out, err);
 }
 
+/* yarn_attn_factor is not read: converters write the checkpoint's attention factor there, which is 1 + 0.1 ln factor
+ * once more, or 1. */
 static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const char *scaling, Error *err)
 {
     *s = (Scaling) { .factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
@@ -761,7 +836,6 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     char key[160];
     const char *type = NULL;
     size_t n = 0;
-    float yarn_factor = 1;
     snprintf(key, sizeof key, "%s.%s.type", arch, scaling);
     Status st = gguf_get_str(g, key, &type, &n, err);
     if (st != ST_OK && st != ST_END) return st;
@@ -774,10 +848,8 @@ static Status read_scaling(Scaling *s, const Gguf *g, const char *arch, const ch
     TRY(scaling_f32(g, arch, scaling, "factor", &s->factor, err));
     TRY(scaling_f32(g, arch, scaling, "attn_factor", &s->attn_factor, err));
     if (!s->yarn) return ST_OK;
-    TRY(scaling_f32(g, arch, scaling, "yarn_attn_factor", &yarn_factor, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_fast", &s->beta_fast, err));
     TRY(scaling_f32(g, arch, scaling, "yarn_beta_slow", &s->beta_slow, err));
-    s->attn_factor *= yarn_factor;
     snprintf(key, sizeof key, "%s.original_context_length", scaling);
     return weights_u32(g, arch, key, 1, 1 << 30, 0, &s->original, err);
 }
@@ -906,6 +978,7 @@ static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int3
     const Tensor *head = &m->head;
     be->matmul(be, 1, &y, &head, out->hidden);
     if (m->logit_scale != 1 || m->softcap > 0) be->scale(be, out->logits, m->logit_scale, m->softcap);
+    step_add_bias(s, out->logits, &m->head_bias);
     if (k > 0) be->top_k(be, out->id, out->score, out->logits, &s->rows, k);
     if (out->edge) m->family->edges(m, s, out);
 }

@@ -21,7 +21,8 @@ enum { TAPS_MAX = 16, LAYERS_MAX = 4096 };
  * TABLE: rows are looked up. EXPERTS: a stack of SIZE_EXPERTS matrices, [cols, rows, n] in the file. */
 typedef enum { BIND_MATRIX, BIND_VECTOR, BIND_PLAIN, BIND_TABLE, BIND_EXPERTS } BindKind;
 /* Symbolic sizes for a weight's rows and columns; a family's own begin at SIZE_OWN. */
-enum { SIZE_ONE, SIZE_DIM, SIZE_FFN, SIZE_VOCAB, SIZE_Q, SIZE_KV, SIZE_HEAD, SIZE_EXPERTS, SIZE_OWN };
+enum { SIZE_ONE, SIZE_DIM, SIZE_FFN, SIZE_VOCAB, SIZE_Q, SIZE_KV, SIZE_HEAD, SIZE_EXPERTS, SIZE_EXPERT_FFN,
+       SIZE_SHARED_FFN, SIZE_OWN };
 typedef struct {
     const char *name;           /* without the layer's prefix; alternatives from other converters after '|' */
     size_t      place;          /* of the Tensor: in the layer's struct, in Model (global), or in the params (own) */
@@ -41,17 +42,19 @@ typedef struct {
     size_t      layer_bytes, params_bytes;         /* sizes of the family's structs: a layer's weights, and
                                                     * Model.params */
     bool        strict;                            /* a tensor that no entry names is an error (drafters) */
+    const char *others;                            /* but not these, between '|': read() reads them, or they have no
+                                                    * part in what is computed; NULL: none */
     Status    (*read)(Model *m, const Weights *w, Error *err);                     /* hyper-parameters */
     int32_t   (*size)(const Model *m, int32_t il, int32_t which);                  /* il -1: no layer; NULL:
                                                                                     * model_size */
     void      (*spec)(const Model *m, int32_t il, LayerSpec *out);                 /* what layer il keeps */
     void      (*layer)(const Model *m, Step *s, int32_t il, Tensor *x);            /* x += layer(x) */
-    Tensor   *(*context)(const Model *m, Step *s, const Tensor *taps);      /* drafters: joined taps -> what
-                                                                             * context_layer reads */
+    Tensor   *(*context)(const Model *m, Step *s, Tensor *taps);            /* drafters: joined taps, which it may
+                                                                             * change -> what context_layer reads */
     void      (*context_layer)(const Model *m, Step *s, int32_t il, const Tensor *c);  /* ends in step_store_kv() */
     void      (*edges)(const Model *m, Step *s, const PassOut *out);        /* drafters with Model.edges: fills
                                                                              * out->edge */
-    void      (*bound)(Model *m);                  /* called when all tensors are loaded; NULL: none */
+    Status    (*bound)(Model *m, Error *err);      /* called when all tensors are loaded; NULL: none */
 } Family;
 
 /* Tensors before and after the layers of every target: embedding, output norm, head (absent: tied to the embedding). */
@@ -69,6 +72,8 @@ struct Model {
     int32_t       dim, n_layers, n_extra, vocab, ffn, ctx_train;            /* n_extra: layers after the trunk (MTP),
                                                                              * not loaded */
     int32_t       heads, kv_heads, head_dim, q_dim, kv_dim;
+    int32_t       experts, expert_ffn, shared_ffn;                                /* mixtures; 0: none */
+    Router        router;
     float         eps, attention_scale, embed_scale, logit_scale, softcap;        /* scales 1, softcap 0: off */
     Type          k_type, v_type;
     /* taps: 0-based "after layer"; id n_layers is the state after the output norm */
@@ -79,6 +84,9 @@ struct Model {
                                                                              * tap's position; taps held back for the
                                                                              * next draft; layer number in the file */
     int32_t       block, mask_id, ring;
+    int32_t      *head_row, n_head_rows;           /* own head for a part of the vocabulary: which of its rows each
+                                                    * token has, -1: none; NULL: the head is whole */
+    Tensor        head_bias;                       /* [1, vocab] -infinity for tokens without a row, 0 for others */
     bool          edges;                                                          /* its top k come with PassOut.edge
                                                                                    * (pair scores) */
     /* globals */
@@ -90,6 +98,7 @@ struct Model {
     uint64_t      weight_bytes;                                   /* all tensors, as packed or, if attached, as in the
                                                                    * file */
     uint64_t      n_weights;                                                      /* values in matrices */
+    uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
 };
 
 typedef struct {
@@ -133,7 +142,12 @@ void   model_prepare_context(const Model *m, Step *s);
  * norm eps, vocabulary), checked; model_read_attention adds those of families whose layers all have the same heads. */
 Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err);
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err);
-/* SIZE_ONE to SIZE_HEAD from the fields of Model; 0 for others. */
+/* The widths of a head, which are the same for keys and values, and the scale of scores. standard: if the file has no
+ * key_length; 0: then that is an error. */
+Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t standard, Error *err);
+/* The keys of mixtures of experts, but for the gating and the size of shared experts. */
+Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *err);
+/* The sizes before SIZE_OWN from the fields of Model; 0 for others. */
 int32_t model_size(const Model *m, int32_t which);
 /* The spec of a causal attention layer with the model's heads. */
 void   model_attention_spec(const Model *m, int32_t il, LayerSpec *out);

@@ -393,12 +393,6 @@ void step_add_bias(Step *s, Tensor *x, const Tensor *bias)
     if (bias->data) s->be->bias(s->be, x, bias);
 }
 
-Tensor step_expert(const Step *s, const Tensor *stack, int32_t i)
-{
-    size_t each = s->be->weight_bytes(s->be, stack->type, stack->rows, stack->cols);
-    return (Tensor) { stack->type, stack->rows, stack->cols, (uint8_t *) stack->data + each * (size_t) i, 0 };
-}
-
 void step_gate(Step *s, Tensor *x, const Tensor *logit, Act act, int32_t width)
 {
     s->be->gate(s->be, x, logit, act, width);
@@ -429,6 +423,35 @@ Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *
     Tensor *y[2];
     step_linear(s, 2, y, (const Tensor *[]) { gate, up }, x);
     return step_linear1(s, step_glu(s, y[0], y[1], ACT_SILU), down);
+}
+
+Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
+                 const Tensor *gate, const Tensor *up, const Tensor *down, Act act)
+{
+    const int32_t places = x->rows * r->used;
+    Tensor *y = step_new_tensor(s, T_F32, x->rows, down->rows);
+    const StepMark mark = step_mark(s);
+    Tensor *ids = step_new_tensor(s, T_I32, x->rows, r->used), *weight = step_new_tensor(s, T_F32, x->rows, r->used);
+    const Experts e = { gate, up, down, act, step_new_tensor(s, T_F32, places, gate->rows),
+                        step_new_tensor(s, T_F32, places, up->rows), step_new_tensor(s, T_F32, places, down->rows) };
+    s->be->route(s->be, ids, weight, logits, bias, r, &s->rows);
+    s->be->experts(s->be, y, x, ids, weight, &e);
+    step_trace(s, "experts", il, ids);
+    step_reset(s, mark);
+    return y;
+}
+
+Routes step_routes(Step *s)
+{
+    Routes sum = { 0 }, one;
+    for (; s; s = s->next) {
+        if (!s->be->routes) continue;
+        s->be->routes(s->be, &one);
+        sum.mixtures += one.mixtures;
+        sum.chosen += one.chosen;
+        sum.read += one.read;
+    }
+    return sum;
 }
 
 /* The table of a rotation for this pass's rows, made at first use; NULL: no room, the pass fails. */

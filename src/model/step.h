@@ -103,7 +103,7 @@ void    step_embed(Step *s, Tensor *x, const Tensor *table);
 /* w NULL: no weights (all norms but step_gated_norm) */
 Tensor *step_norm(Step *s, const Tensor *x, const Tensor *w, float eps);
 Tensor *step_add_norm(Step *s, Tensor *x, const Tensor *dx, const Tensor *w, float eps);     /* x += dx; step_norm(x) */
-/* In place, each group of head_dim columns separately. */
+/* In place, each group of head_dim columns separately, with weights for all groups or for each, as Backend.head_norm. */
 void    step_head_norm(Step *s, Tensor *x, const Tensor *w, int32_t head_dim, float eps);
 void    step_gated_norm(Step *s, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);
 void    step_add(Step *s, Tensor *x, const Tensor *dx);                            /* in place */
@@ -115,9 +115,13 @@ Tensor *step_glu(Step *s, const Tensor *gate, const Tensor *up, Act act);       
  * side. */
 void    step_split(Step *s, Tensor **y, const Tensor *x, int32_t width);
 Tensor *step_join(Step *s, const Tensor *x0, const Tensor *x1);
-/* Matrix i of a stack. */
-Tensor  step_expert(const Step *s, const Tensor *stack, int32_t i);
 Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down);
+/* The mixture of experts of x, by the router's logits [rows, experts]; bias NULL: none (Backend.route). gate, up, down:
+ * stacks. */
+Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
+                 const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
+/* What the mixtures of all stages have read since the last call, up to the last wait; zeros if no backend counts. */
+Routes  step_routes(Step *s);
 /* Rotates queries and keys, stores keys and values, and attends. */
 Tensor *step_attend(Step *s, int32_t il, const LayerSpec *sp, Tensor *q, Tensor *k, Tensor *v, const StageRope *rope);
 /* The same, with query and key heads normed first. */

@@ -173,13 +173,22 @@ static double pass_ms(const rt_needs *n, const rt_peaks *p, double bytes, double
     return 1e3 * fmax(read, work * rows / s.many) + layers * LAYER_MS;
 }
 
+double experts_more(double bytes, int32_t experts, int32_t used, int32_t rows)
+{
+    if (experts == 0) return 0;
+    const double one = (double) used / experts;
+    return bytes * (1 - pow(1 - one, rows) - one);
+}
+
 void costs_estimate(Costs *out, const rt_needs *n, const rt_peaks *p, int32_t after)
 {
     *out = (Costs) { .block = n->draft_block };
     /* a matrix is read and written when the last path is folded into it, and twice by the rows after it */
     const double bytes = (double) n->pass_bytes + (double) n->kv_bytes * after + 4 * (double) n->state_bytes;
-    for (int32_t rows = 1; rows <= ROWS_MOST; rows++)
-        out->pass_ms[rows] = pass_ms(n, p, bytes, (double) n->pass_parameters, rows, n->layers);
+    for (int32_t rows = 1; rows <= ROWS_MOST; rows++) {
+        const double more = experts_more((double) n->expert_bytes, n->experts, n->experts_used, rows);
+        out->pass_ms[rows] = pass_ms(n, p, bytes + more, (double) n->pass_parameters, rows, n->layers);
+    }
     if (n->draft_passes == 0) return;
     const int32_t rows = n->draft_passes > 1 ? 1 : n->draft_block;
     out->draft_ms = n->draft_passes * pass_ms(n, p, (double) n->draft_bytes, (double) n->draft_parameters, rows,

@@ -64,12 +64,12 @@ static uint64_t tokens_of(const Gguf *g)
     return 0;
 }
 
-/* A file of a type that cannot be read is no choice, however small it is. */
+/* A file of a type that cannot be read is no choice, however small it is. A table of token ids is read as it is. */
 static void find_unread(ModelFacts *f, const Gguf *g)
 {
     for (int32_t i = 0; !f->unread[0] && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor_at(g, i);
-        if (!t->known) snprintf(f->unread, sizeof f->unread, "%s", gguf_tensor_type_name(t));
+        if (!t->known && strcmp(t->name, "d2t") != 0) snprintf(f->unread, sizeof f->unread, "%s", gguf_tensor_type_name(t));
     }
 }
 
@@ -114,18 +114,21 @@ static int32_t field_of(const json_t *o, const char *key)
 static void read_folder(ModelFacts *f, const Safetensors *s)
 {
     const json_t *c = safetensors_config(s), *d = json_object_get(c, "dflash_config"),
-                 *ids = json_object_get(d, "target_layer_ids");
+                 *g = json_object_get(c, "transformer_layer_config"), *ids = json_object_get(d, "target_layer_ids");
+    const int32_t shift = json_is_object(g);       /* as speculators count them (model/draft_dflash.c) */
+    if (shift) ids = json_object_get(c, "aux_hidden_state_layer_ids");
     const char *class = json_string_value(json_array_get(json_object_get(c, "architectures"), 0));
     snprintf(f->arch, sizeof f->arch, "%s", class ? class : "safetensors");
     bool drafts = json_is_object(d) || strcasestr(f->arch, "dflash");
     f->kind = drafts && json_is_object(c) ? MODEL_DRAFTER : MODEL_TARGET;
-    f->width = field_of(c, "hidden_size");
-    f->vocab = field_of(c, "vocab_size");
-    f->layers = field_of(c, f->kind == MODEL_DRAFTER ? "num_target_layers" : "num_hidden_layers");
+    f->width = field_of(shift ? g : c, "hidden_size");
+    f->vocab = field_of(shift ? g : c, "vocab_size");
+    f->layers = f->kind != MODEL_DRAFTER ? field_of(c, "num_hidden_layers")
+                : field_of(json_object_get(d, "num_target_layers") ? d : c, "num_target_layers");
     if (json_array_size(ids) > 0) {
         const json_t *last = json_array_get(ids, json_array_size(ids) - 1);
-        if (json_is_integer(last) && json_integer_value(last) > 0 && json_integer_value(last) < 1 << 16)
-            f->last_tap = (int32_t) json_integer_value(last);
+        if (json_is_integer(last) && json_integer_value(last) > shift && json_integer_value(last) < 1 << 16)
+            f->last_tap = (int32_t) json_integer_value(last) - shift;
     }
     for (int32_t i = 0; i < safetensors_n(s); i++) f->bytes += safetensors_at(s, i)->bytes;
 }

@@ -10,9 +10,10 @@
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64,
     C_DOCTOR = 128, C_EVAL = 256, C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048, C_SERVE = 4096, C_CHAT = 8192,
-    C_HELP = 16384, C_PULL = 32768, C_MODELS = 65536, C_HEALTH = 131072,
-    C_DRAWS = C_RUN | C_BENCH | C_CHAT,
-    C_LOADS = C_SERVE | C_CHAT | C_RUN | C_LOGITS | C_PLAN | C_VERIFY | C_DOCTOR | C_EVAL | C_BENCH,
+    C_HELP = 16384, C_PULL = 32768, C_MODELS = 65536, C_HEALTH = 131072, C_EXPERTS = 262144,
+    C_DRAWS = C_RUN | C_BENCH | C_CHAT | C_EXPERTS,
+    C_ALONE = C_LOGITS | C_EVAL | C_EXPERTS,       /* no drafter helps */
+    C_LOADS = C_SERVE | C_CHAT | C_RUN | C_PLAN | C_VERIFY | C_DOCTOR | C_BENCH | C_ALONE,
     C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER,
     C_WORKS = 0x7fffffff & ~C_HELP,
 };
@@ -23,7 +24,7 @@ static const struct { const char *name; uint32_t bit; } command_bits[] = {
     { "verify", C_VERIFY }, { "doctor", C_DOCTOR }, { "eval", C_EVAL }, { "bench", C_BENCH },
     { "quantize", C_QUANTIZE },
     { "render", C_RENDER }, { "serve", C_SERVE }, { "chat", C_CHAT }, { "help", C_HELP },
-    { "pull", C_PULL }, { "models", C_MODELS }, { "health", C_HEALTH },
+    { "pull", C_PULL }, { "models", C_MODELS }, { "health", C_HEALTH }, { "experts", C_EXPERTS },
 };
 
 #define AT(field) offsetof(Options, field)
@@ -41,7 +42,7 @@ const OptionSpec option_table[] = {
       "fetch nothing: only models on this machine are found (HF_HUB_OFFLINE=1 does the same)" },
     { "--yes", "-y", KIND_FLAG, NULL, AT(yes), 0, 0, C_MODELS, "remove without being asked" },
     { "--yes", "-y", KIND_FLAG, NULL, AT(yes), 0, 0, C_PULL, "fetch the published drafter too, without being asked" },
-    { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL),
+    { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOADS & ~C_ALONE,
       "the drafter: a GGUF file, a Hugging Face folder, mtp (the target's own MTP layer) or none (default: "
       "one next to the target, else one of the caches, else its MTP layer)", .also = "-md --model-draft" },
     { "--draft", "-d", KIND_TEXT, "FILE", AT(draft), 0, 0, C_LOGITS,
@@ -86,16 +87,17 @@ const OptionSpec option_table[] = {
       "the time that templates see, in seconds since 1970 (default: now)" },
     { "--template-lax", NULL, KIND_FLAG, NULL, AT(template_lax), 0, 0, C_RUN | C_RENDER | C_SERVE | C_CHAT,
       "in templates, an attribute of something undefined is undefined instead of an error" },
-    { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE | C_VERIFY | C_BENCH,
+    { "--special", NULL, KIND_FLAG, NULL, AT(special), 0, 0, C_RUN | C_TOKENIZE | C_VERIFY | C_BENCH | C_EXPERTS,
       "parse special tokens such as <|im_start|> in the text, and add BOS if the model file asks for it" },
     { "--nfc", NULL, KIND_FLAG, NULL, AT(nfc), 0, 0, C_TOKENIZE,
       "normalise the text to NFC first, as Hugging Face tokenizers of Qwen do" },
-    { "--prompts", NULL, KIND_TEXT, "FILE", AT(prompts), 0, 0, C_VERIFY | C_BENCH, "JSON lines with \"prompt\"" },
+    { "--prompts", NULL, KIND_TEXT, "FILE", AT(prompts), 0, 0, C_VERIFY | C_BENCH | C_EXPERTS,
+      "JSON lines with \"prompt\"" },
     { "--text", NULL, KIND_TEXT, "FILE", AT(text), 0, 0, C_DOCTOR,
       "the text that the drafter has to guess (default: what the target writes)" },
     { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_RUN | C_CHAT,
       "maximum number of tokens to generate (default: until the context is full)", .also = "--predict" },
-    { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_VERIFY, "tokens per prompt (default 64)",
+    { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_VERIFY | C_EXPERTS, "tokens per prompt (default 64)",
       .also = "--predict" },
     { "--n-predict", "-n", KIND_INT, "N", AT(n), 1, 1 << 24, C_BENCH,
       "tokens to generate (default 128; with --prompt-tokens 32)", .also = "--predict" },
@@ -116,11 +118,11 @@ const OptionSpec option_table[] = {
 
     { .heading = "Sampling" },
     { "--temp", NULL, KIND_REAL, "T", AT(temp), 0, TEMPERATURE_MAX, C_DRAWS | C_SERVE,
-      "temperature, 0: greedy (default: the model file's, else 0.7; bench, and run without --chat: 0)",
+      "temperature, 0: greedy (default: the model file's, else 0.7; bench, experts, and run without --chat: 0)",
       .also = "--temperature" },
     { "--top-p", NULL, KIND_REAL, "P", AT(top_p), TOP_P_MIN, 1, C_DRAWS | C_SERVE,
-      "keep the likeliest tokens whose probabilities add up to P (default: the model file's, else 0.9; bench, and run "
-      "without --chat: 1, all)" },
+      "keep the likeliest tokens whose probabilities add up to P (default: the model file's, else 0.9; bench, "
+      "experts, and run without --chat: 1, all)" },
     { "--top-k", NULL, KIND_INT, "K", AT(top_k), 0, INT32_MAX, C_DRAWS | C_SERVE,
       "keep the K likeliest tokens (default: the model file's, else 0: all)" },
     { "--min-p", NULL, KIND_REAL, "M", AT(min_p), 0, MIN_P_MAX, C_DRAWS | C_SERVE,
@@ -164,7 +166,7 @@ const OptionSpec option_table[] = {
     { "--draft-ctx", NULL, KIND_INT, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT,
       "positions in the drafter's KV cache, a ring (default: its window, at least 4096)",
       .also = "-cd --ctx-size-draft" },
-    { "--draft-type", NULL, KIND_CHOICE, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~(C_LOGITS | C_EVAL),
+    { "--draft-type", NULL, KIND_CHOICE, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~C_ALONE,
       "q8_0: quantise drafters above 8 bits at load (default); keep: leave them as they are",
       .values = "q8_0|keep" },
     { "--draft-type", NULL, KIND_CHOICE, "TYPE", AT(draft_type), 0, 0, C_LOGITS,
@@ -341,10 +343,10 @@ const OptionSpec option_table[] = {
     { "--out", "-o", KIND_TEXT, "FILE", AT(out), 0, 0, C_LOGITS,
       "file for the logits: float32 [rows, vocab]", .writes = true },
     { "--json", NULL, KIND_FLAG, NULL, AT(json), 0, 0, C_RUN | C_TOKENIZE | C_INSPECT | C_PLAN | C_EVAL | C_BENCH |
-      C_VERIFY | C_DOCTOR | C_RENDER | C_PULL | C_MODELS, "print one JSON object instead of text" },
+      C_VERIFY | C_DOCTOR | C_RENDER | C_PULL | C_MODELS | C_EXPERTS, "print one JSON object instead of text" },
     { "--csv", NULL, KIND_TEXT, "FILE", AT(csv), 0, 0, C_BENCH,
       "also write comma-separated values, with the command and machine in comments", .writes = true },
-    { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH, "also draw the result", .writes = true },
+    { "--svg", NULL, KIND_TEXT, "FILE", AT(svg), 0, 0, C_BENCH | C_EXPERTS, "also draw the result", .writes = true },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_RUN, "print statistics of the run on standard error" },
     { "--stats", NULL, KIND_FLAG, NULL, AT(stats), 0, 0, C_CHAT, "print statistics of each answer on standard error" },
     { "--quiet", "-q", KIND_FLAG, NULL, AT(quiet), 0, 0, C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER |

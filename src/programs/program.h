@@ -141,8 +141,9 @@ double median(double *x, int32_t n);               /* sorts x */
 int cmd_run(int argc, char **argv), cmd_logits(int argc, char **argv),
     cmd_tokenize(int argc, char **argv), cmd_detokenize(int argc, char **argv), cmd_inspect(int argc, char **argv),
     cmd_plan(int argc, char **argv), cmd_verify(int argc, char **argv), cmd_doctor(int argc, char **argv),
-    cmd_eval(int argc, char **argv), cmd_bench(int argc, char **argv), cmd_quantize(int argc, char **argv),
-    cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv), cmd_health(int argc, char **argv),
-    cmd_chat(int argc, char **argv), cmd_pull(int argc, char **argv), cmd_models(int argc, char **argv);
+    cmd_eval(int argc, char **argv), cmd_experts(int argc, char **argv), cmd_bench(int argc, char **argv),
+    cmd_quantize(int argc, char **argv), cmd_render(int argc, char **argv), cmd_serve(int argc, char **argv),
+    cmd_health(int argc, char **argv), cmd_chat(int argc, char **argv), cmd_pull(int argc, char **argv),
+    cmd_models(int argc, char **argv);
 
 #endif

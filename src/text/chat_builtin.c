@@ -49,8 +49,18 @@ static const char GEMMA_TURN[] =
     "m.content | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}";
 
+/* Where no system turn opens the conversation, it opens with the one of the released template; an empty one and no
+ * tools: none. */
 static const char LAGUNA[] =
     "{{- '\\u3008|EOS|\\u3009' }}"
+    "{%- set given = messages[0].role == 'system' %}"
+    "{%- set system = messages[0].content if given else 'You are a helpful, conversationally-fluent assistant made by "
+    "Poolside. You are here to be helpful to users through natural language conversations.' %}"
+    "{%- if system.strip() or tools %}{{ '<system>\\n' + system }}"
+    "{%- if tools %}{{ '\\n\\n### Tools\\n\\nCall a function by writing its name and arguments:\\n<tool_call>NAME\\n"
+    "<arg_key>KEY</arg_key>\\n<arg_value>VALUE</arg_value>\\n</tool_call>\\n\\n<available_tools>' }}"
+    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</available_tools>' }}{% endif %}"
+    "{{- '\\n</system>\\n' }}{% endif %}"
     "{%- for m in messages %}"
     "{%- set tag = 'tool_response' if m.role == 'tool' else m.role %}"
     "{%- if m.role == 'assistant' %}{{ '<assistant>\\n</think>\\n' + m.content + '\\n' }}"
@@ -59,10 +69,8 @@ static const char LAGUNA[] =
     "{{- '<arg_key>' + k + '</arg_key>\\n<arg_value>' }}{{ v if v is string else v | tojson "
     "}}{{ '</arg_value>\\n' }}{% endfor %}"
     "{{- '</tool_call>\\n' }}{% endfor %}{{ '</assistant>\\n' }}"
-    "{%- else %}{{ '<' + tag + '>\\n' + m.content }}"
-    "{%- if tools and loop.first and m.role == 'system' %}{{ '\\n<available_tools>' }}"
-    "{%- for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</available_tools>' }}{% endif %}{{ "
-    "'\\n</' + tag + '>\\n' }}{% endif %}{% endfor %}"
+    "{%- elif not (given and loop.first) %}{{ '<' + tag + '>\\n' + m.content + '\\n</' + tag + '>\\n' }}{% endif %}"
+    "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<assistant>\\n' + ('<think>' if enable_thinking else '</think>') }}{% endif %}";
 
 const ChatBuiltin *chat_builtin(const char *arch, bool (*has_token)(void *ud, const char *text), void *ud)

@@ -160,7 +160,7 @@ class Render(Cli):
 class Help(Cli):
     def test_help(self):
         out = self.ratoon("help").stdout.decode()
-        for name in "run tokenize detokenize logits plan inspect verify doctor eval bench quantize render help version".split():
+        for name in "run tokenize detokenize logits plan inspect verify doctor eval bench experts quantize render help version".split():
             self.assertIn("\n  " + name, out)
             text = self.ratoon(name, "--help").stdout.decode()
             self.assertIn("ratoon " + name, text)
@@ -187,6 +187,7 @@ class Help(Cli):
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
+        self.says("experts", expect=2, names=["--prompts"])
         self.says("bench", expect=2, names=["--roofline", "--passes", "--prompt-tokens", "--prompts", "--serve"])
         self.says("bench", "--passes", "1", "--roofline", expect=2, names=["--passes"])
         self.says("bench", "--passes", "1", "--serve", "1", expect=2, names=["--passes"])

@@ -32,6 +32,8 @@ SLOW = float(os.environ.get("SLOW", "3"))
 PAIR = shutil.copytree(os.path.join(ROOT, "models", "demo"), path("pair"))
 TARGET = os.path.join(PAIR, "ratoon-demo-q8_0.gguf")
 DRAFTER = os.path.join(PAIR, "dflash-ratoon-demo-bf16.gguf")
+MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
+MIXTURE = path("qwen35moe.gguf")                           # where a mixture of experts is named
 
 # Programs whose commands are not run, and why.
 NOT_RUN = {
@@ -161,7 +163,7 @@ class Reader:
             if name.endswith("/"):
                 hf_drafter.write(DRAFTER, at, 8)
             elif not re.search(r"\bquantize \S+ " + re.escape(name), line):
-                os.symlink(DRAFTER if option == "-d" else TARGET, at)
+                os.symlink(DRAFTER if option == "-d" else MIXTURE if "-a3b" in name else TARGET, at)
 
     def run(self, line):
         """(exit status, what it printed)."""
@@ -202,6 +204,7 @@ class Reader:
 class Documents(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        subprocess.run([MAKE_TINY, "qwen35moe", TMP], check=True)
         table = fill_hub(path("hub"))
         hub = cls.enterClassContext(MockHub(path("hub")))
         cls.reader = Reader("reader", hub, table)

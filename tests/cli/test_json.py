@@ -30,7 +30,7 @@ TYPES = {"string": str, "integer": int, "number": float, "bool": bool, "list": l
 
 
 def setUpModule():
-    for name in "qwen3", "dflash-qwen3", "dflash-llama":
+    for name in "qwen3", "qwen3moe", "dflash-qwen3", "dflash-llama":
         subprocess.run([MAKE_TINY, name, TMP], check=True)
     os.mkdir(path("unfit"))
     os.link(path("qwen3.gguf"), path("unfit/qwen3.gguf"))
@@ -142,6 +142,9 @@ class Json(unittest.TestCase):
 
     def test_eval(self):
         self.compare("eval", ["-m", path("qwen3.gguf"), "-q", path("prompts.jsonl")])
+
+    def test_experts(self):
+        self.compare("experts", ["-m", path("qwen3moe.gguf"), "-q", "--prompts", path("prompts.jsonl"), "-n", "4"])
 
     def test_bench(self):
         prompts = ["--prompts", path("prompts.jsonl"), "-n", "8", "--pairs", "1", "--ignore-eos"]

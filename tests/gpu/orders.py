@@ -4,8 +4,9 @@
     python3 tests/gpu/orders.py BUILD [--orders 0,1,4] [--share N | --all] [CASE...]
 
 Order: threads 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. Of the long cases
-each order runs one turn in N (8: all eight orders together run every turn once); GPU_SEED=N deals them out
-differently. --all: every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
+each order runs one turn in N, so that it has every shape of a case, and nearly every variant, but not every pair of
+both (part_runs_pair); with 8 all orders together run every turn once. GPU_SEED=N deals them out differently. --all:
+every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
 failed'."""
 import argparse
 import concurrent.futures

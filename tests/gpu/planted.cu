@@ -5,7 +5,7 @@
 
 enum Plant {
 #define X(name, found) P_##name,
-    PLANTED(X)
+    PLANTED(X) PLANTED_LISTS(X)
 #undef X
 };
 
@@ -77,6 +77,43 @@ template <Plant P> DEV void planted(const PlantArgs &a)
 
 #define X(name, found) KERNEL(64, plant_##name, PlantArgs) { planted<P_##name>(a); }
 PLANTED(X)
+#undef X
+
+struct ListShared { int32_t n, pair[2 * PLANT_ROWS], last[2 * PLANT_ROWS]; };
+
+/* A block is an expert. */
+template <Plant P> DEV void planted_lists(const PlantArgs &a)
+{
+    SHARED(ListShared, s);
+    int32_t id = -1;
+    pass_next();
+    if (P == P_list_before_wait && TID < 2 * PLANT_ROWS) id = ld(a.ids + TID);
+    pass_wait();
+    if (TID < 2 * PLANT_ROWS) id = ld(a.ids + TID);
+    if (TID == 0 && P != P_list_not_cleared) s.n = 0;
+    sync_block();
+    if (id == BID) s.pair[atomic_add(&s.n, 1)] = TID;
+    if (P != P_list_too_soon) sync_block();
+    const int32_t n = s.n - (P == P_list_off_by_one && BID == 1);
+    for (int i = 0; i < n; i++)
+        st(a.each + s.pair[i] * PLANT_COLS + TID, ld(a.weight + BID) * (100 * s.pair[i] + TID));
+    fence();
+    sync_block();
+    if (TID < n) {
+        const int at = P == P_ticket_of_pair ? s.pair[TID] : s.pair[TID] / 2;
+        s.last[TID] = atomic_add(a.ticket + at, 1) == (P == P_ticket_off_by_one ? 0 : 1);
+    }
+    if (P != P_ticket_too_soon) sync_block();
+    fence();
+    for (int i = 0; i < n; i++) {
+        if (s.last[i] != 1) continue;
+        const int row = s.pair[i] / 2, from = 2 * row * PLANT_COLS + PLANT_COLS - 1 - TID;
+        st(a.sum + row * PLANT_COLS + TID, 3 * ld(a.each + from) - ld(a.each + from + PLANT_COLS));
+    }
+}
+
+#define X(name, found) KERNEL(PLANT_COLS, plant_##name, PlantArgs) { planted_lists<P_##name>(a); }
+PLANTED_LISTS(X)
 #undef X
 
 KERNEL(32, plant_before, PlantArgs)

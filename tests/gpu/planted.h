@@ -17,10 +17,22 @@
     X(host_address, "no address of device memory") X(raw_access, "by other means than ld") \
     X(behind_shared, "written within") X(early_end, "others wait for them at a barrier") \
     X(race_of_blocks, NULL) X(rubbish_counts, NULL)
+
+/* The same for lists and tickets: row i's two pairs 2 i and 2 i + 1 chose the expert, which is a block, ids[pair]; who
+ * comes last to a row sums it up: sum [rows, 64] = 3 * each[2 i] - each[2 i + 1], columns reversed, of each[pair][c] =
+ * weight[expert] * (100 * pair + c). */
+enum { PLANT_ROWS = 8, PLANT_COLS = 64 };
+#define PLANTED_LISTS(X) \
+    X(sound_lists, NULL) \
+    X(list_before_wait, "before pass_wait") X(list_not_cleared, NULL) X(list_too_soon, NULL) \
+    X(list_off_by_one, NULL) X(ticket_too_soon, NULL) X(ticket_off_by_one, NULL) X(ticket_of_pair, NULL)
+
 typedef struct {
     const uint8_t *a, *b;                          /* [blocks, steps, 512], [steps, 256] */
     const int32_t *weight, *written;               /* [blocks], [1]: from the host, from the launch before */
     int32_t *out, steps;
+    const int32_t *ids;                            /* [rows, 2] */
+    int32_t *each, *ticket, *sum;                  /* ticket [2 * rows]: 0 */
 } PlantArgs;
 
 #endif

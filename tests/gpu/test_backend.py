@@ -4,7 +4,7 @@ launches.
 
     python3 tests/gpu/test_backend.py BUILD [-v] [Whole.test_name ...]
 
-Needs ratoon, bench/make_synthetic and BUILD/libfake_cuda.so. The last line is 'N passed, N failed'."""
+Needs ratoon, bench/make_synthetic, BUILD/tests/make_tiny and BUILD/libfake_cuda.so. The last line is 'N passed, N failed'."""
 import json
 import os
 import pathlib
@@ -31,6 +31,11 @@ def run(*command, **env):
     return done.stdout.decode(errors="replace")
 
 
+def tiny(folder, name):
+    run(os.path.join(BUILD, "tests", "make_tiny"), name, folder)
+    return os.path.join(folder, name.replace(":", "-") + ".gguf")
+
+
 class Whole(unittest.TestCase):
     """Texts of both backends: plain, chains and trees, compared with the CPU's plain text."""
 
@@ -43,6 +48,14 @@ class Whole(unittest.TestCase):
         self.assertEqual([w["differing"] for w in said["ways"]], [0] * len(said["ways"]), said["first_difference"])
         self.assertTrue(any(w["way"] == "plain" for w in on_gpu) and len(on_gpu) > 1)
         return max(w["accept_length"] for w in on_gpu)
+
+    def test_mixtures(self):
+        """Experts of one type and of several; a prompt longer than a chunk."""
+        prompt = {"prompt": "one two three four, one two three four, one two three five; " * 2}
+        with tempfile.TemporaryDirectory() as folder:
+            for order, name in (("0", "qwen35moe:q4_k"), ("6", "qwen3moe-16:q6_k")):
+                self.verify(folder, prompt, "-m", tiny(folder, name), "-d", "none", "-n", "12", "--budget", "8",
+                            "--modes", "greedy", "--chunk", "48", order=order)
 
     def test_demo(self):
         """The demo pair: several passes of a prompt, trees, sampling; in two orders of threads and blocks."""
@@ -71,11 +84,17 @@ class Launches(unittest.TestCase):
 
     @classmethod
     def count(cls, layers):
-        """The recorded launches of passes of 1 to 64 rows: lists of kernels."""
         with tempfile.TemporaryDirectory() as folder:
-            model, listed = os.path.join(folder, "m.gguf"), os.path.join(folder, "listed")
+            model = os.path.join(folder, "m.gguf")
             run(str(ROOT / "bench/make_synthetic"), "qwen35-0.8b", model, "--type", "Q4_K_M", "--layers", str(layers),
                 "--no-vocab")
+            return cls.passes(model)
+
+    @staticmethod
+    def passes(model):
+        """The recorded launches of passes of 1 to 64 rows: lists of kernels."""
+        with tempfile.TemporaryDirectory() as folder:
+            listed = os.path.join(folder, "listed")
             run(RATOON, "bench", "-q", "-m", model, "-d", "none", "--backend", "cuda", "--passes", "1,8,16,32,64", "--after",
                 "64", "--repeats", "1", RATOON_EMU_DRY=listed)
             passes, now = {}, []
@@ -96,6 +115,18 @@ class Launches(unittest.TestCase):
             few, many = self.counts[4][rows], self.counts[8][rows]
             self.assertEqual(many.count("conv_rows") - few.count("conv_rows"), 3)
             self.assertLessEqual(len(many) - len(few), 3 * 10 + 12, "%d rows: %s" % (rows, many))
+
+    def test_mixtures(self):
+        """A layer of the delta net with a mixture and a shared expert is 6 launches and 9, one of attention 8 and 9,
+        and a pass makes one table of rotations. From router to router it is a layer."""
+        with tempfile.TemporaryDirectory() as folder:
+            passes = self.passes(tiny(folder, "qwen35moe:q4_k"))
+        self.assertEqual(sorted(passes), WIDTHS)
+        for rows, kernels in passes.items():
+            at = [i for i, k in enumerate(kernels) if k == "experts_route"]
+            layers = [b - a for a, b in zip(at, at[1:])]
+            self.assertEqual(len(layers), 3)
+            self.assertTrue(all(n <= most for n, most in zip(layers, (15, 15, 18))), "%d rows: %s" % (rows, kernels))
 
     def test_27b(self):
         """Its 64 layers are sixteen times such four."""

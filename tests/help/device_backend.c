@@ -18,14 +18,14 @@ typedef enum {
     OP_COPY_IN, OP_COPY_OUT, OP_KV_SAVE, OP_KV_LOAD, OP_FILL, OP_COPY, OP_EMBED, OP_MATMUL, OP_NORM, OP_HEAD_NORM,
     OP_ADD, OP_BIAS, OP_GLU, OP_GATE, OP_GATED_NORM, OP_SPLIT, OP_JOIN, OP_SCALE, OP_LOGIT_ROWS, OP_TAP, OP_TAP_GET,
     OP_ROPE_TABLE, OP_ROPE, OP_KV_PUT, OP_ATTEND, OP_CONV, OP_DELTA, OP_FOLD, OP_BLOCK_CONV, OP_PAIR_SCORES, OP_TOP_K,
-    OP_ADD_NORM, OP_ATTEND_BLOCK, OP_PICK
+    OP_ADD_NORM, OP_ATTEND_BLOCK, OP_PICK, OP_ROUTE, OP_EXPERTS
 } Op;
 
 /* A call with copies of all its arguments; padding is zero, so that two can be compared as bytes. data: what copy_in
  * captured. */
 typedef struct {
     int64_t   op;
-    Tensor    t[2 * MATMUL_MAX + 1];
+    Tensor    t[2 * MATMUL_MAX + 2];
     Rows      rows;
     LayerSpec spec;
     Rope      rope;
@@ -202,7 +202,7 @@ static void device_release(Backend *b, void *p, size_t bytes)
 
 static void put_tensor(Device *d, Tensor *to, const Tensor *t)
 {
-    to->type = t->type, to->rows = t->rows, to->cols = t->cols, to->data = t->data;
+    to->type = t->type, to->rows = t->rows, to->cols = t->cols, to->data = t->data, to->n = t->n;
     if (t->rows > 0 && t->cols > 0 && !inside(d, t->data, 1)) complain(d, "a tensor outside the device's memory");
 }
 
@@ -489,6 +489,19 @@ static void op_top_k(Backend *b, Tensor *id, Tensor *score, const Tensor *l, con
     put_rows(device_of(b), &c->rows, r);
 }
 
+static void op_route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *how,
+                     const Rows *r)
+{
+    Command *c = TENSORS(b, OP_ROUTE, ids, weight, logits, bias);
+    c->num[0] = (int32_t) how->gating, c->num[1] = how->used, c->real[0] = how->scale;
+    put_rows(device_of(b), &c->rows, r);
+}
+
+static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e)
+{
+    TENSORS(b, OP_EXPERTS, y, x, ids, weight, e->gate, e->up, e->down, e->h, e->wide, e->each)->num[0] = (int32_t) e->act;
+}
+
 /* ---- running them ---- */
 
 /* The token after each row whose logits are wanted, computed only from the device's memory. */
@@ -553,6 +566,19 @@ static void real_rows(Command *c)
         }
 }
 
+static void run_route(Backend *u, Command *c)
+{
+    const Router how = { (Gating) c->num[0], c->num[1], c->real[0] };
+    u->route(u, &c->t[0], &c->t[1], &c->t[2], or_null(&c->t[3]), &how, &c->rows);
+}
+
+static void run_experts(Backend *u, Command *c)
+{
+    Tensor *t = c->t;
+    const Experts e = { &t[4], &t[5], &t[6], (Act) c->num[0], &t[7], &t[8], &t[9] };
+    u->experts(u, &t[0], &t[1], &t[2], &t[3], &e);
+}
+
 static void run(Device *d, Command *c)
 {
     Backend *u = d->cpu;
@@ -600,6 +626,8 @@ static void run(Device *d, Command *c)
     case OP_ADD_NORM: u->add_norm(u, &t[0], &t[1], &t[2], or_null(&t[3]), c->real[0]); break;
     case OP_ATTEND_BLOCK: run_attend_block(u, c); break;
     case OP_PICK: run_pick(d, c); break;
+    case OP_ROUTE: run_route(u, c); break;
+    case OP_EXPERTS: run_experts(u, c); break;
     }
 }
 
@@ -826,6 +854,7 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
         .delta = op_delta, .fold = op_fold, .block_conv = op_block_conv, .pair_scores = op_pair_scores,
         .top_k = op_top_k,
         .add_norm = cpu->add_norm ? op_add_norm : NULL, .attend_block = op_attend_block, .pick = op_pick,
+        .route = op_route, .experts = op_experts,
     };
     *out = &d->be;
     return ST_OK;

@@ -1,10 +1,10 @@
 /* toy: a family with the shapes that the built-in ones lack, written as doc/adding-a-model.md says, and a writer of
  * random models of it. Each layer has its own number of query and key heads; every second layer sees a window only and
  * has narrower heads and a rotation of its own, the others have values wider than their keys; the first layer is dense,
- * the others sum over all their experts, each multiplied by a gate:
+ * the others are mixtures, whose router's sigmoids are normed and scaled:
  *
  *     x += o attention(norm(x))
- *     h = norm(x);  x += swiglu(h), or the sum over e of sigmoid(router_e h) * swiglu_e(h) */
+ *     h = norm(x);  x += swiglu(h), or the sum over the chosen e of weight_e * swiglu_e(h) */
 #include "family_toy.h"
 
 #include <stddef.h>
@@ -18,14 +18,14 @@ typedef struct {
 typedef struct {
     StageRope full, near;
     int32_t   heads[TOY_LAYERS], kv_heads[TOY_LAYERS], full_dim, near_dim, value_dim, window;
-    int32_t   dense, experts, expert_ffn;
+    int32_t   dense;
 } ToyParams;
 
 static bool slides(int32_t il) { return il % 2 == 0; }
 static int32_t v_dim(const ToyParams *p, int32_t il) { return slides(il) ? p->near_dim : p->value_dim; }
 static int32_t head_dim(const ToyParams *p, int32_t il) { return slides(il) ? p->near_dim : p->full_dim; }
 
-enum { SIZE_V = SIZE_OWN, SIZE_O, SIZE_EXPERT_FFN };
+enum { SIZE_V = SIZE_OWN, SIZE_O };
 static int32_t size(const Model *m, int32_t il, int32_t which)
 {
     const ToyParams *p = m->params;
@@ -33,10 +33,9 @@ static int32_t size(const Model *m, int32_t il, int32_t which)
     case SIZE_Q: return p->heads[il] * head_dim(p, il);
     case SIZE_KV: return p->kv_heads[il] * head_dim(p, il);
     case SIZE_FFN: return il < p->dense ? m->ffn : 0;
-    case SIZE_EXPERTS: return il < p->dense ? 0 : p->experts;
+    case SIZE_EXPERTS: return il < p->dense ? 0 : m->experts;
     case SIZE_V: return p->kv_heads[il] * v_dim(p, il);
     case SIZE_O: return p->heads[il] * v_dim(p, il);
-    case SIZE_EXPERT_FFN: return p->expert_ffn;
     default: return model_size(m, which);
     }
 }
@@ -52,7 +51,7 @@ static const Bind layer_bind[] = {
     { "ffn_gate.weight", TOY(gate), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_up.weight", TOY(up), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_down.weight", TOY(down), SIZE_DIM, SIZE_FFN, BIND_MATRIX, false, LAYER_NONE, NULL },
-    { "ffn_router_exps.weight", TOY(router), SIZE_DIM, SIZE_DIM, BIND_EXPERTS, false, LAYER_NONE, NULL },
+    { "ffn_gate_inp.weight", TOY(router), SIZE_EXPERTS, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_gate_exps.weight", TOY(gates), SIZE_EXPERT_FFN, SIZE_DIM, BIND_EXPERTS, false, LAYER_NONE, NULL },
     { "ffn_up_exps.weight", TOY(ups), SIZE_EXPERT_FFN, SIZE_DIM, BIND_EXPERTS, false, LAYER_NONE, NULL },
     { "ffn_down_exps.weight", TOY(downs), SIZE_DIM, SIZE_EXPERT_FFN, BIND_EXPERTS, false, LAYER_NONE, NULL },
@@ -86,8 +85,8 @@ static Status read(Model *m, const Weights *w, Error *err)
     TRY(weights_u32(g, "toy", "attention.key_length_swa", 1, 1024, 0, &p->near_dim, err));
     TRY(weights_u32(g, "toy", "attention.sliding_window", 1, 1 << 20, 0, &p->window, err));
     TRY(weights_u32(g, "toy", "leading_dense_block_count", 0, LAYERS_MAX, 0, &p->dense, err));
-    TRY(weights_u32(g, "toy", "expert_count", 1, 1024, 0, &p->experts, err));
-    TRY(weights_u32(g, "toy", "expert_feed_forward_length", 1, 1 << 20, 0, &p->expert_ffn, err));
+    TRY(model_read_mixture(m, w, "toy", err));
+    m->router.gating = ROUTE_SIGMOID;
     return read_ropes(m, w, p, err);
 }
 
@@ -103,18 +102,6 @@ static void spec(const Model *m, int32_t il, LayerSpec *out)
     out->window = slides(il) ? p->window : 0;
 }
 
-static void experts(const Model *m, Step *s, const ToyLayer *w, Tensor *x, const Tensor *h)
-{
-    const ToyParams *p = m->params;
-    for (int32_t e = 0; e < p->experts; e++) {
-        const Tensor router = step_expert(s, &w->router, e), gate = step_expert(s, &w->gates, e),
-                     up = step_expert(s, &w->ups, e), down = step_expert(s, &w->downs, e);
-        Tensor *y = step_swiglu(s, h, &gate, &up, &down);
-        step_gate(s, y, step_linear1(s, h, &router), ACT_SIGMOID, 1);
-        step_add(s, x, y);
-    }
-}
-
 static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
     const ToyParams *p = m->params;
@@ -124,8 +111,9 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
     const StageRope *rope = slides(il) ? &p->near : &p->full;
     Tensor *a = step_linear1(s, step_attend(s, il, &m->spec[il], qkv[0], qkv[1], qkv[2], rope), &w->o);
     h = step_add_norm(s, x, a, &w->ffn_norm, m->eps);
-    if (il < p->dense) step_add(s, x, step_swiglu(s, h, &w->gate, &w->up, &w->down));
-    else experts(m, s, w, x, h);
+    step_add(s, x, il < p->dense ? step_swiglu(s, h, &w->gate, &w->up, &w->down)
+                                 : step_moe(s, il, h, step_linear1(s, h, &w->router), NULL, &m->router, &w->gates,
+                                            &w->ups, &w->downs, ACT_SILU));
 }
 
 const Family family_toy = {
@@ -140,7 +128,7 @@ ToyShape toy_shape(void)
 {
     return (ToyShape) {
         .heads = { 4, 6, 2, 4 }, .kv_heads = { 2, 3, 1, 4 }, .full_dim = 32, .value_dim = 48, .near_dim = 16,
-        .n_rot = 16, .window = 24, .dense = 1, .experts = 3, .expert_ffn = 64, .yarn_factor = 8, .beta_fast = 4,
+        .n_rot = 16, .window = 24, .dense = 1, .experts = TOY_EXPERTS, .used = 2, .routed_scale = 1.5f, .expert_ffn = 64, .yarn_factor = 8, .beta_fast = 4,
         .beta_slow = 2, .original = 64, .base = 100, .near_base = 1e4f };
 }
 
@@ -174,6 +162,8 @@ static void write_keys(GgufWriter *w, const TinyModel *m, const ToyShape *t)
     f32(w, "attention.layer_norm_rms_epsilon", m->eps);
     u32(w, "leading_dense_block_count", t->dense);
     u32(w, "expert_count", t->experts);
+    u32(w, "expert_used_count", t->used);
+    f32(w, "expert_weights_scale", t->routed_scale);
     u32(w, "expert_feed_forward_length", t->expert_ffn);
     u32(w, "rope.dimension_count", t->n_rot);
     f32(w, "rope.freq_base", t->base);
@@ -214,8 +204,8 @@ static void add_layer(TinyList *list, const TinyModel *m, const ToyShape *t, int
         add(list, m, il, "ffn_down.weight", m->ff, d, 0);
         return;
     }
-    add(list, m, il, "ffn_router_exps.weight", d, d, t->experts + t->more_experts);
-    add(list, m, il, "ffn_gate_exps.weight", d, t->expert_ffn, t->experts);
+    add(list, m, il, "ffn_gate_inp.weight", d, t->experts, 0);
+    add(list, m, il, "ffn_gate_exps.weight", d, t->expert_ffn, t->experts + t->more_experts);
     add(list, m, il, "ffn_up_exps.weight", d, t->expert_ffn, t->experts);
     add(list, m, il, "ffn_down_exps.weight", t->expert_ffn, d, t->experts);
 }

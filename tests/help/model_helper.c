@@ -37,7 +37,7 @@ const char *cpu_named(const char *level)
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device)
 {
     RigOptions o = { .tm = tiny_model(family), .device = device, .kv = T_F32 };
-    if (family == TINY_QWEN35) o.tm.v_heads = o.tm.k_heads * ratio;
+    if (o.tm.k_heads) o.tm.v_heads = o.tm.k_heads * ratio;
     o.tm.context = 2048;
     return o;
 }
@@ -48,6 +48,16 @@ RigOptions rig_with_draft(RigOptions o, bool dflash2)
     o.td = tiny_draft(&o.tm);
     o.td.dflash2 = dflash2;
     o.layout = TINY_LLAMA_CPP;
+    return o;
+}
+
+RigOptions rig_with_draft_kind(RigOptions o, DraftKind kind)
+{
+    o = rig_with_draft(o, kind == DRAFT_DFLASH2);
+    o.td.laguna = kind == DRAFT_LAGUNA;
+    if (o.td.laguna) o.td.mask_id = 12, o.td.gate_each = o.tm.family == TINY_LAGUNA;
+    o.td.markov = kind == DRAFT_DSPARK;
+    if (kind == DRAFT_LIBRARY) o.td.own_rows = o.tm.vocab / 3;
     return o;
 }
 
@@ -62,7 +72,16 @@ RigOptions rig_kind(int32_t kind, bool device)
 {
     if (kind == 0) return rig_options(TINY_LLAMA, 1, device);
     if (kind == 1) return rig_options(TINY_QWEN3, 1, device);
+    if (kind == 5) return rig_options(TINY_QWEN3MOE, 1, device);
+    if (kind == 6) return rig_options(TINY_QWEN35MOE, 2, device);
+    if (kind == 7) return rig_options(TINY_LAGUNA, 1, device);
     return rig_options(TINY_QWEN35, kind - 1, device);
+}
+
+bool rig_has_mtp(int32_t kind)
+{
+    const TinyFamily f = rig_kind(kind, false).tm.family;
+    return f == TINY_QWEN35 || f == TINY_QWEN35MOE;
 }
 
 static void open_models(Rig *r)

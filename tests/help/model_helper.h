@@ -53,13 +53,19 @@ typedef struct {
 /* The smallest model of a family; ratio: value heads per key head (qwen35). */
 RigOptions rig_options(TinyFamily family, int32_t ratio, bool device);
 RigOptions rig_with_draft(RigOptions o, bool dflash2);
+/* LAGUNA: with norms of taps and gates; DSPARK: a Markov head; LIBRARY: own embedding, and a head for a third of the
+ * tokens. */
+typedef enum { DRAFT_DFLASH, DRAFT_DFLASH2, DRAFT_LAGUNA, DRAFT_DSPARK, DRAFT_LIBRARY, DRAFT_KINDS } DraftKind;
+RigOptions rig_with_draft_kind(RigOptions o, DraftKind kind);
 RigOptions rig_with_mtp(RigOptions o);
 void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
 
-/* All targets that the tests cover: llama, qwen3, qwen35 with 1, 2 and 3 value heads per key head. */
-enum { RIG_KINDS = 5 };
+/* All targets that the tests cover: llama, qwen3, qwen35 with 1, 2 and 3 value heads per key head, qwen3moe,
+ * qwen35moe, laguna. */
+enum { RIG_KINDS = 8 };
 RigOptions rig_kind(int32_t kind, bool device);
+bool rig_has_mtp(int32_t kind);         /* whether rig_with_mtp knows this family */
 /* "cpu:LEVEL", or "cpu" if level is NULL; valid until the next call. */
 const char *cpu_named(const char *level);
 

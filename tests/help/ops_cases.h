@@ -8,12 +8,16 @@ typedef void CaseRun(Run *r, const Turn *t);
 
 /* ops_rows.c: operations row by row */
 CaseRun ops_norm, ops_add_norm, ops_head_norm, ops_gated_norm, ops_add, ops_bias, ops_glu, ops_gate, ops_scale,
-        ops_softcap, ops_norms_are_one;
+        ops_softcap, ops_norms_are_one, ops_add_then_few;
 /* ops_moves.c: operations that move rows; rotation, products */
 CaseRun ops_split, ops_join, ops_logit_rows, ops_tap, ops_rope, ops_matmul;
 /* ops_products.c: a round for each type of weights and number of rows */
 enum { PRODUCT_ROUNDS = 21 * 14 };
 CaseRun ops_products, ops_products_behind;
+uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed);
+float   *ops_odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed);
+/* ops_experts.c: mixtures; backends without them skip these */
+CaseRun ops_route, ops_experts;
 /* ops_acts.c: norms without weights, activations, tables of angles, attention in one operation */
 CaseRun ops_norms_unweighted, ops_glu_acts, ops_gate_acts, ops_act_ends, ops_rope_table, ops_attend_block;
 /* ops_attention.c; t->rows is the length of the text before */

@@ -22,7 +22,7 @@ static uint16_t odd_half(uint64_t *seed)
 }
 
 /* rows x cols of random blocks. Floats are normal, or the ends of their type. */
-static uint8_t *odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed)
+uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed)
 {
     const TypeInfo *info = type_info(t);
     const size_t blocks = (size_t) rows * (size_t) (cols / info->block), bytes = (size_t) info->bytes;
@@ -47,7 +47,7 @@ static uint8_t *odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t
 }
 
 /* Rows of very different size, with stretches of zeros, and in some rows subnormals, infinities, NaNs. */
-static float *odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed)
+float *ops_odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed)
 {
     float *x = run_host(r, sizeof *x * (size_t) n * (size_t) cols);
     for (int32_t i = 0; i < n; i++) {
@@ -67,7 +67,7 @@ static float *odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed)
 
 static Tensor odd_weight(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed)
 {
-    const uint8_t *file = odd_weights(r, t, rows, cols, seed);
+    const uint8_t *file = ops_odd_weights(r, t, rows, cols, seed);
     Tensor w = h_tensor(t, rows, cols, run_memory(r, r->b->weight_bytes(r->b, t, rows, cols), NULL));
     r->b->upload(r->b, &w, 0, file, 0, rows);
     const int32_t id[2] = { h_pick(seed, rows), h_pick(seed, rows) };
@@ -88,7 +88,7 @@ void ops_products(Run *r, const Turn *t)
     const int32_t products = 1 + h_pick(&seed, MATMUL_MAX), most = n > 64 ? 3 : n > 16 ? 5 : 9;
     const int32_t cols = block == 1 ? 1 + h_pick(&seed, 300)
                        : block * (1 + h_pick(&seed, block == 32 ? 4 * most : most));
-    Mat x = mat_of(r, n, cols, odd_rows(r, n, cols, &seed));
+    Mat x = mat_of(r, n, cols, ops_odd_rows(r, n, cols, &seed));
     Tensor w[MATMUL_MAX], y[MATMUL_MAX], *py[MATMUL_MAX];
     const Tensor *pw[MATMUL_MAX];
     for (int32_t j = 0; j < products; j++) {
@@ -113,7 +113,7 @@ void ops_products_behind(Run *r, const Turn *t)
     uint64_t seed = h_mix((uint64_t) t->round + 7);
     const bool blocks = cols % 256 == 0;
     const Type type[2] = { blocks && t->round % 2 ? T_Q4_K : T_Q8_0, blocks ? T_Q6_K : T_Q5_1 };
-    Mat x = mat_of(r, n, cols, odd_rows(r, n, cols, &seed)), z = mat_make(r, n, cols, seed, 3);
+    Mat x = mat_of(r, n, cols, ops_odd_rows(r, n, cols, &seed)), z = mat_make(r, n, cols, seed, 3);
     Mat v = mat_make(r, 1, cols, seed + 1, 2), few = mat_make(r, n, cols / head, seed + 2, 3);
     Tensor made = mat_blank(r, n, cols), *rows = way == NORM || way == ADD_NORM || way == GLU ? &made : &x.t;
     const Tensor w = odd_weight(r, type[0], 37, cols, &seed), u = odd_weight(r, type[1], 16, cols, &seed);

@@ -108,6 +108,17 @@ void ops_add(Run *r, const Turn *t)
     check(r, t, &o.x.t, &o, 0, sum_of);
 }
 
+/* What follows an addition and reads only some of its rows does not take the others' place. */
+void ops_add_then_few(Run *r, const Turn *t)
+{
+    Operands o = operands(r, t);
+    Tensor first = o.x.t, norm = o.y;
+    first.rows = norm.rows = (t->rows + 1) / 2;
+    r->b->add(r->b, &o.x.t, &o.z.t);
+    r->b->norm(r->b, &norm, &first, NULL, EPS_ROW);
+    check(r, t, &o.x.t, &o, 0, sum_of);
+}
+
 static double biased(At at) { return at.x + at.w; }
 void ops_bias(Run *r, const Turn *t)
 {
@@ -149,7 +160,7 @@ void ops_softcap(Run *r, const Turn *t)
 }
 
 /* Norm and its fused forms agree, whatever the other rows are: add_norm = add + norm; head_norm = norm of the heads as
- * rows. */
+ * rows; with weights for each head, those of a head as the head alone. */
 void ops_norms_are_one(Run *r, const Turn *t)
 {
     enum { DIM = 40 };
@@ -167,4 +178,14 @@ void ops_norms_are_one(Run *r, const Turn *t)
     call_norm(r, &out, &heads.t, &w1, EPS_HEAD);
     call_head_norm(r, &wide.t, &w1, DIM);
     run_same(r, "head_norm", mat_get(r, &wide.t), mat_get(r, &out), n);
+    Mat each = mat_of(r, t->rows, t->cols, x.h);
+    call_head_norm(r, &each.t, &w.t, DIM);
+    const float *got = mat_get(r, &each.t);
+    for (int32_t h = 0; h < t->cols / DIM; h++) {
+        Tensor alone = mat_of(r, n / DIM, DIM, x.h).t, wh = mat_of(r, 1, DIM, w.h + h * DIM).t;
+        call_head_norm(r, &alone, &wh, DIM);
+        const float *want = mat_get(r, &alone);
+        for (int32_t i = 0; i < t->rows; i++)
+            run_same(r, "head_norm of heads", got + i * t->cols + h * DIM, want + i * t->cols + h * DIM, DIM);
+    }
 }

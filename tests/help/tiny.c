@@ -47,6 +47,7 @@ TinyTensor *tiny_add(TinyList *list, TinyKind kind, Type type, uint64_t seed, co
     *t = (TinyTensor) {.key = tiny_key(seed, key_name), .kind = kind, .scale = 1, .type = T_F32, .n_dims = ne1 ? 2 : 1,
                        .ne = {ne0, ne1 ? ne1 : 1, 1, 1}};
     snprintf(t->name, sizeof t->name, "%s", name);
+    if (kind == TINY_IDS) t->type = T_I32;
     if (kind == TINY_MATRIX) t->type = ne0 % type_info(type)->block == 0 ? type : T_Q8_0;
     return t;
 }
@@ -62,14 +63,28 @@ static double llama3_factor(double base, int64_t i, int64_t n_rot)
     return 1 / ((1 - t) / 8 + t);
 }
 
+/* The random numbers of a row: those of two stacks if they are fused, so that both forms of a model are the same. */
+static uint64_t key_of_row(const TinyTensor *t, int64_t *row)
+{
+    if (!t->second) return t->key;
+    int64_t half = t->ne[1] / 2, plane = *row / t->ne[1], at = *row % t->ne[1];
+    *row = plane * half + at % half;
+    return at < half ? t->key : t->second;
+}
+
+/* Ascending, in another distance from the row each time. */
+int32_t tiny_own_token(int32_t row) { return 2 * row + row % 2; }
+
 void tiny_row(float *out, const TinyTensor *t, int64_t row)
 {
     double scale = t->scale / sqrt((double) t->ne[0]);
+    uint64_t key = key_of_row(t, &row);
+    row += t->row0;
     for (int64_t c = 0; c < t->ne[0]; c++) {
         uint64_t i = (uint64_t) (row * t->ne[0] + c);
         double   v = 0;
         switch (t->kind) {
-        case TINY_MATRIX:    v = scale * tiny_normal(t->key, i); break;
+        case TINY_MATRIX:    v = scale * tiny_normal(key, i); break;
         case TINY_NORM:      v = 1 + 0.2 * tiny_normal(t->key, i); break;
         case TINY_SMALL:     v = 0.1 * tiny_normal(t->key, i); break;
         case TINY_DT:        v = 0.5 * tiny_normal(t->key, i) - 2; break;
@@ -77,6 +92,7 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         case TINY_CONV:      v = 0.4 * tiny_normal(t->key, i); break;
         case TINY_CONV_BASE: v = 0.25 * tiny_normal(t->key, i) + (row % 2 == 0); break; /* rows: side, tap; tap 0 is the
                                                                                          * row itself */
+        case TINY_IDS:       v = tiny_own_token((int32_t) c); break;
         case TINY_FREQS:     v = llama3_factor(t->rope_base, c, 2 * t->ne[0]); break;
         }
         out[c] = (float) v;
@@ -87,13 +103,14 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
 static void random_row(uint8_t *bytes, float *row, const TinyTensor *t, int64_t r)
 {
     const TypeInfo *info = type_info(t->type);
+    uint64_t key = key_of_row(t, &r);
     int at[2];
     block_halves(t->type, &at[0], &at[1]);
     for (int64_t b = 0; b < t->ne[0] / info->block; b++, bytes += info->bytes, row += info->block) {
         double want = 0, have = 0;
         uint16_t half = half_from_float(1);
         for (int32_t i = 0; i < info->bytes; i++)
-            bytes[i] = (uint8_t) tiny_bits(t->key, (uint64_t) ((r * t->ne[0] / info->block + b) * info->bytes + i));
+            bytes[i] = (uint8_t) tiny_bits(key, (uint64_t) ((r * t->ne[0] / info->block + b) * info->bytes + i));
         for (int32_t i = 0; i < 2 && at[i] >= 0; i++) memcpy(bytes + at[i], &half, sizeof half);
         for (int32_t i = 0; i < info->block; i++) want += (double) row[i] * row[i];
         quant_decode(row, t->type, bytes, info->block);
@@ -119,6 +136,10 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
         for (int64_t r = 0; r < t->ne[1] * t->ne[2] && status == ST_OK; r++) {
             tiny_row(row, t, r);
             if (t->type == T_F32) gguf_write_data(w, row, (size_t) t->ne[0] * sizeof *row);
+            else if (t->type == T_I32) {
+                for (int64_t c = 0; c < t->ne[0]; c++) ((int32_t *) bytes)[c] = (int32_t) row[c];
+                gguf_write_data(w, bytes, (size_t) t->ne[0] * sizeof(int32_t));
+            }
             else if (quant_encode(bytes, t->type, row, t->ne[0]))
                 gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             else {
@@ -252,13 +273,18 @@ out:
 
 /* ---- targets ---- */
 
+static bool is_hybrid(TinyFamily f) { return f == TINY_QWEN35 || f == TINY_QWEN35MOE; }
+
 TinyModel tiny_model(TinyFamily family)
 {
-    TinyModel m = {.family = family, .seed = 1, .n_layer = family == TINY_QWEN35 ? 4 : 3, .hidden = 64, .ff = 96,
+    TinyModel m = {.family = family, .seed = 1, .n_layer = is_hybrid(family) ? 4 : 3, .hidden = 64, .ff = 96,
                    .vocab = 96, .context = 4096, .n_head = 4, .n_head_kv = 2, .head_dim = 32, .n_rot = 32,
                    .rope_base = 1e4f, .eps = 1e-6f, .type = T_F32, .type_embd = T_F32, .type_head = T_F32};
     if (family == TINY_LLAMA) m.head_dim = m.n_rot = 16, m.eps = 1e-5f;
-    if (family == TINY_QWEN35) m.n_rot = 8, m.k_heads = 2, m.v_heads = 4, m.state = 32, m.interval = 4;
+    if (is_hybrid(family)) m.n_rot = 8, m.k_heads = 2, m.v_heads = 4, m.state = 32, m.interval = 4;
+    if (family >= TINY_QWEN3MOE) m.n_expert = 8, m.n_used = 2, m.ff_expert = 32;
+    if (family == TINY_QWEN35MOE || family == TINY_LAGUNA) m.ff_shared = 64;
+    if (family == TINY_LAGUNA) m.n_layer = 5, m.n_rot = 16, m.n_dense = 1, m.window = 24;
     return m;
 }
 
@@ -267,19 +293,29 @@ static TinyModel model_256(TinyFamily family)
     TinyModel m = tiny_model(family);
     m.hidden = 256, m.ff = 512, m.vocab = 512, m.n_layer = 4;
     if (family == TINY_LLAMA) m.head_dim = m.n_rot = 64, m.rope_base = 5e5f, m.add_bos = true;
-    if (family == TINY_QWEN3) m.head_dim = m.n_rot = 128, m.rope_base = 1e6f;
-    if (family == TINY_QWEN35) m.head_dim = 256, m.n_rot = 64, m.rope_base = 1e7f, m.state = 128;
+    if (family == TINY_QWEN3 || family == TINY_QWEN3MOE) m.head_dim = m.n_rot = 128, m.rope_base = 1e6f;
+    if (is_hybrid(family)) m.head_dim = 256, m.n_rot = 64, m.rope_base = 1e7f, m.state = 128;
+    if (m.n_expert) m.ff_expert = 256;
+    if (m.ff_shared) m.ff_shared = 256;
+    if (family == TINY_LAGUNA)
+        m.n_layer = 6, m.head_dim = 128, m.n_rot = 64, m.rope_base = 5e5f, m.window = 20, m.n_expert = 24, m.n_used = 4,
+            m.ff_expert = 64;
     return m;
 }
 
 const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", "qwen35", "qwen35-r1", "qwen35-r3",
                                   "qwen35-mtp", "qwen35-ollama", "qwen35-grouped", "small-llama", "small-qwen3",
-                                  "small-qwen35", "small-qwen35-r3", NULL};
+                                  "small-qwen35", "small-qwen35-r3", "qwen3moe", "qwen3moe-16", "qwen35moe",
+                                  "qwen35moe-fused", "qwen35moe-mtp", "small-qwen3moe", "small-qwen35moe",
+                                  "small-qwen35moe-fused", "laguna", "laguna-each", "small-laguna",
+                                  "small-laguna-each", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
-    bool    is35 = strstr(name, "qwen35") != NULL;
+    bool    is35 = strstr(name, "qwen35") != NULL, moe = strstr(name, "moe") != NULL;
     TinyFamily f = is35 ? TINY_QWEN35 : strstr(name, "qwen3") ? TINY_QWEN3 : TINY_LLAMA;
+    if (moe) f = is35 ? TINY_QWEN35MOE : TINY_QWEN3MOE;
+    if (strstr(name, "laguna")) f = TINY_LAGUNA;
     bool   known = false;
     for (int32_t i = 0; tiny_names[i]; i++) known |= strcmp(name, tiny_names[i]) == 0;
     if (!known) return false;
@@ -290,13 +326,19 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (strcmp(name, "qwen3-tied") == 0) m.tied = true;
     if (strcmp(name, "qwen35") == 0) m.tied = true, m.n_layer = 8;
     if (strcmp(name, "qwen35-r1") == 0) m.v_heads = 2;
-    if (is35 && (strstr(name, "-r3") || strstr(name, "-mtp") || strstr(name, "-ollama") || strstr(name, "-grouped")))
+    if (strcmp(name, "small-qwen3moe") == 0) m.seed = 3;      /* seed 1 has rows whose second and third expert tie */
+    if (strcmp(name, "qwen3moe-16") == 0) m.n_expert = 16, m.n_used = 4, m.ff_expert = 96;
+    if (f == TINY_QWEN35 &&
+        (strstr(name, "-r3") || strstr(name, "-mtp") || strstr(name, "-ollama") || strstr(name, "-grouped")))
         m.v_heads = 6;
     /* All use the same trunk: r3, mtp and ollama share their expectations. */
     if (m.hidden == 256 && m.v_heads == 6 && !strstr(name, "-grouped")) m.n_layer = 8, m.vocab = 2048;
+    if (f == TINY_QWEN35MOE && m.hidden == 256) m.v_heads = 6;
+    m.fused_experts = moe && strstr(name, "-fused");
     if (strstr(name, "-mtp")) m.n_mtp = 1;
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
     if (strstr(name, "-grouped")) m.style = TINY_GROUPED;
+    if (strstr(name, "-each")) m.gate_each = true, m.window = 0, m.n_rot = m.head_dim, m.n_dense = 2;
     *out = m;
     return true;
 }
@@ -310,11 +352,17 @@ static TinyTensor *block_add(const TinyBlock *b, TinyKind kind, const char *suff
     return tiny_add(b->list, kind, b->m->type, b->m->seed, name, name, ne0, ne1);
 }
 
+static int32_t heads_of(const TinyModel *m, int32_t layer)
+{
+    return m->n_head + (m->window && layer % 4 ? m->n_head_kv : 0);
+}
+
 /* gate: 2 where the query projection carries a gate per head (qwen35), else 1. */
 static void add_attention(const TinyBlock *b, int32_t gate)
 {
     const TinyModel *m = b->m;
-    int64_t d = m->hidden, q = (int64_t) m->n_head * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
+    int32_t heads = heads_of(m, b->layer);
+    int64_t d = m->hidden, q = (int64_t) heads * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
     block_add(b, TINY_MATRIX, "attn_q.weight", d, gate * q);
     block_add(b, TINY_MATRIX, "attn_k.weight", d, kv);
     block_add(b, TINY_MATRIX, "attn_v.weight", d, kv);
@@ -323,6 +371,9 @@ static void add_attention(const TinyBlock *b, int32_t gate)
         block_add(b, TINY_NORM, "attn_q_norm.weight", m->head_dim, 0);
         block_add(b, TINY_NORM, "attn_k_norm.weight", m->head_dim, 0);
     }
+    /* wide enough that some gates are above 20, where softplus is another branch */
+    if (m->family == TINY_LAGUNA)
+        block_add(b, TINY_MATRIX, "attn_gate.weight", d, m->gate_each ? q : heads)->scale = 6;
     if (!m->bias) return;
     block_add(b, TINY_SMALL, "attn_q.bias", q, 0);
     block_add(b, TINY_SMALL, "attn_k.bias", kv, 0);
@@ -347,10 +398,50 @@ static void add_delta(const TinyBlock *b)
     block_add(b, TINY_MATRIX, "ssm_out.weight", v, d);
 }
 
+static TinyTensor *add_stack(const TinyBlock *b, const char *suffix, int64_t ne0, int64_t ne1)
+{
+    TinyTensor *t = block_add(b, TINY_MATRIX, suffix, ne0, ne1);
+    t->n_dims = 3;
+    t->ne[2] = b->m->n_expert;
+    return t;
+}
+
+/* The router's logits have a deviation of 2, so that the weights of a row differ. */
+static void add_experts(const TinyBlock *b)
+{
+    const TinyModel *m = b->m;
+    int64_t d = m->hidden, f = m->ff_expert;
+    TinyTensor *router = block_add(b, TINY_MATRIX, "ffn_gate_inp.weight", d, m->n_expert);
+    router->scale = 2;
+    router->type = T_F32;
+    if (m->family == TINY_LAGUNA) block_add(b, TINY_SMALL, "exp_probs_b.bias", m->n_expert, 0);
+    if (m->fused_experts) {
+        char gate[64], up[64];
+        snprintf(gate, sizeof gate, "blk.%d.ffn_gate_exps.weight", b->layer);
+        snprintf(up, sizeof up, "blk.%d.ffn_up_exps.weight", b->layer);
+        TinyTensor *both = add_stack(b, "ffn_gate_up_exps.weight", d, 2 * f);
+        both->key = tiny_key(m->seed, gate);
+        both->second = tiny_key(m->seed, up);
+    } else {
+        add_stack(b, "ffn_gate_exps.weight", d, f);
+        add_stack(b, "ffn_up_exps.weight", d, f);
+    }
+    add_stack(b, "ffn_down_exps.weight", f, d);
+    if (!m->ff_shared) return;
+    if (m->family != TINY_LAGUNA) block_add(b, TINY_MATRIX, "ffn_gate_inp_shexp.weight", d, 0)->type = T_F32;
+    block_add(b, TINY_MATRIX, "ffn_gate_shexp.weight", d, m->ff_shared);
+    block_add(b, TINY_MATRIX, "ffn_up_shexp.weight", d, m->ff_shared);
+    block_add(b, TINY_MATRIX, "ffn_down_shexp.weight", m->ff_shared, d);
+}
+
 static void add_ffn(const TinyBlock *b)
 {
     const TinyModel *m = b->m;
-    block_add(b, TINY_NORM, m->family == TINY_QWEN35 ? "post_attention_norm.weight" : "ffn_norm.weight", m->hidden, 0);
+    block_add(b, TINY_NORM, is_hybrid(m->family) ? "post_attention_norm.weight" : "ffn_norm.weight", m->hidden, 0);
+    if (m->n_expert && b->layer >= m->n_dense) {
+        add_experts(b);
+        return;
+    }
     block_add(b, TINY_MATRIX, "ffn_gate.weight", m->hidden, m->ff);
     block_add(b, TINY_MATRIX, "ffn_up.weight", m->hidden, m->ff);
     block_add(b, TINY_MATRIX, "ffn_down.weight", m->ff, m->hidden);
@@ -362,7 +453,7 @@ static void add_ffn(const TinyBlock *b)
 
 static bool is_attention(const TinyModel *m, int32_t layer)
 {
-    return m->family != TINY_QWEN35 || layer >= m->n_layer || (layer + 1) % m->interval == 0;
+    return !is_hybrid(m->family) || layer >= m->n_layer || (layer + 1) % m->interval == 0;
 }
 
 static void model_tensors(TinyList *list, const TinyModel *m)
@@ -380,7 +471,7 @@ static void model_tensors(TinyList *list, const TinyModel *m)
     for (int32_t i = 0; i < m->n_layer + m->n_mtp; i++) {
         TinyBlock b = {m, list, i};
         block_add(&b, TINY_NORM, "attn_norm.weight", m->hidden, 0);
-        if (is_attention(m, i)) add_attention(&b, m->family == TINY_QWEN35 ? 2 : 1);
+        if (is_attention(m, i)) add_attention(&b, is_hybrid(m->family) ? 2 : 1);
         else add_delta(&b);
         add_ffn(&b);
         if (i < m->n_layer) continue;
@@ -401,9 +492,33 @@ static const char *key(char out[96], const char *arch, const char *name)
     return out;
 }
 
+/* Full layers: yarn, factor 4 from 64 positions. Those with a window: all of the head, base 1e4. */
+static void laguna_keys(GgufWriter *w, const TinyModel *m)
+{
+    gguf_write_u32(w, "laguna.leading_dense_block_count", (uint32_t) m->n_dense);
+    gguf_write_f32(w, "laguna.expert_weights_scale", m->gate_each ? 1.0f : 2.5f);
+    gguf_write_u32(w, "laguna.rope.dimension_count", (uint32_t) m->n_rot);
+    gguf_write_str(w, "laguna.rope.scaling.type", "yarn", 4);
+    gguf_write_f32(w, "laguna.rope.scaling.factor", 4);
+    gguf_write_u32(w, "laguna.rope.scaling.original_context_length", 64);
+    if (m->window) {
+        gguf_write_u32(w, "laguna.attention.sliding_window", (uint32_t) m->window);
+        gguf_write_u32(w, "laguna.rope.dimension_count_swa", (uint32_t) m->head_dim);
+        gguf_write_f32(w, "laguna.rope.freq_base_swa", 1e4f);
+    }
+    if (!m->gate_each) return;
+    gguf_write_bool(w, "laguna.expert_weights_norm", true);
+    gguf_write_u32(w, "laguna.expert_gating_func", 2);
+    gguf_write_u32(w, "laguna.expert_shared_count", 1);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_fast", 16);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_slow", 2);
+    gguf_write_f32(w, "laguna.rope.scaling.yarn_attn_factor", 1.1386294f);
+}
+
 static void model_keys(GgufWriter *w, const TinyModel *m)
 {
-    static const char *const archs[] = {"llama", "qwen3", "qwen35"}, *const pres[] = {"llama-bpe", "qwen2", "qwen35"};
+    static const char *const archs[] = {"llama", "qwen3", "qwen35", "qwen3moe", "qwen35moe", "laguna"};
+    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen35", "laguna"};
     const char *a = archs[m->family];
     char k[96];
     gguf_write_str(w, "general.architecture", a, strlen(a));
@@ -411,9 +526,13 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_u32(w, key(k, a, "block_count"), (uint32_t) (m->n_layer + m->n_mtp));
     gguf_write_u32(w, key(k, a, "context_length"), (uint32_t) m->context);
     gguf_write_u32(w, key(k, a, "embedding_length"), (uint32_t) m->hidden);
-    gguf_write_u32(w, key(k, a, "feed_forward_length"), (uint32_t) m->ff);
+    if (m->family != TINY_QWEN35MOE) gguf_write_u32(w, key(k, a, "feed_forward_length"), (uint32_t) m->ff);
     gguf_write_u32(w, key(k, a, "vocab_size"), (uint32_t) m->vocab);
-    gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
+    if (m->window) {
+        int32_t heads[256] = {0};
+        for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = heads_of(m, i);
+        gguf_write_i32s(w, key(k, a, "attention.head_count"), heads, (size_t) m->n_layer);
+    } else gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
     if (m->style == TINY_OLLAMA) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer + m->n_mtp && i < 256; i++) heads[i] = is_attention(m, i) ? m->n_head_kv : 0;
@@ -423,8 +542,15 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_u32(w, key(k, a, "attention.value_length"), (uint32_t) m->head_dim);
     gguf_write_f32(w, key(k, a, "attention.layer_norm_rms_epsilon"), m->eps);
     gguf_write_f32(w, key(k, a, "rope.freq_base"), m->rope_base);
-    if (m->family != TINY_QWEN3) gguf_write_u32(w, key(k, a, "rope.dimension_count"), (uint32_t) m->n_rot);
-    if (m->family == TINY_QWEN35) {
+    if (m->family == TINY_LLAMA || is_hybrid(m->family))
+        gguf_write_u32(w, key(k, a, "rope.dimension_count"), (uint32_t) m->n_rot);
+    if (m->n_expert) {
+        gguf_write_u32(w, key(k, a, "expert_count"), (uint32_t) m->n_expert);
+        gguf_write_u32(w, key(k, a, "expert_used_count"), (uint32_t) m->n_used);
+        gguf_write_u32(w, key(k, a, "expert_feed_forward_length"), (uint32_t) m->ff_expert);
+    }
+    if (m->ff_shared) gguf_write_u32(w, key(k, a, "expert_shared_feed_forward_length"), (uint32_t) m->ff_shared);
+    if (is_hybrid(m->family)) {
         int32_t pairs = m->n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
         gguf_write_i32s(w, key(k, a, "rope.dimension_sections"), sections, m->style == TINY_OLLAMA ? 3 : 4);
         gguf_write_u32(w, key(k, a, "ssm.conv_kernel"), 4);
@@ -437,6 +563,7 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
         if (m->style != TINY_PLAIN) gguf_write_bool(w, key(k, a, "ssm.v_head_reordered"), m->style != TINY_GROUPED);
         if (m->style == TINY_OLLAMA) gguf_write_bool(w, key(k, a, "rope.mrope_interleaved"), true);
     }
+    if (m->family == TINY_LAGUNA) laguna_keys(w, m);
     tiny_write_tokenizer(w, pres[m->family], m->vocab, m->add_bos, false);
 }
 

@@ -25,7 +25,7 @@ double   tiny_normal(uint64_t key, uint64_t i);     /* mean 0, deviation 1: the 
 
 /* ---- targets ---- */
 
-typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35 } TinyFamily;
+typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_LAGUNA } TinyFamily;
 
 /* The same model written as other converters write it (targets.md section 14). */
 typedef enum {
@@ -44,6 +44,13 @@ typedef struct {
     int32_t    k_heads, v_heads, state, interval;  /* qwen35: delta-net heads, their width, every interval-th layer
                                                     * is attention */
     int32_t    n_mtp;                              /* qwen35: blocks behind the trunk that a loader skips */
+    int32_t    n_expert, n_used, ff_expert;        /* mixtures: experts of a layer, chosen for a row, their width */
+    int32_t    ff_shared;                          /* qwen35moe, laguna: width of the expert that every row passes */
+    int32_t    n_dense;                            /* laguna: leading layers without experts */
+    int32_t    window;                             /* laguna: of all layers but every fourth; 0: none have one. Those
+                                                    * with a window have n_head_kv more heads */
+    bool       gate_each;                          /* laguna: a gate per element, and all optional keys */
+    bool       fused_experts;                      /* mixtures: gate and up of an expert in one tensor */
     float      rope_base, eps;
     bool       tied;
     bool       bias, ffn_bias, rope_freqs;         /* llama only: biases of attention, of the feed-forward part;
@@ -53,8 +60,8 @@ typedef struct {
                                                     * becomes Q8_0 */
 } TinyModel;
 
-/* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), F32: it runs in
- * milliseconds. */
+/* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
+ * which a row uses 2, F32: it runs in milliseconds. */
 TinyModel tiny_model(TinyFamily family);
 /* One of tiny_names (hidden 256 with a tokenizer, or "small-..."); returns false if the name is unknown. */
 bool      tiny_model_named(TinyModel *out, const char *name);
@@ -83,6 +90,11 @@ typedef struct {
     TinyCausal causal;                  /* absent: sliding layers are causal inside the block */
     bool       dflash2;
     int32_t    conv_group, rank, top_k; /* dflash2 */
+    bool       laguna;                  /* norms of taps, gates, causal everywhere; HF layout: q, k and v in one tensor */
+    bool       gate_each;               /* laguna: per element, not per head */
+    bool       markov;                  /* DSpark's head of this rank, guessing from row 1 on */
+    int32_t    own_rows;                /* own embedding, and a head for so many tokens; 0: the target's */
+    bool       library;                 /* HF layout: the dialect of speculators */
     bool       sections;                /* llama.cpp layout: rope.dimension_sections, as for a qwen35 target */
     bool       nested;                  /* HF layout: block_size in dflash_config and rope_theta in rope_parameters */
     bool       add_bos;
@@ -101,8 +113,9 @@ extern const char *const tiny_draft_names[];
 
 /* ---- shared by tiny.c and tiny_draft.c ---- */
 
+/* IDS: the tokens of a reduced head's rows, whole numbers. */
 typedef enum { TINY_MATRIX, TINY_NORM, TINY_SMALL, TINY_DT, TINY_DECAY, TINY_CONV, TINY_CONV_BASE,
-               TINY_FREQS } TinyKind;
+               TINY_FREQS, TINY_IDS } TinyKind;
 
 typedef struct {
     char     name[64];
@@ -110,9 +123,11 @@ typedef struct {
     TinyKind kind;
     double   scale;                                /* TINY_MATRIX: deviation times sqrt(columns) */
     Type     type;
+    int64_t  row0;                                 /* it is the rows from here on of what the key makes */
     int32_t  n_dims;
     int64_t  ne[4];                                /* ne[0] contiguous */
     double   rope_base;                            /* TINY_FREQS */
+    uint64_t second;                               /* fused_experts: the key of each plane's second half */
 } TinyTensor;
 
 enum { TINY_TENSORS_MAX = 1024 };
@@ -122,6 +137,7 @@ typedef struct { TinyTensor *at; int32_t n; } TinyList;
 TinyTensor *tiny_add(TinyList *list, TinyKind kind, Type type, uint64_t seed, const char *key_name, const char *name,
                      int64_t ne0, int64_t ne1);
 void   tiny_row(float *out, const TinyTensor *t, int64_t row);     /* ne[0] values */
+int32_t tiny_own_token(int32_t row);            /* TINY_IDS */
 Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err);
 void   tiny_write_tokenizer(GgufWriter *w, const char *pre, int32_t vocab, bool add_bos, bool mask);
 

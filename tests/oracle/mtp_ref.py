@@ -1,4 +1,4 @@
-"""mtp_ref.py - the MTP layer of a qwen35 file in PyTorch, written from the formulas of doc/models/qwen35.md, float64.
+"""mtp_ref.py - the MTP layer of a qwen35 or qwen35moe file in PyTorch, from the formulas of doc/models/qwen35.md, float64.
 
 Reads the GGUF file of tests/help/tiny.c. Row t joins the trunk's normed state at position t with the token at t + 1 and says what comes at t + 2;
 beyond the text, its own normed output stands in for the state. Everything from scratch for every row: no cache, one line per formula."""
@@ -13,6 +13,7 @@ class Mtp:
         self.embed = torch.from_numpy(f.tensors["token_embd.weight"]).double()
         self.head = torch.from_numpy(f.tensors.get("output.weight", f.tensors["token_embd.weight"])).double()
         self.eps, self.width = f.key("attention.layer_norm_rms_epsilon"), f.key("attention.key_length")
+        self.used = f.key("expert_used_count", 0)
         self.n_rot, self.theta = f.key("rope.dimension_count"), f.key("rope.freq_base")
 
     def norm(self, x, name):
@@ -41,6 +42,21 @@ class Mtp:
         o = torch.einsum("hqk,khw->qhw", score.softmax(-1), v) * gate.sigmoid()
         return self.linear(o.reshape(n, -1), "attn_output.weight")
 
+    def swiglu(self, x, gate, up, down):
+        return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+    def feed_forward(self, x):
+        if not self.used:
+            return self.swiglu(x, *(self.w[f"ffn_{k}.weight"] for k in ("gate", "up", "down")))
+        p = self.linear(x, "ffn_gate_inp.weight").softmax(-1)
+        y = x @ self.w["ffn_gate_inp_shexp.weight"]
+        out = y.sigmoid()[:, None] * self.swiglu(x, *(self.w[f"ffn_{k}_shexp.weight"] for k in ("gate", "up", "down")))
+        for row in range(len(x)):
+            weight, chosen = p[row].topk(self.used)
+            for w, e in zip(weight / weight.sum(), chosen):
+                out[row] += w * self.swiglu(x[row], *(self.w[f"ffn_{k}_exps.weight"][e] for k in ("gate", "up", "down")))
+        return out
+
     @torch.no_grad()
     def draft(self, states, ids, depth):
         """states [n, hidden]: after the trunk's output norm, of ids[:n]; ids: n + 1 tokens. Greedy chain: returns
@@ -52,7 +68,7 @@ class Mtp:
             h = self.linear(x, "nextn.eh_proj.weight")
             h = h + self.attention(self.norm(h, "attn_norm.weight"))
             y = self.norm(h, "post_attention_norm.weight")
-            h = h + self.linear(torch.nn.functional.silu(self.linear(y, "ffn_gate.weight")) * self.linear(y, "ffn_up.weight"), "ffn_down.weight")
+            h = h + self.feed_forward(y)
             o = self.norm(h, "nextn.shared_head_norm.weight")[-1:]
             logits.append((o @ self.head.T)[0])
             states = torch.cat([states, o])

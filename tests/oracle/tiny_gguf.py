@@ -3,6 +3,7 @@
 What a converter does to a checkpoint is written down in doc/formats.md; here each step is undone:
   llama    rows of q and k: adjacent pairs back to split halves; rope_freqs.weight becomes the llama3 scaling that made it
   qwen35   norms -1 (except ssm_norm), value heads tiled -> grouped by key head, ssm_a -> A_log, conv kernel gets its middle dimension
+  mixtures gate and up of all experts become one tensor, gate first
 """
 import numpy as np
 import torch
@@ -20,7 +21,9 @@ class File:
         self.tensors = {}
         for t in r.tensors:
             shape = [int(n) for n in reversed(t.shape)]
-            self.tensors[t.name] = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(shape)
+            whole = t.tensor_type == gguf.GGMLQuantizationType.I32
+            data = t.data if whole else gguf.quants.dequantize(t.data, t.tensor_type)
+            self.tensors[t.name] = data.astype(np.float32).reshape(shape)
         self.arch = self.keys["general.architecture"]
 
     def key(self, name, default=None):
@@ -44,7 +47,7 @@ def split_halves(w, n_head):
 def common(f):
     kv = f.key("attention.head_count_kv")
     return dict(vocab_size=f.tensors["token_embd.weight"].shape[0], hidden_size=f.key("embedding_length"),
-                intermediate_size=f.key("feed_forward_length"),
+                intermediate_size=f.key("feed_forward_length", 0),
                 num_hidden_layers=f.key("block_count") - f.key("nextn_predict_layers", 0),
                 num_attention_heads=f.key("attention.head_count"),
                 num_key_value_heads=max(kv) if isinstance(kv, list) else kv,
@@ -75,6 +78,17 @@ def build_qwen3(f):
     return T.Qwen3ForCausalLM(T.Qwen3Config(**common(f), rope_parameters=rope)), lambda name, x: x
 
 
+def experts(f):
+    return dict(num_experts=f.key("expert_count"), num_experts_per_tok=f.key("expert_used_count"),
+                moe_intermediate_size=f.key("expert_feed_forward_length"))
+
+
+def build_qwen3moe(f):
+    rope = {"rope_type": "default", "rope_theta": f.key("rope.freq_base")}
+    config = T.Qwen3MoeConfig(**common(f), **experts(f), rope_parameters=rope, norm_topk_prob=True)
+    return T.Qwen3MoeForCausalLM(config), lambda name, x: x
+
+
 def build_qwen35(f):
     c = common(f)
     hk, hv, width = f.key("ssm.group_count"), f.key("ssm.time_step_rank"), f.key("ssm.state_size")
@@ -84,10 +98,14 @@ def build_qwen35(f):
             "partial_rotary_factor": n_rot / c["head_dim"],
             "mrope_section": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3], "mrope_interleaved": True}
     kinds = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(c["num_hidden_layers"])]
-    model = T.Qwen3_5ForCausalLM(T.Qwen3_5TextConfig(
-        **c, rope_parameters=rope, layer_types=kinds, linear_num_key_heads=hk, linear_num_value_heads=hv,
-        linear_key_head_dim=width,
-        linear_value_head_dim=width, linear_conv_kernel_dim=f.key("ssm.conv_kernel")))
+    c |= dict(rope_parameters=rope, layer_types=kinds, linear_num_key_heads=hk, linear_num_value_heads=hv,
+              linear_key_head_dim=width, linear_value_head_dim=width, linear_conv_kernel_dim=f.key("ssm.conv_kernel"))
+    if f.arch == "qwen35moe":
+        shared = f.key("expert_shared_feed_forward_length")
+        config = T.Qwen3_5MoeTextConfig(**c, **experts(f), shared_expert_intermediate_size=shared)
+        model = T.Qwen3_5MoeForCausalLM(config)
+    else:
+        model = T.Qwen3_5ForCausalLM(T.Qwen3_5TextConfig(**c))
     grouped = f.key("ssm.v_head_reordered", True) is False
     keys = 2 * hk * width
 
@@ -107,11 +125,35 @@ def build_qwen35(f):
             return np.log(-heads(x, 1).astype(np.float64)).astype(np.float32)
         if name in ("ssm_beta.weight", "ssm_alpha.weight", "ssm_dt.bias", "ssm_dt"):
             return heads(x, 1)
+        if name == "ffn_gate_inp_shexp.weight":
+            return x.reshape(1, -1)
         return heads(x, width, 1) if name == "ssm_out.weight" else x
     return model, weight
 
 
-BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35}
+def build_laguna(f):
+    c = common(f)
+    n, heads, window = c["num_hidden_layers"], f.key("attention.head_count"), f.key("attention.sliding_window", 0)
+    heads = heads if isinstance(heads, list) else [heads] * n
+    c["num_attention_heads"] = heads[0]
+    yarn = {"rope_type": "yarn", "rope_theta": f.key("rope.freq_base"), "factor": f.key("rope.scaling.factor"),
+            "original_max_position_embeddings": f.key("rope.scaling.original_context_length"),
+            "beta_fast": f.key("rope.scaling.yarn_beta_fast", 32), "beta_slow": f.key("rope.scaling.yarn_beta_slow", 1),
+            "partial_rotary_factor": f.key("rope.dimension_count") / c["head_dim"]}
+    plain = {"rope_type": "default", "rope_theta": f.key("rope.freq_base_swa", 1e4)}
+    each = f.tensors["blk.0.attn_gate.weight"].shape[0] != heads[0]
+    dense = f.key("leading_dense_block_count")
+    return T.LagunaForCausalLM(T.LagunaConfig(
+        **c, **experts(f), rope_parameters={"full_attention": yarn, "sliding_attention": plain},
+        layer_types=["sliding_attention" if window and i % 4 else "full_attention" for i in range(n)],
+        sliding_window=window or 512, num_attention_heads_per_layer=heads, gating="per-element" if each else "per-head",
+        mlp_layer_types=["dense"] * dense + ["sparse"] * (n - dense),
+        shared_expert_intermediate_size=f.key("expert_shared_feed_forward_length"),
+        moe_routed_scaling_factor=f.key("expert_weights_scale"))), lambda name, x: x
+
+
+BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35, "qwen3moe": build_qwen3moe,
+         "qwen35moe": build_qwen35, "laguna": build_laguna}
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
        "output.weight": "lm_head.weight"}
 BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
@@ -123,11 +165,18 @@ BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z",
          "ssm_beta": "linear_attn.in_proj_b",
          "ssm_alpha": "linear_attn.in_proj_a", "ssm_conv1d": "linear_attn.conv1d", "ssm_norm": "linear_attn.norm",
-         "ssm_out": "linear_attn.out_proj"}
-BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_dt": "linear_attn.dt_bias"}
+         "ssm_out": "linear_attn.out_proj",
+         "ffn_gate_inp": "mlp.gate", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+         "ffn_gate_shexp": "mlp.shared_expert.gate_proj", "ffn_up_shexp": "mlp.shared_expert.up_proj",
+         "ffn_down_shexp": "mlp.shared_expert.down_proj"}
+BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_dt": "linear_attn.dt_bias",
+        "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj", "ffn_down_exps.weight": "mlp.experts.down_proj",
+        "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
+LAGUNA = {"attn_gate": "self_attn.g_proj", "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+          "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj"}
 
 
-def checkpoint_name(name, n_layer):
+def checkpoint_name(name, n_layer, arch):
     """The checkpoint's name of a tensor; None for tensors that a text model ignores."""
     if name in TOP:
         return TOP[name]
@@ -137,7 +186,20 @@ def checkpoint_name(name, n_layer):
     if part[2] in BARE:
         return f"model.layers.{part[1]}.{BARE[part[2]]}"
     stem, suffix = part[2].rsplit(".", 1)
-    return f"model.layers.{part[1]}.{BLOCK[stem]}.{suffix}"
+    block = BLOCK | LAGUNA if arch == "laguna" else BLOCK
+    return f"model.layers.{part[1]}.{block[stem]}.{suffix}"
+
+
+def fuse_experts(tensors):
+    """The same tensors, gate and up of each expert in one."""
+    out = {}
+    for name, x in tensors.items():
+        if name.endswith("ffn_gate_exps.weight"):
+            up = tensors[name.replace("gate", "up")]
+            out[name.replace("gate", "gate_up")] = np.concatenate([x, up], 1)
+        elif not name.endswith("ffn_up_exps.weight"):
+            out[name] = x
+    return out
 
 
 def load(path):
@@ -146,8 +208,8 @@ def load(path):
     model, weight = BUILD[f.arch](f)
     n_layer = model.config.num_hidden_layers
     state = {}
-    for name, x in f.tensors.items():
-        to = checkpoint_name(name, n_layer)
+    for name, x in fuse_experts(f.tensors).items():
+        to = checkpoint_name(name, n_layer, f.arch)
         if to is None:
             continue
         state[to] = torch.from_numpy(np.array(weight(name.split(".", 2)[2] if name.startswith("blk.") else name, x),
@@ -157,6 +219,8 @@ def load(path):
     model.load_state_dict(state, strict=True)
     model = model.float().eval()
     model.set_attn_implementation("eager")
+    if f.key("expert_count"):
+        model.set_experts_implementation("eager")
     return model, f
 
 

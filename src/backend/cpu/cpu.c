@@ -287,6 +287,7 @@ static Status cpu_open(Backend **out, const char *detail, const BackendOptions *
         .copy = copy, .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
     };
     cpu_rows_ops(b);
+    cpu_experts_ops(b);
     cpu_state_ops(b);
     *out = b;
     return ST_OK;

@@ -31,6 +31,7 @@ typedef struct {
     uint8_t             *scratch;                  /* [threads, SCRATCH_BYTES] */
     uint8_t             *input;                    /* [INPUT_BYTES] */
     Roofline            *roof;                     /* of a fork that has run measure */
+    Routes               routes;                   /* since they were last asked for */
     Error                error;                    /* the first failure since the last sync */
 } Cpu;
 
@@ -48,8 +49,20 @@ static inline void cpu_run(Cpu *c, PoolTask task, void *arg, int32_t n, int64_t 
     for (int32_t i = 0; i < n; i++) task(arg, i, 0);
 }
 
+/* Matrix i of a stack. */
+static inline const uint8_t *cpu_matrix(Cpu *c, const Tensor *w, int32_t i)
+{
+    return (const uint8_t *) w->data + c->be.weight_bytes(&c->be, w->type, w->rows, w->cols) * (size_t) i;
+}
+
+/* Columns [16 * group0, 16 * group1) of y = act w^T for n rows, act in the form of w's type: matmul_act_form. matrix: the
+ * one of w, as cpu_matrix says. With weights in place, scratch holds a group at a time. */
+void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,
+                 int32_t n, int32_t group0, int32_t group1, void *scratch);
+
 /* Each fills in its part of the operation table. */
 void cpu_rows_ops(Backend *b);              /* cpu_rows.c: products, norms, elementwise, rotation, ends of passes */
+void cpu_experts_ops(Backend *b);           /* cpu_experts.c: mixtures of experts */
 void cpu_state_ops(Backend *b);             /* cpu_state.c: keys and values, attention, convolution, delta rule, fold */
 
 #endif

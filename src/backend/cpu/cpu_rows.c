@@ -43,6 +43,21 @@ static void decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
         matmul_unpack_row(y, w->type, w->data, w->rows, w->cols, row);
 }
 
+void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,
+                 int32_t n, int32_t group0, int32_t group1, void *scratch)
+{
+    if (!c->in_place) {
+        c->mm->product(y, y_stride, w->type, matrix, act, n, w->rows, w->cols, group0, group1);
+        return;
+    }
+    size_t row_bytes = type_row_bytes(w->type, w->cols);
+    for (int32_t g = group0; g < group1; g++) {
+        int32_t rows = w->rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? w->rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
+        matmul_pack(scratch, w->type, matrix + (size_t) g * WEIGHT_GROUP * row_bytes, rows, w->cols, 0, 1);
+        c->mm->product(y + (size_t) g * WEIGHT_GROUP, y_stride, w->type, scratch, act, n, rows, w->cols, 0, 1);
+    }
+}
+
 static void product_task(void *arg, int32_t i, int32_t thread)
 {
     const Product *p = arg;
@@ -50,21 +65,8 @@ static void product_task(void *arg, int32_t i, int32_t thread)
     while (i >= p->tasks[j]) i -= p->tasks[j++];
     const Tensor *w = p->w[j];
     int32_t g0 = i * p->per_task[j], g1 = p->groups[j] - g0 < p->per_task[j] ? p->groups[j] : g0 + p->per_task[j];
-    const void *act = p->act[matmul_act_form(w->type)];
-    float *y = row_of(p->y[j], p->row0);
-    size_t stride = (size_t) p->y[j]->cols;
-    if (!p->c->in_place) {
-        p->c->mm->product(y, stride, w->type, w->data, act, p->rows, w->rows, w->cols, g0, g1);
-        return;
-    }
-    size_t row_bytes = type_row_bytes(w->type, w->cols);
-    for (int32_t g = g0; g < g1; g++) {            /* packs one group at a time into this thread's scratch */
-        int32_t rows = w->rows - g * WEIGHT_GROUP < WEIGHT_GROUP ? w->rows - g * WEIGHT_GROUP : WEIGHT_GROUP;
-        matmul_pack(cpu_scratch(p->c, thread), w->type,
-                    (const uint8_t *) w->data + (size_t) g * WEIGHT_GROUP * row_bytes, rows, w->cols, 0, 1);
-        p->c->mm->product(y + (size_t) g * WEIGHT_GROUP, stride, w->type, cpu_scratch(p->c, thread), act, p->rows, rows,
-                          w->cols, 0, 1);
-    }
+    cpu_product(p->c, row_of(p->y[j], p->row0), (size_t) p->y[j]->cols, w, w->data, p->act[matmul_act_form(w->type)],
+                p->rows, g0, g1, cpu_scratch(p->c, thread));
 }
 
 /* Places the forms that n rows need one after the other in the input buffer; returns false if they do not fit. */
@@ -158,7 +160,7 @@ typedef struct {
     Cpu *c;
     float *y, *x;
     const float *dx, *w, *z;
-    int32_t cols, per_task;
+    int32_t cols, per_task, period;                /* period: of w, which has a vector for all groups or one each */
     int64_t rows;
     float eps;
 } NormJob;
@@ -169,7 +171,8 @@ static inline void norm_rows(const NormJob *j, int32_t task, int kind)
     int64_t r0 = (int64_t) task * j->per_task, r1 = j->rows - r0 < j->per_task ? j->rows : r0 + j->per_task;
     const RowKernels *k = j->c->rows;
     for (int64_t at = r0 * j->cols; at < r1 * j->cols; at += j->cols) {
-        if (kind == NORM_PLAIN) k->norm(j->y + at, j->x + at, j->w, j->cols, j->eps);
+        const float *w = j->period ? j->w + at % j->period : j->w;
+        if (kind == NORM_PLAIN) k->norm(j->y + at, j->x + at, w, j->cols, j->eps);
         else if (kind == NORM_ADD) k->add_norm(j->y + at, j->x + at, j->dx + at, j->w, j->cols, j->eps);
         else k->gated_norm(j->x + at, j->w, j->z + at, j->cols, j->eps);
     }
@@ -214,7 +217,7 @@ static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, 
     Cpu *c = cpu_of(b);
     if (cpu_failed(c)) return;
     norm_run(&(NormJob) { .c = c, .y = floats(x), .x = floats(x), .w = weights(w), .cols = head_dim,
-                          .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
+                          .period = w ? w->cols : 0, .rows = values(x) / head_dim, .eps = eps }, norm_task, 4);
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)

@@ -26,8 +26,10 @@ typedef struct {
      * ascending from 0 */
     void (*block_conv)(float *y, const float *x, const float *base, const float *delta, int32_t taps, int32_t n,
                        int32_t group);
+    /* y = sum of w[i] * x[i][0 .. n), fmaf, i ascending from 0 */
+    void (*mix)(float *y, const float *const *x, const float *w, int32_t count, int32_t n);
     void (*store)(void *dst, Type t, const float *x, int32_t n);                                   /* F32, F16, BF16 */
-    void (*math)(float *y, const float *x, int32_t n, int32_t which);                     /* tests: MATH_*, see below */
+    void (*math)(float *y, const float *x, int32_t n, int32_t which);                            /* MATH_*, see below */
 } RowKernels;
 enum { MATH_EXP, MATH_SIGMOID, MATH_SILU, MATH_TANH, MATH_LOG1P, MATH_SOFTPLUS, MATH_GELU, MATH_COUNT };
 

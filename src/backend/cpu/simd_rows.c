@@ -168,6 +168,15 @@ static void block_conv(float *y, const float *x, const float *base, const float 
     }
 }
 
+static void mix(float *y, const float *const *x, const float *w, int32_t count, int32_t n)
+{
+    for (int32_t c = 0; c < n; c += LANES) {
+        V acc = v_set(0);
+        for (int32_t i = 0; i < count; i++) acc = v_fma(v_set(w[i]), v_load_to(x[i] + c, n - c), acc);
+        v_store_to(y + c, acc, n - c);
+    }
+}
+
 static void store(void *dst, Type t, const float *x, int32_t n)
 {
     uint16_t *h = dst;
@@ -189,4 +198,4 @@ static void math(float *y, const float *x, int32_t n, int32_t which)
 }
 
 const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv,
-                                      store, math };
+                                      mix, store, math };

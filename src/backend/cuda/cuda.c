@@ -56,6 +56,8 @@ void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const vo
 {
     cuda_flush(c);
     CudaDelayed *d = &c->delayed;
+    _Static_assert(sizeof(NormArgs) <= sizeof d->args && sizeof(GluArgs) <= sizeof d->args &&
+                   sizeof(AddArgs) <= sizeof d->args && sizeof(SplitArgs) <= sizeof d->args, "of all that are delayed");
     *d = (CudaDelayed) { .kernel = k, .blocks = blocks, .blocks_y = blocks_y, .bytes = bytes, .act_at = act_at,
                          .y = y->data, .rows = y->rows, .cols = y->cols };
     memcpy(d->args, args, bytes);
@@ -64,22 +66,26 @@ void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const vo
 void cuda_flush(Cuda *c)
 {
     const size_t bytes = c->delayed.bytes;
+    c->quantised.x = NULL;                         /* what follows may write these rows */
     c->delayed.bytes = 0;
     if (bytes) launch(c, c->delayed.kernel, c->delayed.blocks, c->delayed.blocks_y, c->delayed.args, bytes);
 }
 
+/* A launch waits that makes y, and no rows or columns besides. */
+static bool makes(const CudaDelayed *d, const Tensor *y)
+{
+    return d->bytes && d->y == y->data && d->rows == y->rows && d->cols == y->cols;
+}
+
 const void *cuda_waiting(const Cuda *c, GpuKernel k, const Tensor *y)
 {
-    const CudaDelayed *d = &c->delayed;
-    return d->bytes && d->kernel == k && d->y == y->data ? d->args : NULL;
+    return makes(&c->delayed, y) && c->delayed.kernel == k ? c->delayed.args : NULL;
 }
 
 bool cuda_quantise_with(Cuda *c, const Tensor *x, const ActRows act[2])
 {
     CudaDelayed *d = &c->delayed;
-    if (d->bytes == 0 || d->act_at == 0 || d->blocks != d->rows) return false;
-    if (d->y != x->data || d->rows != x->rows || d->cols != x->cols)
-        return false;
+    if (!makes(d, x) || d->act_at == 0 || d->blocks != d->rows) return false;
     memcpy(d->args + d->act_at, act, 2 * sizeof *act);
     cuda_flush(c);
     return true;
@@ -147,8 +153,8 @@ uint8_t *cuda_staging(Cuda *c, size_t n)
 static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 {
     Cuda *c = cuda_of(b);
-    cuda_flush(c);
     cuda_enter(c);
+    cuda_flush(c);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
         memcpy(c->staging + c->staged_in, (const uint8_t *) host + at, piece);
@@ -162,8 +168,8 @@ static void copy_in(Backend *b, void *dst, const void *host, size_t n)
 static void copy_out(Backend *b, void *host, const void *src, size_t n)
 {
     Cuda *c = cuda_of(b);
-    cuda_flush(c);
     cuda_enter(c);
+    cuda_flush(c);
     for (size_t at = 0; at < n && !cuda_failed(c);) {
         size_t left = staging_left(c), piece = n - at < left ? n - at : left / 64 * 64;
         size_t take = up64(piece) < left ? up64(piece) : left;
@@ -186,18 +192,18 @@ static const void *view(Backend *b, void *buf, const void *src, size_t n)
 static void fill(Backend *b, void *dst, int value, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_enter(c);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
-    cuda_enter(c);
     cuda_ok(c, c->card->cu->cuMemsetD8Async(dst, (unsigned char) value, n, c->stream), "filling memory");
 }
 
 static void copy(Backend *b, void *dst, const void *src, size_t n)
 {
     Cuda *c = cuda_of(b);
+    cuda_enter(c);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
-    cuda_enter(c);
     cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
 }
 
@@ -243,8 +249,8 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
 {
     enum { THREAD_LOCAL = 1 };
     Cuda *c = cuda_of(b);
-    cuda_flush(c);
     cuda_enter(c);
+    cuda_flush(c);
     if (cuda_failed(c)) return false;
     const bool fits = n > 0 && n <= sizeof c->recording.key;
     const int32_t i = fits ? record_of(c, key, n) : -1;
@@ -282,7 +288,8 @@ static Status cuda_sync(Backend *b, Error *err)
     cuda_settle(c);
     if (!cuda_failed(c) && wrong.code == GPU_BAD_TOKEN)
         fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", wrong.value, wrong.limit);
-    if (wrong.code) cuda_ok(c, c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream), "clearing memory");
+    if (c->forked && cuda_failed(c))               /* what a kernel has found besides is not the next sync's to tell */
+        cuda_ok(c, c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream), "clearing memory");
     Status code = c->error.code;
     if (code != ST_OK && err) *err = c->error;
     c->error = (Error) { 0 };
@@ -466,6 +473,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     };
     cuda_rows_ops(&c->be);
     cuda_matmul_ops(&c->be);
+    cuda_experts_ops(&c->be);
     cuda_kv_ops(&c->be);
     cuda_attend_ops(&c->be);
     cuda_delta_ops(&c->be);

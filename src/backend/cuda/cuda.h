@@ -50,6 +50,9 @@ typedef struct {
     _Alignas(16) uint8_t args[256];
 } CudaDelayed;
 
+/* Rows x that lie quantised at the start of the input buffer, in `bytes`, until the next call; x NULL: none. */
+typedef struct { const void *x; int32_t rows, cols, forms; size_t bytes; ActRows act[2]; } CudaInput;
+
 typedef struct { uint8_t key[128]; size_t n; void *graph; } CudaRecord;
 /* RECORD_BYTES: what a recorded pass of some hundred launches takes in device memory, an estimate: the driver does not
  * say. */
@@ -63,7 +66,8 @@ typedef struct {
     uint8_t  *work, *input, *splits, *draw;        /* forks only: the workspace and its parts */
     GpuError *failed;                              /* device memory, what a kernel found wrong */
     int32_t  *tickets;                             /* [3, TICKETS] device memory, zeros between launches: whoever takes
-                                                    * the last ticket of a slice writes its mark (MARK_*) */
+                                                    * the last ticket of a slice writes its mark (MARK_*); and one more
+                                                    * for the router's blocks */
     uint8_t  *staging;                             /* pinned: copies in from the front, copies out from the back */
     size_t    staged_in, staged_out;
     CudaOut   out[OUTS_MAX];
@@ -73,6 +77,7 @@ typedef struct {
     CudaRecord recording;                          /* the open pass; n 0: none is recorded */
     bool      preparing;
     CudaDelayed delayed;
+    CudaInput quantised;
     Error     error;                               /* the first failure since the last sync */
 } Cuda;
 
@@ -121,12 +126,16 @@ bool cuda_can_turn(Cuda *c, const Rope *rope, int32_t head_dim);
 /* n bytes of staging, at most STAGING / 2, to be filled and copied to the device; free again after the next wait. */
 uint8_t *cuda_staging(Cuda *c, size_t n);
 
+/* The parts of a buffer in which n quantised rows lie; returns the bytes. forms: a mask of 1 << ActForm. */
+size_t cuda_place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols);
+
 /* How kernels find the rows of a packed weight. */
 PackedTable cuda_table(const Tensor *w);
 
 /* Each fills in its part of the operation table. */
 void cuda_rows_ops(Backend *b);                    /* ops_rows.c: norms, elementwise, rotation, taps */
 void cuda_matmul_ops(Backend *b);                  /* ops_matmul.c: weights, embed, matmul */
+void cuda_experts_ops(Backend *b);                 /* ops_experts.c: mixtures of experts */
 void cuda_kv_ops(Backend *b);                      /* ops_kv.c: keys and values */
 void cuda_attend_ops(Backend *b);                  /* ops_attend.c: attention */
 void cuda_delta_ops(Backend *b);                   /* ops_delta.c: convolution, delta rule, fold */

@@ -163,8 +163,7 @@ static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 /* Tiles of 8 rows, rounded up to what a block of the chosen kernels reads. */
 static int32_t tiles_of(int32_t n) { return n <= 8 ? 1 : n <= 16 ? 2 : n <= 32 ? 4 : (n + 63) / 64 * 8; }
 
-/* The parts of the input buffer in which n quantised rows lie; returns the bytes. form: a mask of 1 << ActForm. */
-static size_t place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols)
+size_t cuda_place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols)
 {
     const uint8_t *start = at;
     for (int32_t f = 0; f < 2; f++) {
@@ -223,6 +222,15 @@ static void launch_products(const Product *p, uint32_t *done)
     cuda_launch(p->c, kernel, (p->n + shape_of[shape].rows - 1) / shape_of[shape].rows, tiles, &a, sizeof a);
 }
 
+/* Who makes the rows of a router (its weights are F32) quantises them in every form: experts read them next. */
+static int32_t forms_of_router(int32_t n, const Tensor *const *w)
+{
+    const int32_t cols = w[0]->cols;
+    for (int32_t j = 0; j < n; j++)
+        if (w[j]->type == T_F32) return (cols % 32 == 0) << ACT_Q32 | (cols % 256 == 0) << ACT_Q256;
+    return 0;
+}
+
 static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
 {
     Cuda *c = cuda_of(b);
@@ -230,7 +238,7 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     Product p = { .c = c, .n_products = n, .n = x->rows, .y = y, .w = w, .x = x };
     int32_t forms = 0;
     for (int32_t j = 0; j < n; j++) forms |= 1 << matmul_act_form(w[j]->type);
-    while (place_rows(p.act, c->input, forms, p.n, x->cols) > WORK_INPUT) {
+    while (cuda_place_rows(p.act, c->input, forms, p.n, x->cols) > WORK_INPUT) {
         if (p.n == 1) {
             fail(&c->error, ST_UNSUPPORTED, "product: rows of %d values are too long", x->cols);
             return;
@@ -239,13 +247,19 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     }
     for (const int32_t part = p.n; p.row0 < x->rows; p.row0 += part) {
         if (x->rows - p.row0 < part) p.n = x->rows - p.row0;
-        place_rows(p.act, c->input, forms, p.n, x->cols);
-        const bool whole = p.n == x->rows, quantised = (forms & ~(1 << ACT_F32)) != 0;
-        if (quantised && !(whole && cuda_quantise_with(c, x, p.act)))
-            LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
-                   .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
-                   .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
+        const bool whole = p.n == x->rows;
+        int32_t there = forms | forms_of_router(n, w);
+        size_t bytes = cuda_place_rows(p.act, c->input, there, p.n, x->cols);
+        if (!whole || bytes > WORK_INPUT || !(there & ~(1 << ACT_F32)) || !cuda_quantise_with(c, x, p.act)) {
+            there = forms;
+            bytes = cuda_place_rows(p.act, c->input, there, p.n, x->cols);
+            if (there & ~(1 << ACT_F32))
+                LAUNCH(c, matmul_quantise, (x->cols + 255) / 256, (p.n + 7) / 8, QuantiseArgs,
+                       .act = { p.act[0], p.act[1] }, .n = p.n, .cols = x->cols,
+                       .x = (const float *) x->data + (size_t) p.row0 * (size_t) x->cols);
+        }
         for (uint32_t done = 0; done != (1u << n) - 1;) launch_products(&p, &done);
+        if (whole) c->quantised = (CudaInput) { x->data, x->rows, x->cols, there, bytes, { p.act[0], p.act[1] } };
     }
 }
 

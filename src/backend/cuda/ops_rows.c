@@ -22,7 +22,8 @@ static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float 
 {
     Cuda *c = cuda_of(b);
     const AddArgs *added = cuda_waiting(c, GPU_rows_add, x);
-    NormArgs a = { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols, .eps = eps };
+    NormArgs a = { .y = y->data, .x = x->data, .w = w ? w->data : NULL, .group = x->cols,
+                   .period = x->cols, .eps = eps };
     if (added && added->n == added->period && y->data != x->data) {
         a.dx = added->x;
         c->delayed.bytes = 0;
@@ -33,12 +34,26 @@ static void norm(Backend *b, Tensor *y, const Tensor *x, const Tensor *w, float 
 static void add_norm(Backend *b, Tensor *y, Tensor *x, const Tensor *dx, const Tensor *w, float eps)
 {
     norm_rows(cuda_of(b), y, (NormArgs) { .y = y->data, .x = x->data, .dx = dx->data, .w = w ? w->data : NULL,
-                                          .group = x->cols, .eps = eps });
+                                          .group = x->cols, .period = x->cols, .eps = eps });
 }
 
-/* Waits for the norm of what has been added to. */
+static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
+{
+    a.cols = t->cols;
+    cuda_delay(c, GPU_rows_glu, t->rows, (t->cols + GLU_COLS - 1) / GLU_COLS, &a, sizeof a, offsetof(GluArgs, act), t);
+}
+
+/* Waits for the norm of what has been added to; who makes dx, and waits, adds it as well. */
 static void add(Backend *b, Tensor *x, const Tensor *dx)
 {
+    const GluArgs *waiting = cuda_waiting(cuda_of(b), GPU_rows_glu, dx);
+    if (waiting && !waiting->sum && x->data != dx->data) {
+        GluArgs both = *waiting;
+        both.sum = x->data;
+        cuda_of(b)->delayed.bytes = 0;
+        glu_rows(cuda_of(b), dx, both);
+        return;
+    }
     const AddArgs a = { .y = x->data, .x = dx->data, .n = values(x), .period = values(x) };
     cuda_delay(cuda_of(b), GPU_rows_add, (values(x) + 255) / 256, 1, &a, sizeof a, 0, x);
 }
@@ -47,12 +62,6 @@ static void bias(Backend *b, Tensor *x, const Tensor *v)
 {
     LAUNCH(cuda_of(b), rows_add, (values(x) + 255) / 256, 1, AddArgs, .y = x->data, .x = v->data, .n = values(x),
            .period = x->cols);
-}
-
-static void glu_rows(Cuda *c, const Tensor *t, GluArgs a)
-{
-    a.cols = t->cols;
-    cuda_delay(c, GPU_rows_glu, t->rows, (t->cols + GLU_COLS - 1) / GLU_COLS, &a, sizeof a, offsetof(GluArgs, act), t);
 }
 
 static void glu(Backend *b, Tensor *y, const Tensor *gate, const Tensor *up, Act act)
@@ -76,13 +85,13 @@ static void scale(Backend *b, Tensor *x, float by, float softcap)
 static void head_norm(Backend *b, Tensor *x, const Tensor *w, int32_t head_dim, float eps)
 {
     norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w ? w->data : NULL, .group = head_dim,
-                                          .eps = eps });
+                                          .period = w ? w->cols : head_dim, .eps = eps });
 }
 
 static void gated_norm(Backend *b, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
 {
     norm_rows(cuda_of(b), x, (NormArgs) { .y = x->data, .x = x->data, .w = w->data, .z = z->data, .group = head_dim,
-                                          .eps = eps });
+                                          .period = head_dim, .eps = eps });
 }
 
 /* Waits for attention, which reads its heads from x. */

@@ -12,6 +12,7 @@ typedef struct { int32_t code, value, limit, pad; } GpuError;
 
 #include "backend/gpu/args_kv.h"
 #include "backend/gpu/args_matmul.h"
+#include "backend/gpu/args_experts.h"
 #include "backend/gpu/args_rows.h"
 #include "backend/gpu/args_attend.h"
 #include "backend/gpu/args_delta.h"

@@ -3,13 +3,14 @@
 #define RATOON_BACKEND_GPU_ARGS_ROWS_H
 
 /* Norms of groups of columns, a block per row; a plain norm has one group. dx: added to x first (add_norm), z: gates
- * the result (gated_norm); either, and w [group], may be NULL. y may be x. act: the rows are also quantised for the
- * product that reads them, in the forms whose code is not NULL. */
+ * the result (gated_norm); either, and w [period], may be NULL; period: a group, or a row, whose groups then have
+ * weights of their own. y may be x. act: the rows are also quantised for the product that reads them, in the forms whose
+ * code is not NULL. */
 enum { NORM_GROUPS = 1024 };                       /* at most, of a row */
 typedef struct {
     float *y, *x;
     const float *dx, *w, *z;
-    int32_t cols, group;
+    int32_t cols, group, period;
     float   eps;
     ActRows act[2];
 } NormArgs;
@@ -18,9 +19,9 @@ typedef struct {
 typedef struct { float *y; const float *x; int64_t n, period; } AddArgs;
 
 /* y[i, j] = act(gate[i, j / width]) * up[i, j]; up may be y itself. A block per row and GLU_COLS columns. act: as
- * above, and cols is a multiple of 32 then. */
+ * above, and cols is a multiple of 32 then. sum: y is added to it; NULL: none. */
 enum { GLU_COLS = 2048 };
-typedef struct { float *y; const float *gate, *up; int32_t cols, function, width; ActRows act[2]; } GluArgs;
+typedef struct { float *y; const float *gate, *up; float *sum; int32_t cols, function, width; ActRows act[2]; } GluArgs;
 /* x *= by; softcap > 0: softcap * tanh(x / softcap) */
 typedef struct { float *x; int64_t n; float by, softcap; } ScaleArgs;
 

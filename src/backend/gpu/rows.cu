@@ -51,7 +51,7 @@ KERNEL(256, rows_norm, NormArgs)
             v[i] = 0;
             if (c >= a.cols) continue;
             v[i] = f32_mul(norm_value(s, x, c), s.r[c / a.group]);
-            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.group));
+            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.period));
             if (a.z) v[i] = f32_mul(v[i], f32_silu(ld(a.z + row + c)));
             st(a.y + row + c, v[i]);
         }
@@ -82,6 +82,7 @@ KERNEL(256, rows_glu, GluArgs)
         if (c >= a.cols) continue;
         v[i] = f32_mul(f32_act(ld(a.gate + gates + c / a.width), a.function), ld(a.up + row + c));
         st(a.y + row + c, v[i]);
+        if (a.sum) st(a.sum + row + c, f32_add(ld(a.sum + row + c), v[i]));
     }
     quantise_for_product(a.act, BID, at, v, col < a.cols);
 }

@@ -38,7 +38,13 @@ static void describe_machine(Bench *b)
 {
     char name[160];
     b->threads = machine_name(name, sizeof name, &b->o);
-    snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+    int at = snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+    const char *backend = b->o.backend ? b->o.backend : "", *which = strchr(backend, ':');
+    rt_card card;
+    rt_error e;
+    if (strncmp(backend, "cuda", 4) != 0) return;
+    if (rt_card_at(&card, "cuda", which ? (int32_t) strtol(which + 1, NULL, 10) : 0, &e) == RT_OK)
+        snprintf(b->machine + at, sizeof b->machine - (size_t) at, ", %.63s (%s)", card.name, card.level);
 }
 
 /* "2.7 G", "10.6 M" */
@@ -55,6 +61,9 @@ static void describe_model(Bench *b)
     rt_property(b->p.engine, "backend", backend, sizeof backend);
     rt_property(b->p.engine, "kv", kv, sizeof kv);
     b->bytes = (double) property(b->p.engine, "model.pass.bytes");
+    b->experts = (int32_t) property(b->p.engine, "model.experts");
+    b->experts_used = (int32_t) property(b->p.engine, "model.experts.used");
+    b->expert_bytes = (double) property(b->p.engine, "model.experts.bytes");
     b->kv = (double) property(b->p.engine, "model.kv.bytes");
     b->values = (double) property(b->p.engine, "model.pass.parameters");
     b->head = (double) property(b->p.engine, "model.vocab") * (double) property(b->p.engine, "model.dim");
@@ -69,7 +78,8 @@ void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, 0, &b->peaks
 
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {
-    double read = (b->bytes + b->kv * after) / b->peaks.bytes_per_s,
+    const double bytes = b->bytes + experts_more(b->expert_bytes, b->experts, b->experts_used, rows);
+    double read = (bytes + b->kv * after) / b->peaks.bytes_per_s,
            work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
 }

@@ -286,3 +286,71 @@ void plot_bars(FILE *f, const PlotText *t, const char *y_name, const PlotSeries 
     }
     end(f, t);
 }
+
+/* ---- heat ---- */
+
+enum { SHADES_OF_HEAT = 12 };
+
+/* 0: blank. The square root tells small values from each other. */
+static int32_t heat_of(double value, double most)
+{
+    if (!(value > 0) || !isfinite(value)) return 0;
+    int32_t h = (int32_t) ceil(SHADES_OF_HEAT * sqrt(value / most));
+    return h < 1 ? 1 : h > SHADES_OF_HEAT ? SHADES_OF_HEAT : h;
+}
+
+static void heat_shade(FILE *f, int32_t heat)
+{
+    fprintf(f, "class=\"f0\" fill-opacity=\"%.2f\"/>\n", heat / (double) SHADES_OF_HEAT);
+}
+
+/* The numbers of rows or columns beside their cells. */
+static void cell_numbers(FILE *f, bool down, int32_t n, double size)
+{
+    char number[16];
+    int32_t step = (int32_t) fmax(1, tick_step(n, 8));
+    for (int32_t i = 0; i < n; i += step) {
+        double middle = (i + 0.5) * size;
+        snprintf(number, sizeof number, "%d", i);
+        if (down) text_at(f, LEFT - 8, TOP + middle + 4, "axis", "end", number);
+        else text_at(f, LEFT + middle, TOP + PLOT + 19, "axis", "middle", number);
+    }
+}
+
+void plot_heat(FILE *f, const PlotText *t, const char *x_axis, const char *y_name, const char *scale,
+               const double *value, int32_t rows, int32_t cols)
+{
+    const double width = (WIDTH - LEFT - RIGHT) / (double) (cols > 0 ? cols : 1),
+                 height = PLOT / (double) (rows > 0 ? rows : 1);
+    double most = 0;
+    for (int64_t i = 0; i < (int64_t) rows * cols; i++)
+        if (isfinite(value[i])) most = fmax(most, value[i]);
+    begin(f, t);
+    for (int32_t h = 1; h <= SHADES_OF_HEAT; h++) {
+        fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"8\" height=\"10\" ", 16 + 8 * h, LEGEND - 9);
+        heat_shade(f, h);
+    }
+    text_at(f, 24 + 8 * SHADES_OF_HEAT + 8, LEGEND, "axis", "", scale);
+    for (int32_t h = 1; h <= SHADES_OF_HEAT; h++) {                /* a path per shade, of runs of cells */
+        fputs("<path d=\"", f);
+        for (int32_t y = 0; y < rows; y++)
+            for (int32_t x = 0, n; x < cols; x += n) {
+                const double *cell = value + (int64_t) y * cols + x;
+                for (n = 1; x + n < cols && heat_of(cell[n], most) == heat_of(cell[0], most);) n++;
+                if (heat_of(cell[0], most) == h)
+                    fprintf(f, "M%.1f %.1fh%.1fv%.1fh%.1fz", LEFT + x * width, TOP + y * height, n * width, height,
+                            -n * width);
+            }
+        fputs("\" ", f);
+        heat_shade(f, h);
+    }
+    fprintf(f, "<path d=\"M%d %dV%dH%d\" class=\"base\" fill=\"none\"/>\n", LEFT, TOP, TOP + PLOT, WIDTH - RIGHT);
+    cell_numbers(f, true, rows, height);
+    cell_numbers(f, false, cols, width);
+    fprintf(f, "<text transform=\"translate(20 %.1f) rotate(-90)\" text-anchor=\"middle\" class=\"axis\">",
+            TOP + PLOT / 2.0);
+    put_text(f, y_name, strlen(y_name));
+    fputs("</text>\n", f);
+    text_at(f, LEFT + (WIDTH - LEFT - RIGHT) / 2.0, TOP + PLOT + 38, "axis", "middle", x_axis);
+    end(f, t);
+}

@@ -1,6 +1,6 @@
-/* plot.h - charts of measurements as SVG: lines over a number, and groups of bars. A chart is self-contained: it has
- * its own background, light or dark like the reader's screen, labelled axes, and small print that says how it was made.
- * Texts may contain any bytes. Functions write to f; the caller checks for write errors. */
+/* plot.h - charts of measurements as SVG: lines over a number, groups of bars, and maps of heat. A chart is
+ * self-contained: it has its own background, light or dark like the reader's screen, labelled axes, and small print
+ * that says how it was made. Texts may contain any bytes. Functions write to f; the caller checks for write errors. */
 #ifndef RATOON_PROGRAMS_BENCH_PLOT_H
 #define RATOON_PROGRAMS_BENCH_PLOT_H
 
@@ -35,5 +35,10 @@ typedef struct {
 typedef struct { const char *name[PLOT_LINES_MAX]; int32_t colour[PLOT_LINES_MAX], n; } PlotSeries;
 /* y_axis NULL: each group has its own axis */
 void plot_bars(FILE *f, const PlotText *t, const char *y_axis, const PlotSeries *s, const PlotGroup *group, int32_t n);
+
+/* Cells in rows from the top and columns from the left. The larger the value [rows, cols], the darker; blank: 0. scale:
+ * what blank and darkest mean. */
+void plot_heat(FILE *f, const PlotText *t, const char *x_axis, const char *y_axis, const char *scale,
+               const double *value, int32_t rows, int32_t cols);
 
 #endif

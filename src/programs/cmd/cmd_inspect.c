@@ -45,8 +45,8 @@ static Row row_at(const Inspect *x, int32_t i)
         return r;
     }
     const SafeTensor *t = safetensors_at(x->safe, i);
-    Row r = { t->name, t->i64 ? "I64" : type_info(t->type)->name, t->file, !t->i64, t->type, t->n_dims, { 0 }, t->bytes,
-              t->data };
+    const bool known = t->type != T_I32 || strcmp(t->dtype, "I32") == 0;
+    Row r = { t->name, t->dtype, t->file, known, t->type, t->n_dims, { 0 }, t->bytes, t->data };
     memcpy(r.dim, t->shape, sizeof t->shape);
     return r;
 }

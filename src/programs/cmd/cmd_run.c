@@ -140,11 +140,12 @@ static bool print_json(Run *r)
     json_t *tokens = json_array();
     for (int32_t i = 0; i < r->n_token; i++) json_array_append_new(tokens, json_integer(r->token[i]));
     const rt_stats *s = &r->stats;
-    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f}", "prompt_tokens",
+    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f s:I s:I}", "prompt_tokens",
                               (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted",
                               (json_int_t) s->accepted, "accept_length", accept_length(s), "prefill_s", s->prefill_s,
-                              "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s));
+                              "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen", (json_int_t) s->experts_chosen,
+                              "experts_read", (json_int_t) s->experts_read);
     json_t *sampling = sampling_json(&r->sampling);
     json_object_set_new(sampling, "seed", json_integer((json_int_t) r->sampling.seed));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
@@ -176,6 +177,9 @@ static void print_stats(const Run *r)
     if (s->drafted && s->decode_s > 0)
         fprintf(stderr, "  speculation overhead (drafting, trees, acceptance): %.1f %% of decoding\n",
                 100 * (1 - s->pass_s / s->decode_s));
+    if (s->experts_read && s->generated)
+        fprintf(stderr, "experts: %lld chosen, %lld read (%.1f per token)\n", (long long) s->experts_chosen,
+                (long long) s->experts_read, (double) s->experts_read / (double) s->generated);
     if (r->o.budget == BUDGET_OPTION_AUTO && r->p.files.draft[0])
         fprintf(stderr, "  controller: %lld drafts, %lld mode switches\n", (long long) s->drafts,
                 (long long) s->changes);

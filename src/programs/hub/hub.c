@@ -106,7 +106,8 @@ static bool is_drafter(const Pull *p)
     json_t *j = NULL;
     const HubFile *config = p->choice.at[0];
     if (!here(p, p->place[0].etag, config->bytes, target) || !json_file(p->env.o, &j, target)) return false;
-    bool good = json_is_object(json_object_get(j, "dflash_config"));
+    const char *kind = json_string_value(json_object_get(j, "speculators_model_type"));
+    bool good = json_is_object(json_object_get(j, "dflash_config")) || (kind && strcmp(kind, "dflash") == 0);
     json_decref(j);
     return good || complain(p->env.o, "%s: holds a model as safetensors, of which only DFlash drafters are read; look "
                             "for a repository of GGUF files (often called %s-GGUF)", p->repo.name.repo,

@@ -63,7 +63,7 @@ static const char *const END_TEXTS[] = {
     "</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>",
     "<turn|>", "<eos>",
     "<|return|>", "<|call|>", "<EOT>", "[EOT]", "[EOS]", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
-    "<end_of_utterance>",
+    "<end_of_utterance>", "</assistant>",
 };
 enum { N_END_TEXTS = sizeof END_TEXTS / sizeof *END_TEXTS };
 

@@ -340,6 +340,63 @@ static void failures_stick(void **state)
     assert_int_equal(fake->live, 0);
 }
 
+/* What a kernel has found wrong is of the pass that the host has given up, and not of the next. */
+static void both_fail(void **state)
+{
+    (void) state;
+    static const int32_t id[2][ROWS] = { { 3, 1, TABLE, 1, 5 }, { 3, 1, 4, 1, 5 } };
+    Pair p;
+    Error err = { 0 };
+    assert_int_equal(open_pair(&p, &err), ST_OK);
+    Backend *b = p.fork;
+    const Memory m = take(b);
+    for (int32_t good = 0; good < 2; good++) {
+        b->copy_in(b, m.ids, id[good], sizeof id[good]);
+        calls(b, &m);
+        if (!good) assert_null(b->alloc(b, (size_t) 1 << 62, "x"));
+        assert_int_equal(b->sync(b, &err), good ? ST_OK : ST_MEMORY);
+    }
+    drop(b, &m);
+    close_pair(&p);
+}
+
+/* Pairs with DFlash, DFlash2 and, last, the target's own layer. */
+enum { PAIRS = RIG_KINDS + 1 };
+static RigOptions pair(int32_t kind, const char *backend)
+{
+    RigOptions o = kind == RIG_KINDS ? rig_with_mtp(rig_kind(2, false))
+                                     : rig_with_draft(rig_kind(kind, false), kind % 2);
+    o.backend = backend;
+    return o;
+}
+
+/* A session for which there is no memory: the next one is not refused because of it. */
+static void sessions_fail(void **state)
+{
+    (void) state;
+    Rig gpu;
+    RigOptions o = pair(1, "cuda");
+    rig_open(&gpu, &o);
+    const int64_t live = fake->live;
+    bool failed = true;
+    int32_t n = 1;
+    for (; failed; n++) {
+        Session s;
+        Error err = { 0 };
+        fake->fail_in = n;
+        fake->fail_with = 2;
+        const Status st = session_open(&s, gpu.m, gpu.dm, 200, 0, 1, false, &err);
+        failed = fake->fail_in == 0;
+        fake->fail_in = 0;
+        assert_int_equal(st, failed ? ST_MEMORY : ST_OK);
+        if (failed) assert_ok(session_open(&s, gpu.m, gpu.dm, 200, 0, 1, false, &err), &err);
+        session_close(&s);
+        assert_int_equal(fake->live, live);
+    }
+    assert_true(n > 20);
+    rig_close(&gpu);
+}
+
 /* ---- recorded passes ---- */
 
 /* There is room for so many records; passes of other keys run as well. A recording that is cancelled leaves none. */
@@ -393,16 +450,6 @@ static void many_records(void **state)
 }
 
 /* ---- decoding ---- */
-
-/* Pairs with DFlash, DFlash2 and, last, the target's own layer. */
-enum { PAIRS = RIG_KINDS + 1 };
-static RigOptions pair(int32_t kind, const char *backend)
-{
-    RigOptions o = kind == RIG_KINDS ? rig_with_mtp(rig_kind(2, false))
-                                     : rig_with_draft(rig_kind(kind, false), kind % 2);
-    o.backend = backend;
-    return o;
-}
 
 /* After the first step, which reads the prompt, nothing is taken, recorded or loaded, every pass is a replay (only the
  * drawing of tokens is launched), and a step waits at most twice, with the target's own layer once for each depth; the
@@ -470,6 +517,44 @@ static void decoding(void **state)
         if (kind == 2 && part_runs()) decode(kind, 1, BUDGET_PLAIN);
         if (kind % 2 && part_runs()) decode(kind, 2, BUDGET_AUTO);
     }
+}
+
+/* More shapes than there is room for, since the context is long and sessions are many: those of short texts are recorded
+ * for every number of sessions, and so is what each session's step needs besides. */
+static void many_sessions(void **state)
+{
+    (void) state;
+    enum { SESSIONS = 12, STEPS = 4, DRAWING = 5 };
+    Rig gpu;
+    Loop l;
+    Session *s[SESSIONS];
+    Dice d = { tiny_key(5, "sessions"), 0 };
+    RigOptions on = pair(1, "cuda");
+    rig_open(&gpu, &on);
+    loop_open(&l, &gpu, NULL, &(LoopOptions) { .budget = 4, .ctx = 65536, .sessions = SESSIONS, .chunk = PROMPT });
+    for (int32_t i = 0; i < SESSIONS; i++) {
+        int32_t prompt[PROMPT];
+        random_tokens(&d, PROMPT, on.tm.vocab, prompt);
+        s[i] = loop_session(&l);
+        assert_ok(session_prompt(s[i], prompt, PROMPT, &l.err), &l.err);
+        s[i]->line.max_tokens = TEXT;
+    }
+    for (int32_t i = 0; i < SESSIONS; i++) assert_ok(spec_step(&l.sp, s, SESSIONS, &l.err), &l.err);
+    fake->sealed = true;
+    fake->refused = 0;
+    for (int32_t i = 0; i < STEPS; i++) {
+        const FakeCuda before = *fake;
+        for (int32_t k = 0; k < SESSIONS; k++) assert_int_equal(s[k]->line.status, ST_OK);
+        assert_ok(spec_step(&l.sp, s, SESSIONS, &l.err), &l.err);
+        if (on_device) continue;
+        assert_true(fake->replays - before.replays >= 2);
+        assert_int_equal(fake->launches - before.launches, DRAWING);
+    }
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    for (int32_t i = 0; i < SESSIONS; i++) loop_free(s[i]);
+    loop_close(&l);
+    rig_close(&gpu);
 }
 
 static rt_session *prompted(rt_engine *g, const int32_t *text, size_t n, int32_t more)
@@ -637,6 +722,40 @@ static void any_thread(void **state)
     close_pair(&p);
 }
 
+typedef struct { Backend *b; const float *x; float got[ROWS * COLS]; Status st; } Fetch;
+static void *fetch_elsewhere(void *arg)
+{
+    Fetch *f = arg;
+    f->b->copy_out(f->b, f->got, f->x, sizeof f->got);
+    f->st = f->b->sync(f->b, NULL);
+    return NULL;
+}
+
+/* Nor does it matter which thread comes first after a call that waits for the next one. */
+static void another_goes_on(void **state)
+{
+    (void) state;
+    Pair p;
+    Error err = { 0 };
+    pthread_t thread;
+    float value[ROWS * COLS];
+    for (int32_t i = 0; i < ROWS * COLS; i++) value[i] = (float) i;
+    assert_ok(open_pair(&p, &err), &err);
+    const Memory m = take(p.fork);
+    Tensor x = { .type = T_F32, .rows = ROWS, .cols = COLS, .data = m.x }, y = x;
+    y.data = m.y;
+    p.fork->copy_in(p.fork, m.x, value, sizeof value);
+    p.fork->copy_in(p.fork, m.y, value, sizeof value);
+    p.fork->add(p.fork, &x, &y);
+    Fetch f = { .b = p.fork, .x = m.x };
+    assert_int_equal(pthread_create(&thread, NULL, fetch_elsewhere, &f), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(f.st, ST_OK);
+    for (int32_t i = 0; i < ROWS * COLS; i++) assert_true(f.got[i] == 2 * value[i]);
+    drop(p.fork, &m);
+    close_pair(&p);
+}
+
 /* With and without records: on a card nothing else says that they are right. */
 static void recorded_is_direct(void **state)
 {
@@ -659,11 +778,12 @@ int main(int argc, char **argv)
     const struct CMUnitTest of_driver[] = {
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
-        cmocka_unit_test(decoding_with_faults)
+        cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults)
     };
     const struct CMUnitTest anywhere[] = {
         cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records), cmocka_unit_test(any_thread),
-        cmocka_unit_test(decoding), cmocka_unit_test(images)
+        cmocka_unit_test(another_goes_on), cmocka_unit_test(both_fail),
+        cmocka_unit_test(decoding), cmocka_unit_test(many_sessions), cmocka_unit_test(images)
     };
     int failed = on_device ? 0 : cmocka_run_group_tests_name("cuda drivers", before, NULL, NULL);
     failed += cmocka_run_group_tests_name("cuda", anywhere, load, NULL);

@@ -278,6 +278,37 @@ static void bad_lines(void **state)
     assert_in_range(taken, 100, 19000);
 }
 
+/* Mixtures: rows read experts that others have not read, the fewer the more alike their texts are. From a plain pass, a
+ * chunk and the routes of a few passes follows what every width takes, within a tenth. */
+static void mixtures(void **state)
+{
+    (void) state;
+    enum { USED = 8, OF = 256, CHUNK = 256 };
+    static const double alike[] = { (double) USED / OF, 0.12, 0.5 };
+    for (size_t k = 0; k < sizeof alike / sizeof *alike; k++) {
+        double ms[CHUNK + 1], read[CHUNK + 1];
+        for (int32_t n = 1; n <= CHUNK; n++) {     /* of 10 ms, 6 read experts; a row computes for 0.5 ms */
+            read[n] = (1 - pow(1 - alike[k], n)) / alike[k];
+            ms[n] = 0.5 * (fmax(4 + 6 * read[n], 0.5 * n) + 4 + 6 * read[n] + 0.5 * n);
+        }
+        Cost c;
+        cost_reset(&c);
+        cost_experts(&c, 0.6, USED, OF);
+        for (int32_t i = 0; i < 3; i++) cost_chunk(&c, CHUNK, 1e-3 * ms[CHUNK]);
+        for (int32_t i = 0; i < 3; i++) cost_pass(&c, 1, 1e-3 * ms[1]);
+        if (k == 0) assert_true(c.pass_ms[8] > 3 * c.pass_ms[1]);     /* no mixture of these sizes is cheap to widen */
+        for (int32_t i = 0; i < 40; i++) {
+            const int32_t n = 2 + i % 7;
+            cost_routes(&c, n, 40 * USED * n, (int64_t) (40 * USED * read[n]));
+        }
+        for (int32_t n = 1; n <= ROWS_DECODE; n++) {
+            const double off = (double) c.pass_ms[n] / ms[n];
+            if (off < 0.9 || off > 1.1)
+                fail_msg("alike %.2f, %d rows: predicted %.3f of the real time", alike[k], n, off);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -285,7 +316,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(shape_of_a_pass), cmocka_unit_test(without_a_chunk), cmocka_unit_test(first_passes),
         cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(load_at_the_start),
         cmocka_unit_test(told_a_stall), cmocka_unit_test(cold_chunk), cmocka_unit_test(refuted_lines),
-        cmocka_unit_test(bad_lines),
+        cmocka_unit_test(bad_lines), cmocka_unit_test(mixtures),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }

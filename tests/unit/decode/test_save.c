@@ -220,7 +220,7 @@ static void any_place(void **state)
         if (!part_runs()) continue;
         int32_t kind = i % RIG_KINDS, how = i / RIG_KINDS % 4;
         RigOptions o = rig_kind(kind, i % 13 == 6);
-        if (how == 3 && kind > 1) o = rig_with_mtp(o);
+        if (how == 3 && rig_has_mtp(kind)) o = rig_with_mtp(o);
         else if (how > 0) o = rig_with_draft(o, how == 2);
         o.kv = kinds[i % N];
         o.kv_v = kinds[(i * 5 + 2) % N];

@@ -172,15 +172,16 @@ static void sources_share_a_tree(void **state)
 
 /* ---- the MTP layer against PyTorch ---- */
 
-/* tests/oracle/expect/mtp.txt: rows are depths; within 1e-4 of the expected logits, as far as candidates show them
+/* tests/oracle/expect/NAME.txt: rows are depths; within 1e-4 of the expected logits, as far as candidates show them
  * (differences between them: raw edges are a log-softmax). Covers the whole way: prompt in chunks, taps, the held
  * state, depths. */
-static void mtp_is_what_pytorch_says(void **state)
+static void mtp_is_what_pytorch_says(const char *name, const char *model)
 {
-    (void) state;
     static Lattice lat;
-    FILE *f = fopen("tests/oracle/expect/mtp.txt", "r");
-    if (!f) fail_msg("tests/oracle/expect/mtp.txt is missing (tests run in the repository's root)");
+    char path[64];
+    snprintf(path, sizeof path, "tests/oracle/expect/%s.txt", name);
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("%s is missing (tests run in the repository's root)", path);
     char *line = NULL;
     size_t cap = 0;
     int32_t prompt[400], n = 0, chain[8], depth = -1, compared = 0;
@@ -188,7 +189,7 @@ static void mtp_is_what_pytorch_says(void **state)
     Loop l;
     Session *s = NULL;
     RigOptions o = { .kv = T_F32, .mtp = true };
-    assert_true(tiny_model_named(&o.tm, "qwen35-mtp"));
+    assert_true(tiny_model_named(&o.tm, model));
     rig_open(&r, &o);
     loop_open(&l, &r, NULL, &(LoopOptions) { .ctx = 400, .chunk = 29, .budget = 20 });
     while (getline(&line, &cap, f) > 0) {
@@ -237,6 +238,18 @@ static void mtp_is_what_pytorch_says(void **state)
     rig_close(&r);
 }
 
+static void mtp_of_qwen35(void **state)
+{
+    (void) state;
+    mtp_is_what_pytorch_says("mtp", "qwen35-mtp");
+}
+
+static void mtp_of_qwen35moe(void **state)
+{
+    (void) state;
+    mtp_is_what_pytorch_says("mtp-moe", "qwen35moe-mtp");
+}
+
 /* ---- exactness ---- */
 
 typedef struct { Dice dice; int32_t one_in; } Breaker;
@@ -256,7 +269,7 @@ static void any_sources_same_text(void **state)
     int64_t accepted[SOURCES] = { 0 }, cancelled = 0;
     for (int32_t kind = 0; kind < RIG_KINDS; kind++)
         for (int32_t device = 0; device < 2; device++)
-            for (int32_t model = 0; model < (kind < 2 ? 3 : 4); model++) {
+            for (int32_t model = 0; model < (rig_has_mtp(kind) ? 4 : 3); model++) {
                 Rig r;
                 RigOptions o = rig_kind(kind, device);
                 if (model == 1 || model == 2) o = rig_with_draft(o, model == 2);
@@ -402,7 +415,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quotations_go_on), cmocka_unit_test(index_is_a_function_of_the_text),
         cmocka_unit_test(cut_to_the_beginning), cmocka_unit_test(sources_share_a_tree),
-        cmocka_unit_test(mtp_is_what_pytorch_says), cmocka_unit_test(any_sources_same_text),
+        cmocka_unit_test(mtp_of_qwen35), cmocka_unit_test(mtp_of_qwen35moe), cmocka_unit_test(any_sources_same_text),
         cmocka_unit_test(draft_block_of_any_size), cmocka_unit_test(mtp_by_name),
     };
     return cmocka_run_group_tests_name("sources", tests, NULL, NULL);

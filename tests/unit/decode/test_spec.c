@@ -206,16 +206,17 @@ static float *draft_logits(Rig *r, const LoopOptions *lo, const int32_t *prefix,
 static void layouts_are_one_drafter(void **state)
 {
     (void) state;
-    for (int32_t dflash2 = 0; dflash2 < 2; dflash2++) {
+    for (int32_t kind = 0; kind < DRAFT_KINDS; kind++) {
         float *first = NULL;
         for (int32_t layout = TINY_HF; layout <= TINY_LLAMA_CPP; layout++)
             for (int32_t device = 0; device < 2; device++) {
                 Rig r;
-                RigOptions o = rig_with_draft(rig_kind(3, device), dflash2);
+                RigOptions o = rig_with_draft_kind(rig_kind(kind == DRAFT_LAGUNA ? 7 : 3, device), (DraftKind) kind);
                 o.layout = (TinyLayout) layout;
-                o.td.sliding = 2;
+                o.td.library = kind == DRAFT_LIBRARY && layout == TINY_HF;
+                o.td.sliding = kind == DRAFT_LAGUNA ? 7 : 2;
                 o.td.window = 12;
-                if (dflash2) o.td.causal = TINY_CAUSAL_NO;
+                if (kind == DRAFT_DFLASH2) o.td.causal = TINY_CAUSAL_NO;
                 rig_open(&r, &o);
                 int32_t text[70];
                 Dice d = { tiny_key(5, "layouts"), 0 };
@@ -223,7 +224,7 @@ static void layouts_are_one_drafter(void **state)
                 float *y = draft_logits(&r, &(LoopOptions) { .chunk = layout == TINY_LUCE ? 7 : 64 }, text, 69,
                                         text[69]);
                 size_t bytes = sizeof *y * (size_t) r.dm->block * (size_t) r.m->vocab;
-                if (first) assert_same(y, first, bytes, "dflash2 %d, layout %d, device %d", dflash2, layout, device);
+                if (first) assert_same(y, first, bytes, "drafter %d, layout %d, device %d", kind, layout, device);
                 else first = y, y = NULL;
                 free(y);
                 rig_close(&r);
@@ -245,11 +246,13 @@ static void drafts_do_not_depend_on_history(void **state)
     (void) state;
     static Lattice a, b;
     FOR_RIGS(kind, device) {
-        for (int32_t way = 0; way < (kind < 2 ? 2 : 4); way++) {
+        for (int32_t way = 0; way < (rig_has_mtp(kind) ? 4 : 2); way++) {
             if (!part_runs()) continue;
             int32_t ring = way % 2;
             Rig r;
-            RigOptions o = way < 2 ? rig_with_draft(rig_kind(kind, device), kind == 2)
+            static const DraftKind drafts[RIG_KINDS] = { [1] = DRAFT_LIBRARY, [2] = DRAFT_DFLASH2, [5] = DRAFT_DSPARK,
+                                                         [7] = DRAFT_LAGUNA };
+            RigOptions o = way < 2 ? rig_with_draft_kind(rig_kind(kind, device), drafts[kind])
                                    : rig_with_mtp(rig_kind(kind, device));
             if (kind % 2) o.td.sliding = 5, o.td.window = 10;
             rig_open(&r, &o);

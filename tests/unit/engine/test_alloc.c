@@ -130,7 +130,7 @@ static void no_allocation_in_the_token_loop(void **state)
 {
     (void) state;
     for (int32_t kind = 0; kind < RIG_KINDS; kind++)
-        for (int32_t draft = 0; draft < (kind < 2 ? 3 : 4); draft++) {
+        for (int32_t draft = 0; draft < (rig_has_mtp(kind) ? 4 : 3); draft++) {
             RigOptions o = rig_kind(kind, false);
             if (draft == 3) o = rig_with_mtp(o);
             else if (draft) o = rig_with_draft(o, draft == 2);

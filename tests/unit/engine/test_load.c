@@ -12,9 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_STRS, TENSOR_DROP, TENSOR_ADD,
-               TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, CONFIG } What;
-typedef enum { LLAMA, QWEN3, QWEN35, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF } Base;
+typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP, TENSOR_ADD,
+               TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG } What;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF, LAGUNA_B,
+               LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config the
  * text `name` becomes `text`. */
@@ -35,6 +36,9 @@ static void write_key(GgufWriter *w, const Edit *e)
     if (e->what == KEY_STR) gguf_write_str(w, e->name, e->text, strlen(e->text));
     if (e->what == KEY_BOOL) gguf_write_bool(w, e->name, e->number != 0);
     if (e->what == KEY_I32S) gguf_write_i32s(w, e->name, e->list, e->n);
+    bool bools[8];
+    for (size_t i = 0; e->what == KEY_BOOLS && i < e->n; i++) bools[i] = e->list[i] != 0;
+    if (e->what == KEY_BOOLS) gguf_write_bools(w, e->name, bools, e->n);
     if (e->what == KEY_STRS) gguf_write_strs(w, e->name, words, (size_t[]) { 1, 1, 1 }, 3);
 }
 
@@ -81,7 +85,9 @@ static void copy_gguf(const char *from, const char *to, const Edit *e)
         static const uint32_t nan_bits = 0x7fc00000;
         for (size_t at = 0; poisoned && at < bytes; at += sizeof nan_bits)
             gguf_write_data(w, &nan_bits, sizeof nan_bits);
-        if (!poisoned) gguf_write_data(w, t->data, bytes);
+        bool zero = e->what == TENSOR_ZERO && strcmp(t->name, e->name) == 0;
+        for (size_t at = 0; zero && at < bytes; at++) gguf_write_data(w, &(uint8_t) { 0 }, 1);
+        if (!poisoned && !zero) gguf_write_data(w, t->data, bytes);
     }
     static const float ones[64] = { 1 };
     if (e->what == TENSOR_ADD) gguf_write_data(w, ones, sizeof ones);
@@ -115,17 +121,25 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->model, sizeof f->model, "%s/m.gguf", f->dir);
     snprintf(f->changed, sizeof f->changed, "%s/changed.gguf", f->dir);
-    f->tm = tm ? *tm : tiny_model(base == LLAMA ? TINY_LLAMA : base == QWEN35 ? TINY_QWEN35 : TINY_QWEN3);
+    static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA };
+    const bool for_laguna = base == LAGUNA_B || base == LAGUNA_HF;
+    f->tm = tm ? *tm : tiny_model(base < DRAFT_C ? families[base] : for_laguna ? TINY_LAGUNA : TINY_QWEN3);
     assert_ok(tiny_model_write(&f->tm, f->model, &err), &err);
     if (base < DRAFT_C) {
         copy_gguf(f->model, f->changed, e);
         return;
     }
     TinyDraft td = tiny_draft(&f->tm);
-    td.dflash2 = base >= DRAFT2_C;
-    bool folder = base == DRAFT_HF || base == DRAFT2_HF;
+    td.dflash2 = base == DRAFT2_C || base == DRAFT2_HF;
+    td.laguna = for_laguna;
+    if (for_laguna) td.mask_id = 12;
+    td.markov = base >= DSPARK_B && base <= DSPARK_HF;
+    td.library = base == LIBRARY_HF;
+    if (base == LIBRARY_C || td.library) td.own_rows = 32;
+    bool folder = base == DRAFT_HF || base == DRAFT2_HF || base == LAGUNA_HF || base == DSPARK_HF || td.library,
+         luce = base == DRAFT_B || base == LAGUNA_B || base == DSPARK_B;
     snprintf(f->draft, sizeof f->draft, "%s/%s", f->dir, folder ? "d" : "d.gguf");
-    assert_ok(tiny_draft_write(&td, folder ? TINY_HF : base == DRAFT_B ? TINY_LUCE : TINY_LLAMA_CPP, f->draft,
+    assert_ok(tiny_draft_write(&td, folder ? TINY_HF : luce ? TINY_LUCE : TINY_LLAMA_CPP, f->draft,
                                &err), &err);
     if (!folder) {
         copy_gguf(f->draft, f->changed, e);
@@ -333,6 +347,92 @@ static void delta_sizes(void **state)
     CHECK_ALL(cases);
 }
 
+static void laguna_keys(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { LAGUNA, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.attention.head_count" }, .code = RT_EFORMAT,
+          .named = { "attention.head_count", "missing" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 6, 6) }, .code = RT_EFORMAT,
+          .named = { "attention.head_count", "4 values, expected 5" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 6, 0, 4) }, .code = RT_EFORMAT,
+          .named = { "attention.head_count value 3 is 0" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.head_count", IDS(4, 6, 4, 6, 4) }, .code = RT_EFORMAT,
+          .named = { "blk.2.attn_gate.weight has 6 rows", "expected 4 (a gate per head) or 128" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.head_count_kv", 3), .code = RT_EFORMAT,
+          .named = { "4 query heads, expected a multiple of its 3 key heads" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.attention.key_length" }, .code = RT_EFORMAT,
+          .named = { "attention.key_length", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.value_length", 16), .code = RT_EUNSUPPORTED,
+          .named = { "value_length is 16" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window", 0), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window", 1 << 25), .code = RT_EFORMAT,
+          .named = { "sliding_window" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window_pattern", 0), .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern is 0" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.attention.sliding_window_pattern", 4), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1) }, .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern has 2 values, expected 5" } },
+        { LAGUNA, { KEY_I32S, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1, 1, 1, 0) },
+          .code = RT_EFORMAT, .named = { "sliding_window_pattern", "array of bool" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.freq_base_swa" }, .code = RT_EFORMAT,
+          .named = { "rope.freq_base_swa", "missing" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.dimension_count_swa" }, .code = RT_EFORMAT,
+          .named = { "rope.dimension_count_swa", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.rope.dimension_count", 15), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 15, expected an even number" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.rope.dimension_count", 34), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 34" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.rope.scaling.original_context_length" }, .code = RT_EFORMAT,
+          .named = { "original_context_length", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.leading_dense_block_count", 6), .code = RT_EFORMAT,
+          .named = { "leading_dense_block_count is 6" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.leading_dense_block_count", 2), .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_gate.weight", "missing" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_count", 0), .code = RT_EFORMAT, .named = { "expert_count is 0" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_count", 7), .code = RT_EFORMAT, .named = { "expected [64, 7]" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_used_count", 9), .code = RT_EFORMAT,
+          .named = { "expert_used_count is 9", "expert_count 8" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_shared_count", 2), .code = RT_EFORMAT,
+          .named = { "expert_shared_count is 2" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_group_count", 4), .code = RT_EFORMAT,
+          .named = { "expert_group_count is 4" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_feed_forward_length", 64), .code = RT_EFORMAT,
+          .named = { "ffn_gate_exps.weight", "expected [64, 64, 8]" } },
+        { LAGUNA, { KEY_DROP, .name = "laguna.expert_shared_feed_forward_length" }, .code = RT_EFORMAT,
+          .named = { "expert_shared_feed_forward_length", "missing" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.expert_weights_scale", NAN), .code = RT_EFORMAT,
+          .named = { "expert_weights_scale" } },
+        { LAGUNA, KEY(KEY_BOOL, "laguna.expert_weights_norm", 0), .code = RT_EUNSUPPORTED,
+          .named = { "expert_weights_norm is false" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_gating_func", 1), .code = RT_EUNSUPPORTED,
+          .named = { "expert_gating_func is 1 (softmax)" } },
+        { LAGUNA, KEY(KEY_U32, "laguna.expert_gating_func", 3), .code = RT_EFORMAT,
+          .named = { "expert_gating_func is 3" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.router_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "router_logit_softcapping is 30" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.moe_router_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "moe_router_logit_softcapping is 30" } },
+        { LAGUNA, KEY(KEY_F32, "laguna.moe_router_logit_softcapping", 0), .code = RT_OK, .named = { NULL } },
+        { LAGUNA, KEY(KEY_F32, "laguna.final_logit_softcapping", 30), .code = RT_EUNSUPPORTED,
+          .named = { "final_logit_softcapping is 30" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.0.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.attn_gate.weight is missing (shape [64, 4])" } },
+        { LAGUNA, { TENSOR_SHORT, .name = "blk.1.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.attn_gate.weight has 5 rows", "expected 6" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.1.exp_probs_b.bias" }, .code = RT_EFORMAT,
+          .named = { "blk.1.exp_probs_b.bias", "missing" } },
+        { LAGUNA, { TENSOR_DROP, .name = "blk.4.ffn_up_shexp.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.4.ffn_up_shexp.weight", "missing" } },
+        { LAGUNA, { TENSOR_SHORT, .name = "blk.2.ffn_down_exps.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.2.ffn_down_exps.weight", "expected [32, 64, 8]" } },
+        { LAGUNA, { TENSOR_ADD, .name = "blk.1.ffn_gate_inp_shexp.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.1.ffn_gate_inp_shexp.weight", "unknown" } },
+    };
+    CHECK_ALL(cases);
+}
+
 /* ---- targets: tensors (G15) ---- */
 
 static void tensors(void **state)
@@ -477,6 +577,93 @@ static void drafter_tensors(void **state)
 }
 
 #define CONFIG_LINE(from, to) { .what = CONFIG, .name = from, .text = to }
+static void drafters_for_laguna(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { LAGUNA_B, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },      /* no mask token: 12 */
+        { LAGUNA_HF, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { LAGUNA_B, { KEY_DROP, .name = "dflash-draft.dflash.context_kv_layer_norm" }, .code = RT_OK,
+          .named = { NULL } },
+        { LAGUNA_B, { KEY_DROP, .name = "dflash-draft.dflash.target_layer_ids" }, .code = RT_EFORMAT,
+          .named = { "target_layer_ids", "missing" } },
+        { LAGUNA_B, { TENSOR_DROP, .name = "dflash.aux_hidden_norm.1.weight" }, .code = RT_EFORMAT,
+          .named = { "dflash.aux_hidden_norm.1.weight", "missing" } },
+        { LAGUNA_B, { TENSOR_DROP, .name = "dflash.aux_hidden_norm.0.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "dflash.aux_hidden_norm.1.weight", "unknown" } },
+        { LAGUNA_B, { TENSOR_ADD, .name = "dflash.aux_hidden_norm.2.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "dflash.aux_hidden_norm.2.weight", "unknown" } },
+        { LAGUNA_B, { TENSOR_SHORT, .name = "dflash.aux_hidden_norm.0.weight" }, .code = RT_EFORMAT,
+          .named = { "dflash.aux_hidden_norm.0.weight", "expected [64" } },
+        { LAGUNA_B, { TENSOR_DROP, .name = "blk.2.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.2.attn_gate.weight", "missing" } },
+        { LAGUNA_B, { TENSOR_DROP, .name = "blk.0.attn_gate.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.1.attn_gate.weight", "unknown" } },
+        { LAGUNA_B, { TENSOR_SHORT, .name = "blk.0.attn_gate.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.attn_gate.weight has 3 rows", "expected 4 (a gate per head) or 128" } },
+        { LAGUNA_HF, CONFIG_LINE("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1"), .code = RT_EFORMAT,
+          .named = { "qkv_proj.weight has 256 rows, expected 192" } },
+        { LAGUNA_HF, CONFIG_LINE("\"causal\": true, \"num_target_layers\": 5", "\"num_target_layers\": 6"),
+          .code = RT_EFORMAT, .named = { "num_target_layers is 6" } },
+        { LAGUNA_HF, CONFIG_LINE("\"rope_theta\"", "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_theta\""),
+          .code = RT_EUNSUPPORTED, .named = { "rope_parameters.rope_type is 'yarn', expected default" } },
+        { LAGUNA_HF, CONFIG_LINE("\"rope_theta\"", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}, "
+                                 "\"rope_theta\""), .code = RT_EUNSUPPORTED, .named = { "partial_rotary_factor is 0.5" } },
+    };
+    CHECK_ALL(cases);
+}
+
+static void heads_of_drafters(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { DSPARK_B, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { DSPARK_C, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { DSPARK_HF, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { DSPARK_B, { TENSOR_DROP, .name = "dflash.dspark.markov.w2" }, .code = RT_EFORMAT, .named = { "missing" } },
+        { DSPARK_B, { TENSOR_DROP, .name = "dflash.dspark.markov.w1" }, .code = RT_EUNSUPPORTED,
+          .named = { "dflash.dspark.markov.w2", "unknown" } },
+        { DSPARK_B, { TENSOR_SHORT, .name = "dflash.dspark.markov.w1" }, .code = RT_EFORMAT,
+          .named = { "dflash.dspark.markov.w1", "expected [32, 96]" } },
+        { DSPARK_B, { TENSOR_DROP, .name = "dflash.dspark.confidence.weight" }, .code = RT_OK, .named = { NULL } },
+        { DSPARK_B, KEY(KEY_U32, "qwen35-dflash-draft.dflash.dflash2.selector_rank", 8), .code = RT_EUNSUPPORTED,
+          .named = { "markov.w1 beside a selector" } },
+        { DSPARK_C, { KEY_DROP, .name = "dflash.sample_from_anchor" }, .code = RT_EUNSUPPORTED,
+          .named = { "sample_from_anchor is true if it is missing beside a Markov head" } },
+        { DSPARK_C, KEY(KEY_BOOL, "dflash.sample_from_anchor", 1), .code = RT_EUNSUPPORTED,
+          .named = { "sample_from_anchor is true" } },
+        { DSPARK_HF, CONFIG_LINE("\"sample_from_anchor\": false", "\"sample_from_anchor\": true"),
+          .code = RT_EUNSUPPORTED, .named = { "sample_from_anchor is true" } },
+        { DSPARK_HF, CONFIG_LINE("\"sample_from_anchor\"", "\"other\""), .code = RT_EUNSUPPORTED,
+          .named = { "sample_from_anchor is missing beside a Markov head" } },
+        { LIBRARY_C, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { LIBRARY_HF, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { LIBRARY_C, { TENSOR_DROP, .name = "output.weight" }, .code = RT_EFORMAT,
+          .named = { "output.weight", "missing" } },
+        { LIBRARY_C, { TENSOR_DROP, .name = "d2t" }, .code = RT_EFORMAT,
+          .named = { "output.weight", "expected [64, 96]" } },
+        { LIBRARY_C, { TENSOR_SHORT, .name = "d2t" }, .code = RT_EFORMAT,
+          .named = { "output.weight", "expected [64, 31]" } },
+        { LIBRARY_C, { TENSOR_NAN, .name = "d2t" }, .code = RT_EFORMAT,
+          .named = { "d2t value 0 is 2143289344, expected 0 to 95" } },
+        { LIBRARY_C, { TENSOR_ZERO, .name = "d2t" }, .code = RT_EFORMAT, .named = { "d2t has token 0 twice" } },
+        { LIBRARY_HF, CONFIG_LINE("[1, 2]", "[0, 2]"), .code = RT_EFORMAT,
+          .named = { "aux_hidden_state_layer_ids value 0 is no layer id" } },
+        { LIBRARY_HF, CONFIG_LINE("[1, 2]", "[1, 5]"), .code = RT_EFORMAT, .named = { "target layer id 4" } },
+        { LIBRARY_HF, CONFIG_LINE("\"aux_hidden_state_layer_ids\"", "\"others\""), .code = RT_EFORMAT,
+          .named = { "aux_hidden_state_layer_ids must be a list" } },
+        { LIBRARY_HF, CONFIG_LINE("\"model_type\": \"qwen3\"", "\"model_type\": \"gemma3\""), .code = RT_EUNSUPPORTED,
+          .named = { "model_type is 'gemma3'" } },
+        { LIBRARY_HF, CONFIG_LINE("\"hidden_size\": 64, ", ""), .code = RT_EFORMAT,
+          .named = { "hidden size is 4096" } },
+        { LIBRARY_HF, CONFIG_LINE("\"rope_type\": \"default\"", "\"rope_type\": \"yarn\""), .code = RT_EUNSUPPORTED,
+          .named = { "rope_type is 'yarn'" } },
+        { LIBRARY_HF, CONFIG_LINE("\"block_size\": 8", "\"target_hidden_size\": 32, \"block_size\": 8"),
+          .code = RT_EFORMAT, .named = { "target_hidden_size must be a whole number from 64 to 64" } },
+    };
+    CHECK_ALL(cases);
+}
+
 static void drafter_folder(void **state)
 {
     (void) state;
@@ -593,7 +780,7 @@ static void other_writers(void **state)
     (void) state;
     enum { N = 24 };
     const Edit edits[] = {
-        { KEY_I32S, .name = "qwen35.attention.recurrent_layers", IDS(1, 1, 1, 0) },
+        { KEY_BOOLS, .name = "qwen35.attention.recurrent_layers", IDS(1, 1, 1, 0) },
         { KEY_DROP, .name = "qwen35.full_attention_interval" },
         { KEY_DROP, .name = "qwen35.attention.value_length" },
         { KEY_DROP, .name = "qwen35.vocab_size" },
@@ -602,11 +789,6 @@ static void other_writers(void **state)
     Files f;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         files_make(&f, QWEN35, &edits[i], NULL);
-        if (edits[i].what == KEY_I32S) {           /* the list is one of booleans */
-            Edit e = edits[i];
-            e.what = AS_IS;
-            copy_gguf(f.model, f.changed, &e);
-        }
         first_tokens(f.model, NULL, -1, want, N);
         first_tokens(f.changed, NULL, -1, got, N);
         assert_same(want, got, sizeof want, "%s", edits[i].name);
@@ -620,6 +802,34 @@ static void other_writers(void **state)
         files_make(&f, QWEN35, &(Edit) { AS_IS, .name = "" }, odd[i]);
         first_tokens(f.changed, NULL, -1, got, N);
         assert_same(want, got, sizeof want, "writer %zu", i);
+        files_remove(&f);
+    }
+}
+
+/* Layers with a window: every writer's way to name them, and another choice, which changes the text. */
+static void laguna_writers(void **state)
+{
+    (void) state;
+    enum { N = 40 };
+    const Edit edits[] = {
+        { KEY_U32, .name = "laguna.attention.sliding_window_pattern", .number = 4 },
+        { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(0, 1, 1, 1, 0) },
+        { KEY_STR, .name = "laguna.rope.scaling.type", .text = "yarn" },
+        { KEY_F32, .name = "laguna.rope.scaling.yarn_attn_factor", .number = 1.1386294 },
+        { KEY_DROP, .name = "laguna.leading_dense_block_count" },
+        { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(1, 1, 0, 1, 0) },
+        { KEY_F32, .name = "laguna.rope.scaling.attn_factor", .number = 1.5 },
+        { KEY_F32, .name = "laguna.expert_weights_scale", .number = 1 },
+    };
+    const size_t same = 5;
+    int32_t want[N], got[N];
+    Files f;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        files_make(&f, LAGUNA, &edits[i], NULL);
+        first_tokens(f.model, NULL, -1, want, N);
+        first_tokens(f.changed, NULL, -1, got, N);
+        if (i < same) assert_same(want, got, sizeof want, "%s", edits[i].name);
+        else assert_memory_not_equal(want, got, sizeof want);
         files_remove(&f);
     }
 }
@@ -947,9 +1157,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes), cmocka_unit_test(tensors),
+        cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
+        cmocka_unit_test(laguna_keys), cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
-        cmocka_unit_test(wrong_place), cmocka_unit_test(other_writers), cmocka_unit_test(zero_scale),
+        cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place), cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
+        cmocka_unit_test(zero_scale),
         cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window), cmocka_unit_test(written_while_loading),
         cmocka_unit_test(wrong_sessions), cmocka_unit_test(cancelled_while_loading), cmocka_unit_test(wrong_taps),
         cmocka_unit_test(recommended), cmocka_unit_test(identity),

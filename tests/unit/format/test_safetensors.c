@@ -102,22 +102,29 @@ static void refuse_open(const char *path, Status expected, const char *file, con
 
 static const char good[] = "{\"__metadata__\":{\"format\":\"pt\"},\"b\":" ENTRY("BF16", "[4]", 16, 24) ",\"a\":"
                            ENTRY("F32", "[2,2]", 0, 16) ",\"table\":" ENTRY("I64", "[]", 24, 32) ",\"ids\":"
-                           ENTRY("I32", "[1,1]", 32, 36) ",\"h\":" ENTRY("F16", "[1,2,1,1,1]", 36, 40) "}";
+                           ENTRY("I32", "[1,1]", 32, 36) ",\"h\":" ENTRY("F16", "[1,2,1,1,1]", 36, 40) ",\"mask\":"
+                           ENTRY("BOOL", "[3]", 40, 43) "}";
 
 static void check_good(const Safetensors *s)
 {
-    assert_int_equal(safetensors_n(s), 5);
+    assert_int_equal(safetensors_n(s), 6);
     const SafeTensor *t = safetensors_get(s, "a");
     assert_true(t->type == T_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 2 && t->shape[2] == 1 &&
                 t->bytes == 16);
     assert_int_equal(t->data[0], 1);
     t = safetensors_get(s, "b");
-    assert_true(t->type == T_BF16 && t->n_dims == 1 && t->shape[0] == 4 && t->bytes == 8 && t->i64 == 0);
+    assert_true(t->type == T_BF16 && t->n_dims == 1 && t->shape[0] == 4 && t->bytes == 8);
+    assert_string_equal(t->dtype, "BF16");
     assert_int_equal(t->data[7], 24);
     t = safetensors_get(s, "table");
-    assert_true(t->i64 == 1 && t->n_dims == 0 && t->bytes == 8);
+    assert_true(t->type == T_I32 && t->n_dims == 0 && t->bytes == 8);
+    assert_string_equal(t->dtype, "I64");
     t = safetensors_get(s, "ids");
-    assert_true(t->type == T_I32 && t->i64 == 0 && t->data[0] == 33);
+    assert_true(t->type == T_I32 && t->data[0] == 33);
+    assert_string_equal(t->dtype, "I32");
+    t = safetensors_get(s, "mask");
+    assert_true(t->type == T_I32 && t->bytes == 3 && t->data[2] == 43);
+    assert_string_equal(t->dtype, "BOOL");
     t = safetensors_get(s, "h");
     assert_true(t->type == T_F16 && t->n_dims == 5 && t->shape[1] == 2);
     assert_null(safetensors_get(s, "__metadata__"));
@@ -128,7 +135,7 @@ static void check_good(const Safetensors *s)
 static void good_image(void **state)
 {
     (void) state;
-    text_image(good, 40);
+    text_image(good, 43);
     Safetensors *s = parse_ok();
     check_good(s);
     assert_string_equal(safetensors_path(s), "x.safetensors");
@@ -147,7 +154,7 @@ static void good_folders(void **state)
     (void) state;
     Safetensors *s;
     assert_int_equal(mkdir(in_folder("good"), 0700), 0);
-    save_image("good/model.safetensors", good, 40);
+    save_image("good/model.safetensors", good, 43);
     for (int config = 0; config < 2; config++) {
         static const char *const names[] = { "good", "good/", "good/model.safetensors" };
         if (config) save_text("good/config.json", "\xef\xbb\xbf{\"block_size\": 16}");
@@ -249,7 +256,7 @@ static void S04_dtypes(void **state)
 {
     (void) state;
     refuse_text("{\"w\":" ENTRY("Q99", "[1]", 0, 4) "}", 4,
-                "tensor 'w': dtype 'Q99', expected F32, F16, BF16, I32 or I64");
+                "tensor 'w': dtype 'Q99', expected F32, F16, BF16, I32, I64 or BOOL");
     refuse_text("{\"w\":" ENTRY("F8_E4M3", "[4]", 0, 4) "}", 4, "tensor 'w': dtype 'F8_E4M3'");
     refuse_text("{\"w\":" ENTRY("f32", "[1]", 0, 4) "}", 4, "dtype 'f32'");
     refuse_text("{\"w\":" ENTRY("", "[1]", 0, 4) "}", 4, "dtype ''");
@@ -396,7 +403,7 @@ static void not_files(void **state)
     assert_int_equal(symlink("loop.safetensors", in_folder("loop.safetensors")), 0);
     refuse_open(in_folder("loop.safetensors"), ST_IO, "loop.safetensors", "Too many levels");
     Safetensors *s;
-    const char  *path = save_image("changed.safetensors", good, 40);
+    const char  *path = save_image("changed.safetensors", good, 43);
     assert_int_equal(safetensors_open(&s, path, &err), ST_OK);
     assert_int_equal(truncate(path, 8), 0);
     check_message(safetensors_check_files(s, &err), ST_IO, path, "has 8 bytes, expected ");
@@ -473,7 +480,7 @@ static void truncations_and_flips(void **state)
 {
     (void) state;
     Safetensors *s;
-    text_image(good, 40);
+    text_image(good, 43);
     size_t whole = image.n;
     for (image.n = 0; image.n < whole; image.n++) {
         uint8_t *exact = malloc(image.n ? image.n : 1);
@@ -483,7 +490,7 @@ static void truncations_and_flips(void **state)
     }
     double start = now();
     long   opened = 0;
-    for (size_t bit = 0; bit < 8 * (whole - 40); bit++) {
+    for (size_t bit = 0; bit < 8 * (whole - 43); bit++) {
         image.at[bit / 8] ^= (uint8_t) (1 << bit % 8);
         Status status = safetensors_parse(&s, image.at, image.n, "x", &err);
         assert_true(status == ST_OK || status == ST_FORMAT);

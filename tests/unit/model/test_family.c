@@ -65,19 +65,37 @@ static void normed(const Rig *r, const char *name, int32_t il, const double *x, 
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* y += gate of the expert * swiglu; suffix: "" or "_exps". */
-static void add_unit(const Rig *r, const char *suffix, int32_t il, int32_t e, int32_t width, const double *h, double *x)
+/* x += by * swiglu; suffix: "" or "_exps". */
+static void add_unit(const Rig *r, const char *suffix, int32_t il, int32_t e, int32_t width, double by, const double *h,
+                     double *x)
 {
     char name[3][32];
     static const char *const part[] = { "gate", "up", "down" };
     for (int32_t i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "ffn_%s%s.weight", part[i], suffix);
-    double g[WIDEST], u[WIDEST], y[DIM], gate[DIM];
+    double g[WIDEST], u[WIDEST], y[DIM];
     product(r, name[0], il, e, width, DIM, h, g);
     product(r, name[1], il, e, width, DIM, h, u);
     for (int32_t i = 0; i < width; i++) g[i] = g[i] * sigmoid(g[i]) * u[i];
     product(r, name[2], il, e, DIM, width, g, y);
-    if (*suffix) product(r, "ffn_router_exps.weight", il, e, DIM, DIM, h, gate);
-    for (int32_t i = 0; i < DIM; i++) x[i] += y[i] * (*suffix ? sigmoid(gate[i]) : 1);
+    for (int32_t i = 0; i < DIM; i++) x[i] += by * y[i];
+}
+
+/* The experts with the largest sigmoids, by these divided by their sum. */
+static void add_mixture(const Rig *r, const ToyShape *t, int32_t il, const double *h, double *x)
+{
+    double p[TOY_EXPERTS], sum = 0;
+    bool chosen[TOY_EXPERTS] = { false };
+    product(r, "ffn_gate_inp.weight", il, 0, t->experts, DIM, h, p);
+    for (int32_t k = 0; k < t->used; k++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < t->experts; e++)
+            if (!chosen[e] && (best < 0 || p[e] > p[best])) best = e;
+        chosen[best] = true;
+        sum += sigmoid(p[best]);
+    }
+    for (int32_t e = 0; e < t->experts; e++)
+        if (chosen[e])
+            add_unit(r, "_exps", il, e, t->expert_ffn, (double) t->routed_scale * sigmoid(p[e]) / sum, h, x);
 }
 
 /* The angle of pair i at position 1: yarn interpolates between the dimensions that turn beta_fast and beta_slow
@@ -143,8 +161,8 @@ static void plain_row(const Rig *r, const ToyShape *t, Past *past, int32_t pos, 
         normed(r, "attn_norm.weight", il, x, h);
         attention(r, t, il, past, pos, h, x);
         normed(r, "ffn_norm.weight", il, x, h);
-        if (il < t->dense) add_unit(r, "", il, 0, r->m->ffn, h, x);
-        for (int32_t e = 0; il >= t->dense && e < t->experts; e++) add_unit(r, "_exps", il, e, t->expert_ffn, h, x);
+        if (il < t->dense) add_unit(r, "", il, 0, r->m->ffn, 1, h, x);
+        else add_mixture(r, t, il, h, x);
     }
     normed(r, "output_norm.weight", -1, x, h);
     product(r, "output.weight", -1, 0, VOCAB, DIM, h, logits);
@@ -327,7 +345,7 @@ static void stacks_are_counted(void **state)
     for (int32_t il = 0; il < TOY_LAYERS; il++) {
         int32_t widths = il % 2 ? t.full_dim + t.value_dim : 2 * t.near_dim;     /* of q and o, of k and v */
         values += DIM * (t.heads[il] + t.kv_heads[il]) * widths;
-        if (il >= t.dense) values += t.experts * (DIM * DIM + 3 * DIM * t.expert_ffn);
+        if (il >= t.dense) values += t.experts * (DIM + 3 * DIM * t.expert_ffn);
     }
     assert_int_equal(r.m->n_weights, values);
     model_close(m);
@@ -470,7 +488,11 @@ static void errors_name_the_shape(void **state)
     ToyShape t = toy_shape();
     t.more_experts = 1;
     assert_ok(toy_write_as(&t, &o.tm, path, &err), &err);
-    refused(path, (const char *const[]) { "blk.1.ffn_router_exps.weight", "[64, 64, 4], expected [64, 64, 3]", NULL });
+    refused(path, (const char *const[]) { "blk.1.ffn_gate_exps.weight", "[64, 64, 4], expected [64, 64, 3]", NULL });
+    t = toy_shape();
+    t.used = 4;
+    assert_ok(toy_write_as(&t, &o.tm, path, &err), &err);
+    refused(path, (const char *const[]) { "toy.expert_used_count is 4", "at most expert_count 3", NULL });
     t = toy_shape();
     t.kv_heads[2] = 4;
     assert_ok(toy_write_as(&t, &o.tm, path, &err), &err);
@@ -491,7 +513,7 @@ static void errors_name_the_shape(void **state)
     assert_ok(gguf_write_open(&w, path, &err), &err);
     gguf_write_str(w, "general.architecture", "ploy", 4);
     assert_ok(gguf_write_close(w, true, &err), &err);
-    refused(path, (const char *const[]) { "'ploy'", "not supported (supported: llama, qwen3, qwen35, toy)", NULL });
+    refused(path, (const char *const[]) { "'ploy'", "not supported (supported: llama, qwen3, qwen3moe, ", NULL });
 }
 
 int main(int argc, char **argv)

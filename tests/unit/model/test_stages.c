@@ -15,7 +15,7 @@ enum { DRAFTS = 4, NO_DRAFT = 0, DFLASH, DFLASH2, MTP };
 static bool options(RigOptions *o, int32_t kind, int32_t draft, bool device)
 {
     *o = rig_kind(kind, device);
-    if (draft == MTP && kind < 2) return false;
+    if (draft == MTP && !rig_has_mtp(kind)) return false;
     if (draft == MTP) *o = rig_with_mtp(*o);
     else if (draft != NO_DRAFT) *o = rig_with_draft(*o, draft == DFLASH2);
     return true;

@@ -106,6 +106,14 @@ static void our_table(void **state)
     assert_int_equal(ask(d, p, "qwen3", 64, 5120, "Qwen3.6-27B-Q4_K_M.gguf", NULL), 0);
     assert_true(ask(d, p, "qwen3", 36, 2560, "Qwen3-4B-Q4_K_M.gguf", NULL) > 0);
     assert_int_equal(ask(d, p, "qwen3", 36, 2560, "Qwen3-4B-Instruct-2507-Q4_K_M.gguf", "Qwen3 4B"), 0);
+    /* one model's name begins another's */
+    assert_int_equal(ask(d, p, "laguna", 40, 2048, "Laguna-XS-2.1-Q4_K_M.gguf", NULL), 2);
+    assert_string_equal(p[0].model, "Laguna-XS-2.1");
+    drafter_name(name, sizeof name, &p[1]);
+    assert_string_equal(name, "Lucebox/Laguna-XS-2.1-DFlash-GGUF:laguna-xs21-dflash-q4.gguf");
+    assert_int_equal(ask(d, p, "laguna", 40, 2048, "Laguna-XS.2-Q4_K_M.gguf", NULL), 1);
+    assert_string_equal(p[0].model, "Laguna-XS.2");
+    assert_int_equal(ask(d, p, "laguna", 48, 3072, "Laguna-S-2.1-Q4_K_M.gguf", NULL), 1);
     /* a folder of safetensors behind a gate */
     assert_int_equal(ask(d, p, "llama", 32, 4096, "Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf", NULL), 1);
     assert_true(p[0].gated && !p[0].quant);

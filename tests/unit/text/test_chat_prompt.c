@@ -291,9 +291,37 @@ static void builtins(void **state)
         chat_prompt_close(c);
     }
     TemplateError err;
+    TemplateText text;
     ChatPrompt *c;
-    ChatOptions o = { .name = "bare.gguf", .arch = "llama", .has_token = has_im_start,
-                      .ud = (void *) (uintptr_t) "nothing" };
+    ChatOptions o = { .name = "bare.gguf", .arch = "laguna", .has_token = has_im_start,
+                      .ud = (void *) (uintptr_t) "</assistant>" };
+    static const struct { const char *talk, *tools, *want; } OPENS[] = {
+        { "[{\"role\": \"user\", \"content\": \"U\"}]", NULL,
+          "<system>\nYou are a helpful, conversationally-fluent assistant made by Poolside. You are here to be helpful "
+          "to users through natural language conversations.\n</system>\n<user>\nU\n</user>\n<assistant>\n</think>" },
+        { "[{\"role\": \"system\", \"content\": \" \"}, {\"role\": \"user\", \"content\": \"U\"}]", NULL,
+          "<user>\nU\n</user>\n<assistant>\n</think>" },
+        { "[{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]",
+          "[{\"name\": \"f\"}]",
+          "<system>\nS\n\n### Tools\n\nCall a function by writing its name and arguments:\n<tool_call>NAME\n<arg_key>KEY"
+          "</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>\n\n<available_tools>\n{\"name\": \"f\"}\n"
+          "</available_tools>\n</system>\n<user>\nU\n</user>\n<assistant>\n</think>" },
+    };
+    assert_int_equal(chat_prompt_open(&c, &o, &err), ST_OK);
+    for (size_t i = 0; i < sizeof OPENS / sizeof *OPENS; i++) {
+        json_t *talk = json_loads(OPENS[i].talk, 0, NULL), *tools = OPENS[i].tools ? json_loads(OPENS[i].tools, 0, NULL)
+                                                                                     : NULL;
+        ChatRequest r = { .messages = talk, .tools = tools, .generation = true };
+        assert_int_equal(chat_prompt_render(&text, c, &r, &err), ST_OK);
+        assert_memory_equal(text.text, "\xe3\x80\x88|EOS|\xe3\x80\x89", 11);
+        assert_string_equal(text.text + 11, OPENS[i].want);
+        template_text_free(&text);
+        json_decref(talk);
+        json_decref(tools);
+    }
+    chat_prompt_close(c);
+    o = (ChatOptions) { .name = "bare.gguf", .arch = "llama", .has_token = has_im_start,
+                        .ud = (void *) (uintptr_t) "nothing" };
     assert_int_equal(chat_prompt_open(&c, &o, &err), ST_UNSUPPORTED);
     assert_non_null(strstr(err.error.text, "bare.gguf: there is no chat template"));
     o = (ChatOptions) { .source = "{% bad %}", .n = 9, .name = "bad.gguf", .arch = "", .has_token = has_im_start };

@@ -322,6 +322,13 @@ static void ids_and_ends(void **state)
     assert_int_equal(n, 0);
     check_ids(t, "low", o, ID_LIST(257));
     tokenizer_close(t);
+
+    v = low_image("laguna");                       /* as older converters wrote it: no key names the turn's end */
+    image_text(&v, "</assistant>", TOKEN_USER);
+    t = open_ok(&v);
+    assert_int_equal(tokenizer_type(t, 260), TOKEN_CONTROL);
+    for (int32_t i = 0; i <= 260; i++) assert_int_equal(tokenizer_is_end(t, i), i == 260);
+    tokenizer_close(t);
 }
 
 /* By the file's keys, else by the usual names. */
