@@ -1,6 +1,7 @@
-/* ops_experts.c - mixtures of experts. Which rows an expert has is known to the device alone, so a launch has blocks for
- * the most items that there can be, and those without one leave at once. Lists are made by the router's last block, where
- * the router is the call before; gate and up end with their activation, and down with the sums of the rows. */
+/* ops_experts.c - mixtures of experts. Which rows an expert has is known to the device alone, so a launch has blocks
+ * for the most items that there can be, and those without one leave at once. Lists are made by the router's last
+ * block, where the router is the call before; gate and up end with their activation, and down with the sums of the
+ * rows. */
 #include <string.h>
 
 #include "backend/cpu/matmul_layout.h"

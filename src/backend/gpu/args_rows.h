@@ -4,8 +4,8 @@
 
 /* Norms of groups of columns, a block per row; a plain norm has one group. dx: added to x first (add_norm), z: gates
  * the result (gated_norm); either, and w [period], may be NULL; period: a group, or a row, whose groups then have
- * weights of their own. y may be x. act: the rows are also quantised for the product that reads them, in the forms whose
- * code is not NULL. */
+ * weights of their own. y may be x. act: the rows are also quantised for the product that reads them, in the forms
+ * whose code is not NULL. */
 enum { NORM_GROUPS = 1024 };                       /* at most, of a row */
 typedef struct {
     float *y, *x;
