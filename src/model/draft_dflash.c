@@ -272,7 +272,7 @@ static Status json_positive(const Model *m, const json_t *o, const char *key, do
 static Status json_taps(Model *m, const json_t *ids, const char *key, int32_t shift, Error *err)
 {
     DflashParams *p = m->params;
-    if (!ids && shift == 0) {                                 /* the training code's rule if there is no list (spec 1.2) */
+    if (!ids && shift == 0) {                      /* the training code's rule if there is no list (spec 1.2) */
         int32_t n = p->target_layers, k = m->n_layers;
         if (k > TAPS_MAX)
             return fail(err, ST_FORMAT, "%s/config.json: %s is missing", m->file, key);

@@ -103,8 +103,7 @@ void    step_embed(Step *s, Tensor *x, const Tensor *table);
 /* w NULL: no weights (all norms but step_gated_norm) */
 Tensor *step_norm(Step *s, const Tensor *x, const Tensor *w, float eps);
 Tensor *step_add_norm(Step *s, Tensor *x, const Tensor *dx, const Tensor *w, float eps);     /* x += dx; step_norm(x) */
-/* In place, each group of head_dim columns separately, with weights for all groups or for each, as
- * Backend.head_norm. */
+/* In place, each group of head_dim columns separately, with weights for all or for each, as Backend.head_norm. */
 void    step_head_norm(Step *s, Tensor *x, const Tensor *w, int32_t head_dim, float eps);
 void    step_gated_norm(Step *s, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);
 void    step_add(Step *s, Tensor *x, const Tensor *dx);                            /* in place */

@@ -69,7 +69,8 @@ static void find_unread(ModelFacts *f, const Gguf *g)
 {
     for (int32_t i = 0; !f->unread[0] && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor_at(g, i);
-        if (!t->known && strcmp(t->name, "d2t") != 0) snprintf(f->unread, sizeof f->unread, "%s", gguf_tensor_type_name(t));
+        if (!t->known && strcmp(t->name, "d2t") != 0)
+            snprintf(f->unread, sizeof f->unread, "%s", gguf_tensor_type_name(t));
     }
 }
 

@@ -496,6 +496,7 @@ static const char *key(char out[96], const char *arch, const char *name)
 static void laguna_keys(GgufWriter *w, const TinyModel *m)
 {
     gguf_write_u32(w, "laguna.leading_dense_block_count", (uint32_t) m->n_dense);
+    gguf_write_bool(w, "laguna.expert_weights_norm", true);
     gguf_write_f32(w, "laguna.expert_weights_scale", m->gate_each ? 1.0f : 2.5f);
     gguf_write_u32(w, "laguna.rope.dimension_count", (uint32_t) m->n_rot);
     gguf_write_str(w, "laguna.rope.scaling.type", "yarn", 4);
@@ -507,7 +508,6 @@ static void laguna_keys(GgufWriter *w, const TinyModel *m)
         gguf_write_f32(w, "laguna.rope.freq_base_swa", 1e4f);
     }
     if (!m->gate_each) return;
-    gguf_write_bool(w, "laguna.expert_weights_norm", true);
     gguf_write_u32(w, "laguna.expert_gating_func", 2);
     gguf_write_u32(w, "laguna.expert_shared_count", 1);
     gguf_write_f32(w, "laguna.rope.scaling.yarn_beta_fast", 16);

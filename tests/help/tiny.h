@@ -90,7 +90,7 @@ typedef struct {
     TinyCausal causal;                  /* absent: sliding layers are causal inside the block */
     bool       dflash2;
     int32_t    conv_group, rank, top_k; /* dflash2 */
-    bool       laguna;                  /* norms of taps, gates, causal everywhere; HF layout: q, k and v in one tensor */
+    bool       laguna;                  /* norms of taps, gates, causal; HF layout: q, k and v in one tensor */
     bool       gate_each;               /* laguna: per element, not per head */
     bool       markov;                  /* DSpark's head of this rank, guessing from row 1 on */
     int32_t    own_rows;                /* own embedding, and a head for so many tokens; 0: the target's */

@@ -244,7 +244,8 @@ static void draft_keys(GgufWriter *w, const TinyDraft *d, TinyLayout layout)
     }
     if (!luce && d->laguna) put_u32(&k, "mask_token_id", d->mask_id);
     if (!luce)
-        tiny_write_tokenizer(w, d->laguna ? "laguna" : d->sections ? "qwen35" : d->add_bos ? "llama-bpe" : "qwen2", d->vocab,
+        tiny_write_tokenizer(w, d->laguna ? "laguna" : d->sections ? "qwen35" : d->add_bos ? "llama-bpe" : "qwen2",
+                             d->vocab,
                              d->add_bos, true);
 }
 
@@ -272,8 +273,8 @@ static void write_types(FILE *f, const TinyDraft *d)
  * layers have two. */
 static void write_library(FILE *f, const TinyDraft *d)
 {
-    fprintf(f, "{\"architectures\": [\"DFlashDraftModel\"], \"speculators_model_type\": \"dflash\", \"block_size\": %d,\n",
-            d->block);
+    fprintf(f, "{\"architectures\": [\"DFlashDraftModel\"], \"speculators_model_type\": \"dflash\", "
+            "\"block_size\": %d,\n", d->block);
     fprintf(f, " \"mask_token_id\": %d, \"draft_vocab_size\": %d, \"sample_from_anchor\": false,\n", d->mask_id,
             d->own_rows);
     fprintf(f, " \"aux_hidden_state_layer_ids\": [");
@@ -284,8 +285,9 @@ static void write_library(FILE *f, const TinyDraft *d)
             "\"intermediate_size\": %d,\n  ", d->n_head, d->n_head_kv, d->head_dim, d->ff);
     write_types(f, d);
     fprintf(f, ", \"sliding_window\": %d,\n", d->window);
-    fprintf(f, "  \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\", \"rope_theta\": 3, \"factor\": 4},\n"
-            "   \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %.9g}}}}\n", (double) d->rope_base);
+    fprintf(f, "  \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\", \"rope_theta\": 3, "
+            "\"factor\": 4},\n   \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %.9g}}}}\n",
+            (double) d->rope_base);
 }
 
 static void write_published(FILE *f, const TinyDraft *d)

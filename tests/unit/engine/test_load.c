@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP, TENSOR_ADD,
-               TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG } What;
+typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
+               TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG } What;
 typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF, LAGUNA_B,
                LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
@@ -608,7 +608,8 @@ static void drafters_for_laguna(void **state)
         { LAGUNA_HF, CONFIG_LINE("\"rope_theta\"", "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_theta\""),
           .code = RT_EUNSUPPORTED, .named = { "rope_parameters.rope_type is 'yarn', expected default" } },
         { LAGUNA_HF, CONFIG_LINE("\"rope_theta\"", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}, "
-                                 "\"rope_theta\""), .code = RT_EUNSUPPORTED, .named = { "partial_rotary_factor is 0.5" } },
+                                 "\"rope_theta\""), .code = RT_EUNSUPPORTED,
+          .named = { "partial_rotary_factor is 0.5" } },
     };
     CHECK_ALL(cases);
 }
@@ -817,11 +818,12 @@ static void laguna_writers(void **state)
         { KEY_STR, .name = "laguna.rope.scaling.type", .text = "yarn" },
         { KEY_F32, .name = "laguna.rope.scaling.yarn_attn_factor", .number = 1.1386294 },
         { KEY_DROP, .name = "laguna.leading_dense_block_count" },
+        { KEY_DROP, .name = "laguna.expert_weights_norm" },
         { KEY_BOOLS, .name = "laguna.attention.sliding_window_pattern", IDS(1, 1, 0, 1, 0) },
         { KEY_F32, .name = "laguna.rope.scaling.attn_factor", .number = 1.5 },
         { KEY_F32, .name = "laguna.expert_weights_scale", .number = 1 },
     };
-    const size_t same = 5;
+    const size_t same = 6;
     int32_t want[N], got[N];
     Files f;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
@@ -1160,7 +1162,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
         cmocka_unit_test(laguna_keys), cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
-        cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place), cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
+        cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place),
+        cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
         cmocka_unit_test(zero_scale),
         cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window), cmocka_unit_test(written_while_loading),
         cmocka_unit_test(wrong_sessions), cmocka_unit_test(cancelled_while_loading), cmocka_unit_test(wrong_taps),

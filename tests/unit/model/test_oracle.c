@@ -404,7 +404,8 @@ int main(int argc, char **argv)
         MODEL("qwen35moe"),
         DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
         DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), DRAFT("dflash-laguna"),
-        DRAFT("small-dflash-laguna"), DRAFT("small-dspark"), DRAFT("small-library"), cmocka_unit_test(test_grouped_heads_are_refused),
+        DRAFT("small-dflash-laguna"), DRAFT("small-dspark"), DRAFT("small-library"),
+        cmocka_unit_test(test_grouped_heads_are_refused),
     };
     if (!mkdtemp(folder)) return 1;
     return cmocka_run_group_tests_name("oracle", tests, NULL, remove_folder);

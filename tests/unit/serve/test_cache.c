@@ -1320,7 +1320,8 @@ static void conversations(void **state)
     enum { TALKS = 5, TURNS = 24, SYSTEM = 40, ASK = 12, SAY = 10 };
     int32_t from[4] = { 0 }, restarts = 0;
     for (int32_t kind = 1; kind < RIG_KINDS; kind += 3) {
-        RigOptions o = kind == 1 ? rig_with_draft(rig_kind(kind, false), false) : rig_with_mtp(rig_kind(kind, false));
+        RigOptions o = rig_kind(kind, false);
+        o = rig_has_mtp(kind) ? rig_with_mtp(o) : rig_with_draft(o, false);
         PublicRig p;
         char dir[64], identity[600];
         World w = { 0 };

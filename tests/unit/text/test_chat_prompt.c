@@ -303,8 +303,8 @@ static void builtins(void **state)
           "<user>\nU\n</user>\n<assistant>\n</think>" },
         { "[{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]",
           "[{\"name\": \"f\"}]",
-          "<system>\nS\n\n### Tools\n\nCall a function by writing its name and arguments:\n<tool_call>NAME\n<arg_key>KEY"
-          "</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>\n\n<available_tools>\n{\"name\": \"f\"}\n"
+          "<system>\nS\n\n### Tools\n\nCall a function by writing its name and arguments:\n<tool_call>NAME\n"
+          "<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>\n\n<available_tools>\n{\"name\": \"f\"}\n"
           "</available_tools>\n</system>\n<user>\nU\n</user>\n<assistant>\n</think>" },
     };
     assert_int_equal(chat_prompt_open(&c, &o, &err), ST_OK);
