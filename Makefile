@@ -118,8 +118,8 @@ $(BUILD)/src/programs/serve/http/page.o: $(BUILD)/page.html
 
 # `make cuda` compiles them, one fatbin for each kernel file, and notes for which architectures (cuda/made.mk): from then
 # on they are part of the program and are kept up to date; without it, or with CUDA_ARCHS= , the program has none. PTX is
-# for newer cards.
-CUDA_ARCHS ?= 75 80 86 89 90 100 120
+# for newer cards; sm_89 runs the code of sm_86, which is the same.
+CUDA_ARCHS ?= 75 80 86 90 100 120
 CUDA_PTX   ?= 90
 -include $(BUILD)/cuda/made.mk
 NVCC       ?= $(or $(wildcard $(BUILD)/nvcc/nvidia/cu13/bin/nvcc),nvcc)
@@ -167,8 +167,8 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-# Laboratories of the kernels: make bench/lab_matmul, make bench/lab_attend, make bench/lab_grammar.
-LABS := bench/lab_matmul bench/lab_attend bench/lab_grammar bench/lab_trace
+# Laboratories of the kernels: make bench/lab_matmul, bench/lab_experts, bench/lab_attend, bench/lab_grammar.
+LABS := bench/lab_matmul bench/lab_experts bench/lab_attend bench/lab_grammar bench/lab_trace
 bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)

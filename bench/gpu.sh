@@ -65,7 +65,7 @@ sanitize() # TOOL
     for name in $cases; do
         grep -qx "$name" "$dir/$1.cases" && continue
         [ "$(left)" -gt $((limit / 4)) ] || { echo "$(wc -l < "$dir/$1.cases") of $(wc -w <<< "$cases") cases so far"; return 75; }
-        RATOON_TEST_PART=0/16 within compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
+        RATOON_TEST_PART=0/8 within compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
             "$build/tests/test_ops" --backend "$backend" "$name" || { echo "in the case $name"; return 1; }
         echo "$name" >> "$dir/$1.cases"
     done

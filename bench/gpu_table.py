@@ -9,13 +9,15 @@ and shape:
 
     n      rows of the pass
     T(n)   milliseconds: for each launch the longest of its start, its bytes at the rate that the blocks can ask for,
-           and its int8 multiply-adds
+           and its int8 multiply-adds; not its instructions
     least  the bytes of the weights at the card's rate
     fill   bytes of launches that fill their last wave of blocks to 80 % or have four waves, by all bytes
     flight bytes that resident blocks have in flight by latency x bandwidth, least of the products
 
 and for each kernel of products: blocks of a multiprocessor, registers, and of its PTX, conversions of integers to
-floats and instructions per matrix instruction."""
+floats and instructions per matrix instruction; from that, instructions of a warp per byte of weights, and what share of
+the card's instructions they would be at its full rate of memory: above 1, instructions are the limit. Both are upper
+bounds, since code before and after a kernel's loop counts as if it were part of it, which is most of `wide`."""
 import collections
 import os
 import pathlib
@@ -26,11 +28,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NVCC = os.environ.get("NVCC", "nvcc")
 # name: architecture, multiprocessors, bytes/s, int8 multiply-adds/s of the matrix units, seconds of latency, threads of
-# a multiprocessor, bytes of its shared memory, share of the bandwidth that a plain copy reaches
-CARDS = {"RTX 3090": ("86", 82, 936e9, 142e12, 600e-9, 1536, 100 << 10, .92),
-         "RTX 4090": ("89", 128, 1008e9, 330e12, 600e-9, 1536, 100 << 10, .92),
-         "RTX 5090": ("120", 170, 1792e9, 419e12, 650e-9, 1536, 100 << 10, .92),
-         "H200": ("90", 132, 4800e9, 990e12, 700e-9, 2048, 227 << 10, .90)}
+# a multiprocessor, bytes of its shared memory, share of the bandwidth that a plain copy reaches, clock
+CARDS = {"RTX 3090": ("86", 82, 936e9, 142e12, 600e-9, 1536, 100 << 10, .92, 1.70e9),
+         "RTX 4090": ("86", 128, 1008e9, 330e12, 600e-9, 1536, 100 << 10, .92, 2.52e9),
+         "RTX 5090": ("120", 170, 1792e9, 419e12, 650e-9, 1536, 100 << 10, .92, 2.41e9),
+         "H200": ("90", 132, 4800e9, 990e12, 700e-9, 2048, 227 << 10, .90, 1.98e9)}
+ISSUE = 4                                              # instructions of warps per clock and multiprocessor
 START = 1.2e-6                                         # from launch to launch inside a graph, programmatic or not
 LAYERS = {"qwen35-27b": 64, "qwen35-4b": 32, "qwen35-0.8b": 24}
 BITS = {"k4": 4.5, "k5": 5.5, "k4x": 4.25, "k6": 6.5625, "k2": 2.625, "8": 8.5, "4": 4.5, "4m": 5, "4x": 4.5, "5": 5.5,
@@ -106,7 +109,7 @@ def weight_bytes(words):
 
 
 def resident(card, kernel, words):
-    _, _, _, _, _, threads, shared, _ = CARDS[card]
+    _, _, _, _, _, threads, shared, _, _ = CARDS[card]
     registers, static = kernel[:2]
     n = int(words[3])
     fits = [threads // n, 65536 // (n * ((registers + 7) // 8 * 8)), 24]
@@ -125,9 +128,24 @@ def in_flight(words):
     return {"few1": 8, "few2": 8, "wide4": 2 * 2, "wide8": 4, "many": 4}[shape] * unit
 
 
+def per_byte(kernel, compiled):
+    """Instructions of warps per byte of weights, from those per matrix instruction: a product takes one for 32 columns
+    (K6: 16) of 16 rows of weights and 8 of x, and two in 256 columns for minima. 0: not known."""
+    pack, shape = packs(kernel)
+    instructions, mma = compiled[2], compiled[4]
+    if not shape or not mma:
+        return 0
+    takes = {"k6": 16, "k4": 10, "k5": 10, "k2": 10}.get(pack[0], 8)
+    if len(pack) == 2:                                 # their code and their weights, half and half
+        takes = (takes + 16) / 2
+    bits = sum(BITS[p] for p in pack) / len(pack)
+    rows = {"few1": 1, "few2": 2, "wide4": 4, "wide8": 8, "many": 8}[shape]
+    return instructions / mma * takes * rows / (16 * 256 * bits / 8)
+
+
 def look(card, kernels, launches, n):
     """T(n), least, fill, flight"""
-    _, sms, rate, macs, latency, _, _, reach = CARDS[card]
+    _, sms, rate, macs, latency, _, _, reach, _ = CARDS[card]
     total = least = full = 0
     flight = 9e9
     for words, times in launches.items():
@@ -163,12 +181,15 @@ def main():
                 print("%-12s %4d %9d %9.2f %9.2f %6.2f %6.2f %6.2f" % (shape, n, sum(rows[n].values()), 1e3 * t,
                                                                      1e3 * least, t / first, fill, flight))
         used = {w[0]: w for rows in models.values() for n in WIDTHS for w in rows[n] if weight_bytes(w)}
-        print("%-24s %7s %9s %12s %16s" % ("kernel", "blocks", "registers", "conversions", "instructions"))
+        print("%-24s %7s %9s %12s %16s %9s %9s" % ("kernel", "blocks", "registers", "conversions", "instructions",
+                                                   "per byte", "of issue"))
         for name, words in sorted(used.items()):
             registers, _, instructions, conversions, mma = kernels[name]
             if mma:
-                print("%-24s %7d %9d %8.2f/mma %12.2f/mma" % (name, resident(card, kernels[name], words), registers,
-                                                            conversions / mma, instructions / mma))
+                each = per_byte(name, kernels[name])
+                print("%-24s %7d %9d %8.2f/mma %12.2f/mma %9.2f %9.2f" % (
+                    name, resident(card, kernels[name], words), registers, conversions / mma, instructions / mma, each,
+                    each * CARDS[card][2] / (ISSUE * CARDS[card][8] * CARDS[card][1])))
 
 
 if __name__ == "__main__":

@@ -425,7 +425,13 @@ static const struct { int32_t at; float value; int32_t at2; float value2; } scal
     [T_Q4_K] = {0, 8e-5f, 2, 6e-4f},
     [T_Q5_K] = {0, 4e-5f, 2, 6.2e-4f},
     [T_Q6_K] = {208, 1.4e-5f, -1, 0},
+    [T_Q4_1] = {0, 4.3e-3f, 2, -0.0325f},
+    [T_Q2_K] = {80, 1.44e-3f, 82, 2.16e-3f},
+    [T_Q3_K] = {108, 4.6e-4f, -1, 0},
+    [T_IQ4_NL] = {0, 3e-4f, -1, 0},
+    [T_IQ4_XS] = {0, 1.6e-5f, -1, 0},
 };
+enum { MXFP4_SCALE = 120 };                        /* no half, but 2^(120 - 128); of experts, which have no gain */
 
 static void put_half(uint8_t *p, float v)
 {
@@ -442,6 +448,10 @@ static void random_blocks(uint8_t *out, size_t bytes, Type t, float gain, uint64
     }
     size_t block = (size_t) type_info(t)->bytes;
     for (uint8_t *b = out; b < out + bytes; b += block) {
+        if (t == T_MXFP4) {
+            b[0] = MXFP4_SCALE;
+            continue;
+        }
         put_half(b + scale_of[t].at, gain * scale_of[t].value);
         if (scale_of[t].at2 >= 0) put_half(b + scale_of[t].at2, gain * scale_of[t].value2);
         if (t == T_Q8_0) {

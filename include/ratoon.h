@@ -352,9 +352,9 @@ typedef struct {
                                                                                    * owner */
     uint64_t device_free, device_total;                                           /* of it; 0: there is none */
     int32_t  gpu_layers;       /* layers that the GPU runs: as given, or as many as fit */
-    uint64_t expert_bytes;     /* of a mixture's experts, all together; a pass of one row reads experts_used / experts of
-                                * them, and pass_bytes and pass_parameters are of such a pass */
-    int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: no mixture */
+    uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
+                                * of them; pass_bytes and pass_parameters are of such a pass. */
+    int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

@@ -20,8 +20,8 @@
 /* What is done to the heads of queries and keys before attention: norms (NULL: none), then rotation by a table. */
 typedef struct { const Tensor *q_norm, *k_norm, *turn; Rope rope; float eps; } Heads;
 
-/* The weights of a mixture: stacks [experts][ffn, in], [experts][ffn, in], [experts][out, ffn]; memory that the operation
- * works in, for n rows: [n * used, ffn] twice, [n * used, out]. */
+/* The weights of a mixture: stacks [experts][ffn, in], [experts][ffn, in], [experts][out, ffn]; memory that the
+ * operation works in, for n rows: [n * used, ffn] twice, [n * used, out]. */
 typedef struct { const Tensor *gate, *up, *down; Act act; Tensor *h, *wide, *each; } Experts;
 
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
@@ -140,16 +140,16 @@ struct Backend {
     /* for any kind of layer and slices without rows: applies the noted path, result in set_out */
     void (*fold)(Backend *b, const Rows *r, int32_t il, const LayerSpec *s);
     /* mixtures of experts; NULL, both: this backend does not run them */
-    /* Chooses r->used experts for each row from the router's logits [n, experts]: ids I32 and weight F32 [n, used], best
-     * first. An expert ranks by p = its logit, or sigmoid of it, plus bias [1, experts] if that is not NULL; of equals,
-     * the lower id is first, and NaN ranks last. Weights: exp(logit - the logit of rank 0), divided by their sum in the
-     * order of ranks; or sigmoid, divided by the larger of their sum and 2^-14; then times scale. Rows that do not count
-     * (Rows.count) get ids -1. */
+    /* Chooses r->used experts for each row from the router's logits [n, experts]: ids I32 and weight F32 [n, used],
+     * best first. An expert ranks by p = its logit, or sigmoid of it, plus bias [1, experts] if that is not NULL; of
+     * equals, the lower id is first, and NaN ranks last. Weights: exp(logit - the logit of rank 0), divided by their
+     * sum in the order of ranks; or sigmoid, divided by the larger of their sum and 2^-14; then times scale. Rows
+     * that do not count (Rows.count) get ids -1. */
     void (*route)(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *r,
                   const Rows *rows);
-    /* y [n, out] = sum over the row's ranks i, ascending from 0: y = fmaf(weight[i], down_e(act(gate_e x) * up_e x), y),
-     * e = ids[i]. Every product is matmul's, so what a row gets does not depend on other rows. Rows with ids of -1 are
-     * left undefined. */
+    /* y [n, out] = sum over the row's ranks i, ascending from 0: y = fmaf(weight[i], down_e(act(gate_e x) * up_e x),
+     * y), e = ids[i]. Every product is matmul's, so what a row gets does not depend on other rows. Rows with ids of
+     * -1 are left undefined. */
     void (*experts)(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e);
     /* What `experts` has read on this fork since the last call of this, up to the last sync. NULL: not counted. */
     void (*routes)(Backend *b, Routes *out);

@@ -206,7 +206,8 @@ static void op_attend_block(Backend *b, Tensor *y, Tensor *q, Tensor *k, const T
 {
     (void) b, (void) y, (void) q, (void) k, (void) v, (void) h, (void) r, (void) il, (void) s;
 }
-static void op_route(Backend *b, Tensor *i, Tensor *w, const Tensor *l, const Tensor *bi, const Router *r, const Rows *s)
+static void op_route(Backend *b, Tensor *i, Tensor *w, const Tensor *l, const Tensor *bi, const Router *r,
+                     const Rows *s)
 {
     (void) b, (void) i, (void) w, (void) l, (void) bi, (void) r, (void) s;
 }

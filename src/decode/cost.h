@@ -37,9 +37,9 @@ typedef struct {
 void  cost_reset(Cost *c);
 /* What a proposal is taken to cost before one was seen, in plain passes. */
 void  cost_guess_draft(Cost *c, double plain_passes);
-/* For mixtures: experts take this share of the bytes that a plain pass reads, and a row uses `used` of `of`. A pass of n
- * rows reads more of them: as many as if each row chose an expert with a chance of `alike`, which is used / of at first,
- * and larger in real texts, whose rows resemble each other. */
+/* For mixtures: experts take this share of the bytes that a plain pass reads, and a row uses `used` of `of`. A pass
+ * of n rows reads more of them: as many as if each row chose an expert with a chance of `alike`, which is used / of
+ * at first, and larger in real texts, whose rows resemble each other. */
 void  cost_experts(Cost *c, double share, int32_t used, int32_t of);
 /* A pass of so many rows chose experts `chosen` times in all, and read `read` different ones. */
 void  cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read);

@@ -207,13 +207,22 @@ static uint32_t load16(const uint8_t *p) { return (uint32_t) (p[0] | p[1] << 8);
 static uint32_t load32(const uint8_t *p) { return load16(p) | load16(p + 2) << 16; }
 
 /* Where seven signs are stored, the eighth makes the number of negative values even. */
-static uint32_t eight_signs(uint32_t seven) { return seven | (uint32_t) (__builtin_popcount(seven) & 1) << 7; }
+static uint32_t eight_signs(uint32_t seven) { return seven | (uint32_t) __builtin_parity(seven) << 7; }
+
+/* Eight fields of `bits` bits, each to a byte of its own: first the halves apart, then their halves, then those. */
+static inline uint64_t spread(uint64_t x, int bits)
+{
+    const uint64_t one = (1u << bits) - 1, two = one | one << bits, four = two | two << 2 * bits;
+    x = (x | x << (32 - 4 * bits)) & four * 0x0000000100000001u;
+    x = (x | x << (16 - 2 * bits)) & two * 0x0001000100010001u;
+    return (x | x << (8 - bits)) & one * 0x0101010101010101u;
+}
 
 /* The codes of 8 values: `bits` of each are in the entries, behind them its sign. */
-static void put_codes(uint8_t code[8], uint32_t entries, int bits, uint32_t signs)
+static inline void put_codes(uint8_t code[8], uint64_t entries, int bits, uint32_t signs)
 {
-    for (int i = 0; i < 8; i++)
-        code[i] = (uint8_t) ((entries >> bits * i & ((1u << bits) - 1)) | (signs >> i & 1) << bits);
+    const uint64_t codes = spread(entries, bits) | spread(signs, 1) << bits;
+    for (int i = 0; i < 8; i++) code[i] = (uint8_t) (codes >> 8 * i);
 }
 
 /* The scale of 16 values, or of 32, from four bits. */
@@ -221,11 +230,12 @@ static uint8_t odd_scale(uint32_t four) { return (uint8_t) (2 * (four & 15) + 1)
 
 static uint32_t nibble(const uint8_t *p, int i) { return p[i / 2] >> 4 * (i % 2) & 15u; }
 
-void quant_read_iq(IqBlock *q, Type t, const uint8_t *b)
+static inline __attribute__((always_inline)) void read_block(IqBlock *q, const Type t, const uint8_t *b)
 {
     q->d = half_to_float((uint16_t) load16(b)) * (t == T_IQ3_S ? 1.0f : t == T_IQ3_XXS ? 0.25f : 0.125f);
     for (int l = 0; l < 32; l++) {                 /* 8 values each */
-        const uint32_t word = t == T_IQ2_XXS ? load32(b + 6 + 8 * (l / 4)) : load32(b + 66 + 4 * (l / 4));
+        const uint32_t word = t == T_IQ2_XXS ? load32(b + 6 + 8 * (l / 4))
+                            : t == T_IQ3_XXS ? load32(b + 66 + 4 * (l / 4)) : 0;
         const uint32_t seven = word >> 7 * (l % 4) & 127;
         uint8_t *code = q->code + 8 * l, *scale = q->scale + l / 2;
         switch (t) {
@@ -253,6 +263,18 @@ void quant_read_iq(IqBlock *q, Type t, const uint8_t *b)
             break;
         }
         }
+    }
+}
+
+/* A loop for each type. */
+void quant_read_iq(IqBlock *q, Type t, const uint8_t *b)
+{
+    switch (t) {
+    case T_IQ2_XXS: read_block(q, T_IQ2_XXS, b); break;
+    case T_IQ2_XS:  read_block(q, T_IQ2_XS, b); break;
+    case T_IQ2_S:   read_block(q, T_IQ2_S, b); break;
+    case T_IQ3_XXS: read_block(q, T_IQ3_XXS, b); break;
+    default:        read_block(q, T_IQ3_S, b); break;
     }
 }
 

@@ -1,8 +1,8 @@
 /* qwen35 and qwen35moe: Qwen3.5 / 3.6 hybrids, dense or mixtures of experts (spec targets.md sections 6 and 7). Three
  * layers in four are gated delta nets, the fourth is attention with an output gate. A mixture has a shared expert, too,
- * which a gate of its own scales; the tensors of the other kind have size 0. Value head m of a delta net reads key head m % k_heads (the converter tiled
- * them so). A layer for multi-token prediction (MTP) follows the trunk and is not part of it: it is a drafter, at the
- * end of this file. */
+ * which a gate of its own scales; the tensors of the other kind have size 0. Value head m of a delta net reads key
+ * head m % k_heads (the converter tiled them so). A layer for multi-token prediction (MTP) follows the trunk and is
+ * not part of it: it is a drafter, at the end of this file. */
 #include "model/model.h"
 
 #include <stddef.h>
@@ -13,7 +13,7 @@ extern const Family family_qwen35, family_qwen35moe;
 typedef struct {
     Tensor attn_norm, post_norm, gate, up, down;
     Tensor router, gates, ups, downs;                                      /* experts: stacks */
-    Tensor shared, shared_gate, shared_up, shared_down;                    /* shared: the row whose product is its gate */
+    Tensor shared, shared_gate, shared_up, shared_down;                    /* shared: the row that makes its gate */
     Tensor q, k, v, o, q_norm, k_norm;                                     /* attention; q: per head query, then gate */
     Tensor qkv, z, beta, alpha, conv, dt, a, delta_norm, out;              /* delta net */
     Tensor join, embed_norm, state_norm, head_norm, own_embed, own_head;   /* MTP */
@@ -133,8 +133,8 @@ static Status read_delta(Model *m, const Gguf *g, Error *err)
     TRY(weights_u32(g, m->family->arch, "ssm.inner_size", 1, 1 << 20, 0, &inner_size, err));
     p->v_dim = p->k_dim;
     if (p->k_dim % 16)
-        return fail(err, ST_UNSUPPORTED, "%s: %s.ssm.state_size is %d, expected a multiple of 16", m->file, m->family->arch,
-                    p->k_dim);
+        return fail(err, ST_UNSUPPORTED, "%s: %s.ssm.state_size is %d, expected a multiple of 16", m->file,
+                    m->family->arch, p->k_dim);
     if (inner_size != inner(p))
         return fail(err, ST_FORMAT, "%s: %s.ssm.inner_size is %d, expected time_step_rank * state_size = %d",
                     m->file, m->family->arch, inner_size, inner(p));
@@ -146,7 +146,8 @@ static Status read_delta(Model *m, const Gguf *g, Error *err)
     if (st != ST_OK && st != ST_END) return st;
     if (!tiled)
         return fail(err, ST_UNSUPPORTED,
-                    "%s: %s.ssm.v_head_reordered is false, expected tiled value heads (true or absent)", m->file, m->family->arch);
+                    "%s: %s.ssm.v_head_reordered is false, expected tiled value heads (true or absent)", m->file,
+                    m->family->arch);
     return ST_OK;
 }
 
@@ -193,7 +194,8 @@ static Status read(Model *m, const Weights *w, Error *err)
     int32_t mtp, n_rot, section[4];
     TRY(weights_u32(g, m->family->arch, "nextn_predict_layers", 0, LAYERS_MAX, 0, &mtp, err));
     if (mtp >= m->n_layers)
-        return fail(err, ST_FORMAT, "%s: %s.nextn_predict_layers is %d of %d layers", m->file, m->family->arch, mtp, m->n_layers);
+        return fail(err, ST_FORMAT, "%s: %s.nextn_predict_layers is %d of %d layers", m->file, m->family->arch, mtp,
+                    m->n_layers);
     m->n_layers -= mtp;
     m->n_extra = mtp;
     TRY(read_kinds(m, g, err));
@@ -202,7 +204,8 @@ static Status read(Model *m, const Weights *w, Error *err)
     TRY(weights_f32(g, m->family->arch, "rope.freq_base", 1e7f, &base, err));
     TRY(weights_u32(g, m->family->arch, "rope.dimension_count", 2, m->head_dim, m->head_dim / 4, &n_rot, err));
     if (n_rot % 2)
-        return fail(err, ST_FORMAT, "%s: %s.rope.dimension_count is %d, expected an even number", m->file, m->family->arch, n_rot);
+        return fail(err, ST_FORMAT, "%s: %s.rope.dimension_count is %d, expected an even number", m->file,
+                    m->family->arch, n_rot);
     TRY(read_sections(m, g, n_rot / 2, section, err));
     const RopeSpec rope = { n_rot, true, base, "rope.scaling", "rope_freqs.weight", section };
     return model_rope(m, w, m->family->arch, &rope, &p->rope, err);

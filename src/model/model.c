@@ -230,8 +230,8 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
         fused->rows += f.rows;
         if (!f.view.known) return refuse_type(l, &f.view);
         if (f.view.ne[0] != f.cols || f.view.n_dims > 3 || f.view.ne[1] < fused->rows || f.view.ne[2] != f.n)
-            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%d, at least %lld, %d]",
-                        f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1],
+            return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%d, at least %lld, "
+                        "%d]", f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1],
                         (long long) f.view.ne[2], f.cols, (long long) fused->rows, f.n);
         return add_found(l, &f);
     }

@@ -48,8 +48,8 @@ rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_e
 enum { PEAK_ROUNDS = 64 };
 rt_peaks  peaks_median(const rt_peaks *round, int32_t n);
 
-/* Bytes that a pass of so many rows reads beyond those of one row: a mixture's experts, if rows chose them independently
- * of each other. bytes: of all experts; experts 0: no mixture. */
+/* Bytes that a pass of so many rows reads beyond those of one row: a mixture's experts, if rows chose them
+ * independently of each other. bytes: of all experts; experts 0: no mixture. */
 double experts_more(double bytes, int32_t experts, int32_t used, int32_t rows);
 
 /* Milliseconds of a pass of the target by its rows, and of one proposal of the drafter (0: there is none). */

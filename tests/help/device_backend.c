@@ -489,17 +489,19 @@ static void op_top_k(Backend *b, Tensor *id, Tensor *score, const Tensor *l, con
     put_rows(device_of(b), &c->rows, r);
 }
 
-static void op_route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *how,
-                     const Rows *r)
+static void op_route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
+                     const Router *how, const Rows *r)
 {
     Command *c = TENSORS(b, OP_ROUTE, ids, weight, logits, bias);
     c->num[0] = (int32_t) how->gating, c->num[1] = how->used, c->real[0] = how->scale;
     put_rows(device_of(b), &c->rows, r);
 }
 
-static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e)
+static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight,
+                       const Experts *e)
 {
-    TENSORS(b, OP_EXPERTS, y, x, ids, weight, e->gate, e->up, e->down, e->h, e->wide, e->each)->num[0] = (int32_t) e->act;
+    Command *c = TENSORS(b, OP_EXPERTS, y, x, ids, weight, e->gate, e->up, e->down, e->h, e->wide, e->each);
+    c->num[0] = (int32_t) e->act;
 }
 
 /* ---- running them ---- */

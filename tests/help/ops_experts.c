@@ -112,7 +112,8 @@ void ops_route(Run *r, const Turn *t)
 
 /* ---- the experts ---- */
 
-static const Type types[] = { T_Q4_K, T_Q6_K, T_Q5_K, T_Q8_0, T_IQ4_XS, T_Q2_K, T_Q3_K, T_Q4_0, T_IQ4_NL, T_F16, T_F32 };
+static const Type types[] = { T_Q4_K, T_Q6_K, T_Q5_K, T_Q8_0, T_IQ4_XS, T_Q2_K, T_Q3_K, T_Q4_0, T_IQ4_NL, T_F16, T_F32,
+                              T_MXFP4, T_IQ2_XS, T_IQ3_XXS, T_IQ3_S };
 static const int32_t counts[] = { 1, 2, 3, 7, 8, 16, 17, 33, 64, 100 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 

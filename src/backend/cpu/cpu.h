@@ -55,8 +55,8 @@ static inline const uint8_t *cpu_matrix(Cpu *c, const Tensor *w, int32_t i)
     return (const uint8_t *) w->data + c->be.weight_bytes(&c->be, w->type, w->rows, w->cols) * (size_t) i;
 }
 
-/* Columns [16 * group0, 16 * group1) of y = act w^T for n rows, act in the form of w's type: matmul_act_form. matrix: the
- * one of w, as cpu_matrix says. With weights in place, scratch holds a group at a time. */
+/* Columns [16 * group0, 16 * group1) of y = act w^T for n rows, act in the form of w's type: matmul_act_form.
+ * matrix: the one of w, as cpu_matrix says. With weights in place, scratch holds a group at a time. */
 void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,
                  int32_t n, int32_t group0, int32_t group1, void *scratch);
 

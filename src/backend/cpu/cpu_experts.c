@@ -1,6 +1,6 @@
 /* cpu_experts.c - mixtures of experts. The rows of a pass are put in order of their experts, so that each expert's
- * weights are read once, however many rows chose it. There is one hand-over to the threads for each stage of all experts
- * together: gate and up, activation, down, and the sums of the rows. */
+ * weights are read once, however many rows chose it. There is one hand-over to the threads for each stage of all
+ * experts together: gate and up, activation, down, and the sums of the rows. */
 #include <math.h>
 #include <string.h>
 
@@ -180,7 +180,8 @@ static void wide_task(void *arg, int32_t i, int32_t thread)
     const Tensor *w = of_expert < m->pieces ? m->e->gate : m->e->up;
     const Tensor *to = of_expert < m->pieces ? m->e->h : m->e->wide;
     const ActForm form = matmul_act_form(w->type);
-    const int32_t most = matmul_part_rows(form, m->x->cols, m->c->part_bytes), parts = (rows_of(m, t) + most - 1) / most;
+    const int32_t most = matmul_part_rows(form, m->x->cols, m->c->part_bytes);
+    const int32_t parts = (rows_of(m, t) + most - 1) / most;
     uint8_t *scratch = cpu_scratch(m->c, thread);
     int32_t g0, g1;
     piece_of(m, w, of_expert % m->pieces, &g0, &g1);
@@ -290,7 +291,7 @@ static bool room_to_gather(const Mixture *m)
 
 static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e)
 {
-    Mixture m = { .c = cpu_of(b), .y = y, .x = x, .ids = ids, .weight = weight, .e = e, .used = ids->cols, .n = x->rows };
+    Mixture m = { .c = cpu_of(b), .y = y, .x = x, .ids = ids, .weight = weight, .e = e, .used = ids->cols };
     int32_t *by_count, *times, part = x->rows;
     if (cpu_failed(m.c) || x->rows == 0) return;
     while (part > 1 && !place_all(&m, part, &by_count, &times)) part = (part + 1) / 2;

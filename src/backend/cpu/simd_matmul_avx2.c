@@ -344,10 +344,13 @@ INLINE void tile_k2(float *acc, const uint8_t *b, const ActBlock256 *a, const ui
 
 /* -- IQ4_XS, IQ3_* ------------------------------------------------------------------------------------------------- */
 
+/* AVX2: small codebooks are made unsigned, as they then need no change of q's sign: IQ3_S by 16, at most 31, and
+ * IQ3_XXS by 64, at most 126, of which only pairs of products fit int16. The excess is summed separately. */
 INLINE void tile_book(float *acc, const uint8_t *b, const ActBlock256 *a, const uint8_t *next, const Type t,
                       const int R)
 {
-    const __m256i book = codebook(t, VNNI ? 128 : 0);
+    const int from = VNNI ? 7 : t == T_IQ3_S ? 4 : t == T_IQ3_XXS ? 6 : 0;         /* the power of two of the offset */
+    const __m256i book = codebook(t, from ? 1 << from : 0);
     for (int half = 0; half < 2; half++) {
         __m256i isum[TILE_ROWS];
         UNROLL for (int r = 0; r < R; r++) isum[r] = _mm256_setzero_si256();
@@ -363,6 +366,11 @@ INLINE void tile_book(float *acc, const uint8_t *b, const ActBlock256 *a, const 
             __m256i x[TILE_ROWS];
             UNROLL for (int r = 0; r < R; r++) x[r] = _mm256_set1_epi32(-128 * a[r].sum32[s]);
 #else
+            if (from) {                            /* such scales are positive: the upper int16 is zero */
+                __m256i excess = _mm256_slli_epi32(scale, from);
+                UNROLL for (int r = 0; r < R; r++)
+                    isum[r] = _mm256_sub_epi32(isum[r], _mm256_madd_epi16(excess, _mm256_set1_epi16(a[r].sum32[s])));
+            }
             scale = scale_of(_mm256_and_si256(scale, _mm256_set1_epi32(0xffff)));
 #endif
 #pragma GCC unroll 1
@@ -375,7 +383,11 @@ INLINE void tile_book(float *acc, const uint8_t *b, const ActBlock256 *a, const 
 #ifdef LEVEL_IS_avxvnni
                     x[r] = plain_dots(x[r], w, q, 4);
 #else
-                    UNROLL for (int i = 0; i < 4; i++) isum[r] = add_signed(isum[r], w[i], q + 4 * i, scale);
+                    if (t == T_IQ3_S) isum[r] = add_dots(isum[r], w, q, 4, 31, scale);
+                    else UNROLL for (int i = 0; i < 4; i++) {
+                        isum[r] = from ? add_dots(isum[r], w + i, q + 4 * i, 1, 126, scale)
+                                       : add_signed(isum[r], w[i], q + 4 * i, scale);
+                    }
 #endif
                 }
             }

@@ -1,6 +1,7 @@
-/* ops_experts.c - mixtures of experts. Which rows an expert has is known to the device alone, so a launch has blocks for
- * the most items that there can be, and those without one leave at once. Lists are made by the router's last block, where
- * the router is the call before; gate and up end with their activation, and down with the sums of the rows. */
+/* ops_experts.c - mixtures of experts. Which rows an expert has is known to the device alone, so a launch has blocks
+ * for the most items that there can be, and those without one leave at once. Lists are made by the router's last
+ * block, where the router is the call before; gate and up end with their activation, and down with the sums of the
+ * rows. */
 #include <string.h>
 
 #include "backend/cpu/matmul_layout.h"
@@ -43,7 +44,14 @@ static GpuKernel choose(Type t)
     case T_Q4_K: return GPU_experts_k4;
     case T_Q5_K: return GPU_experts_k5;
     case T_IQ4_XS: return GPU_experts_k4x;
-    default: return GPU_experts_k6;                /* Q3_K, Q6_K */
+    case T_Q3_K: return GPU_experts_k3;
+    case T_IQ2_XXS:
+    case T_IQ2_XS:
+    case T_IQ2_S: return GPU_experts_k3x;
+    case T_IQ3_XXS: return GPU_experts_iq3_xxs;
+    case T_IQ3_S: return GPU_experts_iq3_s;
+    case T_MXFP4: return GPU_experts_4f;
+    default: return GPU_experts_k6;
     }
 }
 

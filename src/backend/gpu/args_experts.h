@@ -1,5 +1,5 @@
-/* args_experts.h - arguments of the kernels in experts*.cu. A pair is a row of the pass and one of its ranks: row * used +
- * rank. What an expert makes of a row lies at the pair, so nothing depends on the order of the lists. */
+/* args_experts.h - arguments of the kernels in experts*.cu. A pair is a row of the pass and one of its ranks: row *
+ * used + rank. What an expert makes of a row lies at the pair, so nothing depends on the order of the lists. */
 #ifndef RATOON_BACKEND_GPU_ARGS_EXPERTS_H
 #define RATOON_BACKEND_GPU_ARGS_EXPERTS_H
 

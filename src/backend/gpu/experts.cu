@@ -1,5 +1,5 @@
-/* experts.cu - mixtures of experts: which experts a row gets, the lists of rows by expert, and experts whose weights are
- * floats. */
+/* experts.cu - mixtures of experts: which experts a row gets, the lists of rows by expert, and experts whose weights
+ * are floats. */
 #include "backend/gpu/gpu_experts.h"
 
 enum { ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / 32 };

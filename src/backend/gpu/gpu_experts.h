@@ -1,7 +1,8 @@
-/* gpu_experts.h - products of mixtures of experts, for every pack. A warp has 16 rows of an expert's weights and up to 32
- * of the rows that chose it, and needs no other warp: experts bring groups enough to fill a card, so that columns need not
- * be shared, and each lane adds the floats of its outputs itself. So an expert's weights are read once for 32 rows.
- * Inputs are gathered where they are read: a row's words of a step are a sector, wherever the row is. */
+/* gpu_experts.h - products of mixtures of experts, for every pack. A warp has 16 rows of an expert's weights and up
+ * to 32 of the rows that chose it, and needs no other warp: experts bring groups enough to fill a card, so that
+ * columns need not be shared, and each lane adds the floats of its outputs itself. So an expert's weights are read
+ * once for 32 rows. Inputs are gathered where they are read: a row's words of a step are a sector, wherever the row
+ * is. */
 #ifndef RATOON_BACKEND_GPU_GPU_EXPERTS_H
 #define RATOON_BACKEND_GPU_GPU_EXPERTS_H
 

@@ -33,9 +33,10 @@ DEV uint32_t byte_at(const uint32_t *w, int byte)
     return ((const uint8_t *) w)[4 * swapped(byte >> 2) + (byte & 3)];
 }
 
-/* n words of lines, by `step` threads of which this is number `at`. */
+/* n words of lines, by `step` threads of which this is number `at`: a few rounds at most, so not unrolled. */
 DEV void stage_lines(uint32_t *to, const uint8_t *from, int n, int at, int step)
 {
+    UNROLL_BY(1)
     for (int i = at; i < n / 4; i += step) copy16_async(to + swapped(4 * i), from + 16 * i);
 }
 
@@ -368,6 +369,7 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
         left = left < SCALES ? left : SCALES;
         stage_lines(to, group + (size_t) unit * SCALES * LINES * LINE_BYTES, left * LINES * LINE_WORDS, at, step);
         const uint8_t *plane = group + (size_t) blocks * LINES * LINE_BYTES + (size_t) unit * SCALES * 32;
+        UNROLL_BY(1)
         for (int i = at; i < 8 * PLANES; i += step)
             if ((i & 7) < 2 * left)
                 copy16_async(to + CODES + 4 * i, plane + (i >> 3) * plane_bytes(blocks) + 16 * (i & 7));

@@ -138,9 +138,11 @@ template <int NT> DEV uint2 code_of(const SharedRows<NT> &x, int chunk, int j)
 }
 template <int NT> DEV uint2 sums_of(const SharedRows<NT> &x, int j) { return x.sums[j * 32]; }
 
-/* bytes: a multiple of 16, copied by all threads of the block. */
+/* bytes: a multiple of 16, copied by all threads of the block. One round or two: unrolled further, copying would be
+ * most of a kernel's code. */
 template <int THREADS> DEV void copy_block(void *to, const void *from, int bytes)
 {
+    UNROLL_BY(1)
     for (int i = 16 * TID; i < bytes; i += 16 * THREADS) copy16_async((uint8_t *) to + i, (const uint8_t *) from + i);
 }
 
@@ -164,6 +166,7 @@ DEV void stage_rows(TileStage<P, MT, NT> &s, const ActRows &x, int tile0, int un
     for (int c = 0; c < P::SCALES; c++) {
         const int b = unit * P::SCALES + c;
         if (b >= x.blocks) break;
+        UNROLL_BY(1)
         for (int k = 0; k < P::CHUNKS; k++)
             copy_block<THREADS>(s.code[c * P::CHUNKS + k], x.code + (((size_t) b * P::CHUNKS + (size_t) k) * tiles +
                                                                      tile) * 256, NT * 256);
@@ -300,6 +303,14 @@ template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
     else tile<A, 4, 8, 1, 4>(a, s.first.stage);
 }
 
+/* Blocks of `many` on a multiprocessor; those of sm_120 have shared memory for one or two with most packs, and K5 needs
+ * more registers there than three would leave. */
+#if __CUDA_ARCH__ >= 1200
+enum { MANY_BLOCKS = 2 };
+#else
+enum { MANY_BLOCKS = 3 };
+#endif
+
 #define PRODUCTS(name, Pack) \
     KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
@@ -309,7 +320,7 @@ template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
         SHARED_BIG(WideShared<Pack>, s); \
         tile<Pack, 4, 8, 1, 4>(a, s.stage); \
     } \
-    KERNEL_BLOCKS(128, 3, matmul_##name##_many, MatmulArgs) \
+    KERNEL_BLOCKS(128, MANY_BLOCKS, matmul_##name##_many, MatmulArgs) \
     { \
         SHARED_BIG(WideShared<Pack>, s); \
         tile<Pack, 4, 8, 2, 4>(a, s.stage); \

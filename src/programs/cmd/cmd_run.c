@@ -144,8 +144,8 @@ static bool print_json(Run *r)
                               (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted",
                               (json_int_t) s->accepted, "accept_length", accept_length(s), "prefill_s", s->prefill_s,
-                              "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen", (json_int_t) s->experts_chosen,
-                              "experts_read", (json_int_t) s->experts_read);
+                              "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen",
+                              (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read);
     json_t *sampling = sampling_json(&r->sampling);
     json_object_set_new(sampling, "seed", json_integer((json_int_t) r->sampling.seed));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();

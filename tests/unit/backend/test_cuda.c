@@ -521,8 +521,8 @@ static void decoding(void **state)
     }
 }
 
-/* More shapes than there is room for, since the context is long and sessions are many: those of short texts are recorded
- * for every number of sessions, and so is what each session's step needs besides. */
+/* More shapes than there is room for, since the context is long and sessions are many: those of short texts are
+ * recorded for every number of sessions, and so is what each session's step needs besides. */
 static void many_sessions(void **state)
 {
     (void) state;
