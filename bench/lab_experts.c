@@ -1,5 +1,5 @@
-/* lab_experts.c - benchmark of mixtures of experts: the operation `experts` against the same products of single matrices,
- * with as many rows each, in the same run.
+/* lab_experts.c - benchmark of mixtures of experts: the operation `experts` against the same products of single
+ * matrices, with as many rows each, in the same run.
  *
  *   lab_experts [--backend cpu:avx2] [--types Q4_K/Q6_K] [--shape 2048x512] [--experts 256] [--used 8] [--layers 8]
  *               [--rows 1,2,4,8,64,256] [--threads 2] [--rounds 9]

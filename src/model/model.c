@@ -727,14 +727,14 @@ static Status read_vocab(Model *m, const Weights *w, const char *arch, Error *er
 }
 
 /* Converters omit the key, or write 0, if the scale is the usual one. */
-static Status read_scale(Model *m, const Gguf *g, const char *arch, Error *err)
+static Status read_factor(const Gguf *g, const char *arch, const char *name, float usual, float *out, Error *err)
 {
     char key[160];
     float given = 0;
-    m->attention_scale = 1 / sqrtf((float) m->head_dim);
-    snprintf(key, sizeof key, "%s.attention.scale", arch);
+    *out = usual;
+    snprintf(key, sizeof key, "%s.%s", arch, name);
     if (gguf_get_f32(g, key, &given, NULL) == ST_OK && given == 0) return ST_OK;
-    return weights_f32(g, arch, "attention.scale", m->attention_scale, &m->attention_scale, err);
+    return weights_f32(g, arch, name, usual, out, err);
 }
 
 Status model_read_sizes(Model *m, const Weights *w, const char *arch, Error *err)
@@ -762,7 +762,7 @@ Status model_read_widths(Model *m, const Weights *w, const char *arch, int32_t s
     if (m->head_dim % 16)
         return fail(err, ST_UNSUPPORTED, "%s: %s.attention.key_length is %d, expected a multiple of 16", m->file, arch,
                     m->head_dim);
-    return read_scale(m, g, arch, err);
+    return read_factor(g, arch, "attention.scale", 1 / sqrtf((float) m->head_dim), &m->attention_scale, err);
 }
 
 Status model_read_attention(Model *m, const Weights *w, const char *arch, Error *err)
@@ -789,8 +789,7 @@ Status model_read_mixture(Model *m, const Weights *w, const char *arch, Error *e
         return fail(err, ST_FORMAT, "%s: %s.expert_used_count is %d, expected at most expert_count %d", m->file, arch,
                     m->router.used, m->experts);
     TRY(weights_u32(g, arch, "expert_feed_forward_length", 1, 1 << 20, 0, &m->expert_ffn, err));
-    TRY(weights_f32(g, arch, "expert_weights_scale", 1, &m->router.scale, err));
-    if (m->router.scale == 0) m->router.scale = 1;  /* converters write 0 for none */
+    TRY(read_factor(g, arch, "expert_weights_scale", 1, &m->router.scale, err));
     for (int32_t i = 0; i < m->stages.n; i++)
         if (!m->stages.at[i].be->experts)
             return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run mixtures of experts", m->file,

@@ -128,7 +128,8 @@ ToyShape toy_shape(void)
 {
     return (ToyShape) {
         .heads = { 4, 6, 2, 4 }, .kv_heads = { 2, 3, 1, 4 }, .full_dim = 32, .value_dim = 48, .near_dim = 16,
-        .n_rot = 16, .window = 24, .dense = 1, .experts = TOY_EXPERTS, .used = 2, .routed_scale = 1.5f, .expert_ffn = 64,
+        .n_rot = 16, .window = 24, .dense = 1, .experts = TOY_EXPERTS, .used = 2, .routed_scale = 1.5f,
+        .expert_ffn = 64,
         .yarn_factor = 8, .beta_fast = 4,
         .beta_slow = 2, .original = 64, .base = 100, .near_base = 1e4f };
 }
