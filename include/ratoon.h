@@ -276,7 +276,8 @@ typedef struct {
                                 * entries are in use. */
     double  pass_s;            /* the part of decode_s spent in the target's passes; the rest is look-up, drafting,
                                 * trees, acceptance and keeping */
-    /* Mixtures: experts that rows chose in the passes in which this session decoded, in all layers, and how many of
+    /* Mixtures: experts that rows chose in the passes in which this session decoded, or which
+     * rt_time_pass timed, in all layers, and how many of
      * them were different in their pass and layer, so that they were read. Both count the rows of all sessions that
      * shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;

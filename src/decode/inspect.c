@@ -158,11 +158,15 @@ Status inspect_time(Spec *sp, Session *s, int32_t after, int32_t n, int32_t repe
     if (after != P) TRY(step_fold(&sp->step, &s->line.target, err));
     Status st = ST_OK;
     s->line.target.P = after;
+    step_routes(&sp->step);
     for (int32_t i = 0; i < repeats && st == ST_OK; i++) {
         double begun = seconds_now();
         st = spec_idle_pass(sp, s, n, 0, err);
         ms[i] = 1e3 * (seconds_now() - begun);
     }
+    const Routes routes = step_routes(&sp->step);
+    s->stats.experts_chosen += routes.chosen;
+    s->stats.experts_read += routes.read;
     s->line.target.P = P;
     return st;
 }

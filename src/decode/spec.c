@@ -726,11 +726,12 @@ static void observe_all(Spec *sp, Session *const *s, int32_t n, int32_t decoding
 
 /* ---- passes whose rows are not kept ---- */
 
-/* n rows of arbitrary tokens as a tree: pending rows that are never kept. The pass moves the path noted before it, so
- * that path becomes final. */
+/* n rows of arbitrary tokens as a tree: pending rows that are never kept. The tokens differ, since experts follow from
+ * them. The pass moves the path noted before it, so that path becomes final. */
 Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err)
 {
-    int32_t token[ROWS_DECODE] = { 0 };
+    int32_t token[ROWS_DECODE];
+    for (int32_t i = 0; i < n; i++) token[i] = (int32_t) (sp->idle_token++ * 7919u % (uint32_t) sp->m->vocab);
     PassOut out;
     TRY(prepare(sp, s, err));
     pass_start(&sp->step);
@@ -755,7 +756,7 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     return step_wait(sp->last, err);
 }
 
-typedef struct { double began, drafted, passed; } StepTimes;
+typedef struct { double began, drafted, passed; Routes routes; } StepTimes;
 
 /* Everything up to the end of the pass: a failure here leaves all sessions as they were. */
 static Status draft_and_pass(Spec *sp, Session *const *s, int32_t n, int32_t decoding, int32_t drafted, PassOut *out,
@@ -768,8 +769,10 @@ static Status draft_and_pass(Spec *sp, Session *const *s, int32_t n, int32_t dec
         flushed(sp, s, n, true);
         cost_draft(&sp->cost, drafted, t->drafted - t->began);
     }
+    step_routes(&sp->step);                        /* forgets those of other passes */
     TRY(run_pass(sp, s, n, out, err));
     t->passed = seconds_now();
+    t->routes = step_routes(&sp->step);
     flushed(sp, s, n, true);
     return ST_OK;
 }
@@ -801,8 +804,7 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (sp->role[i].decodes)
             finish_decoding(sp, s[i], &sp->role[i], &sp->tree[tree++], &out, sp->role[i].slice->row0);
     double t2 = seconds_now();
-    const Routes routes = step_routes(&sp->step);
-    if (!chunk) cost_routes(&sp->cost, sp->step.n_real, routes.chosen, routes.read);
+    if (!chunk) cost_routes(&sp->cost, sp->step.n_real, t.routes.chosen, t.routes.read);
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
     else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
@@ -811,8 +813,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;
-        s[i]->stats.experts_chosen += routes.chosen;
-        s[i]->stats.experts_read += routes.read;
+        s[i]->stats.experts_chosen += t.routes.chosen;
+        s[i]->stats.experts_read += t.routes.read;
         if (sp->role[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->role[i], &sp->tree[tree]);
         tree++;
     }

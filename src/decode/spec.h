@@ -73,6 +73,7 @@ struct Spec {
                                                  * memory */
     bool      largest;                          /* spec_largest: proposals go to their full depth */
     bool      host_draws;                       /* tests: the backend's pick is not used */
+    uint32_t  idle_token;                         /* counts the tokens of passes that are not kept */
     bool      picked;                           /* the two arrays below are valid for the last pass */
     int32_t   next[ROWS_DECODE];                /* of each row, the token after it */
     float     gap[ROWS_DECODE];                 /* and its margin */

@@ -32,6 +32,8 @@ void bench_peaks(Bench *b);                        /* one round of the roofline,
 /* A lower limit in milliseconds for a pass of n rows after `after` tokens: weights, keys and values are read once, and
  * every weight is multiplied for every row. */
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after);
+/* more: bytes that the pass reads beyond those of one row. */
+double bench_limit_of_ms(const Bench *b, int32_t rows, int32_t after, double more);
 
 /* The beginning of every JSON result: command, version, machine, model, peaks and the other program. */
 json_t *bench_json(const Bench *b);

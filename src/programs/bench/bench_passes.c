@@ -8,11 +8,23 @@
 enum { ROWS_MAX = 64, PASSES_MAX = PLOT_POINTS_MAX, PLACES_MAX = PLOT_LINES_MAX - 1 };
 
 /* grouped by the text length `after`, `widths` passes each */
-typedef struct { int32_t rows[PASSES_MAX], after[PASSES_MAX], n, widths; double ms[PASSES_MAX]; } Passes;
+typedef struct {
+    int32_t rows[PASSES_MAX], after[PASSES_MAX], n, widths;
+    double  ms[PASSES_MAX];
+    int64_t chosen[PASSES_MAX], read[PASSES_MAX];  /* experts of a mixture, as counted; 0: not counted */
+} Passes;
+
+/* Different experts that a pass reads in a layer. */
+static double experts_of(const Bench *b, const Passes *x, int32_t i)
+{
+    return (double) x->read[i] / (double) x->chosen[i] * b->experts_used * x->rows[i];
+}
 
 static double limit_of(const Bench *b, const Passes *x, int32_t i)
 {
-    return bench_limit_ms(b, x->rows[i], x->after[i]);
+    if (!x->read[i]) return bench_limit_ms(b, x->rows[i], x->after[i]);
+    const double more = b->expert_bytes * (experts_of(b, x, i) - b->experts_used) / b->experts;
+    return bench_limit_of_ms(b, x->rows[i], x->after[i], more);
 }
 
 /* Reading memory for the peaks evicted the CPU caches: short passes are run several times in a row, as in decoding. */
@@ -20,8 +32,13 @@ static bool time_one(Bench *b, Passes *x, int32_t i, bool counts)
 {
     double t[4];
     int32_t n = x->ms[i] > 0 && x->ms[i] < 20 ? 4 : 1;
+    rt_stats before, now;
+    rt_stats_get(b->p.session, &before, sizeof before);
     rt_status st = rt_time_pass(b->p.step, b->p.session, x->after[i], x->rows[i], n, t);
     if (st != RT_OK) return st == RT_ECANCEL ? false : complain(&b->o, "%s", rt_step_error(b->p.step)) == 0;
+    rt_stats_get(b->p.session, &now, sizeof now);
+    if (counts) x->chosen[i] += now.experts_chosen - before.experts_chosen;
+    if (counts) x->read[i] += now.experts_read - before.experts_read;
     for (int32_t k = 0; counts && k < n; k++)
         if (x->ms[i] == 0 || t[k] < x->ms[i]) x->ms[i] = t[k];
     return true;
@@ -63,6 +80,7 @@ static void print(Bench *b, void *ud)
         if (b->o.after && i == first) printf("behind %d tokens\n", x->after[i]);
         printf("%3d rows %10.3f ms   %5.2fx of %d   %3.0f %% of the limit", x->rows[i], x->ms[i],
                x->ms[i] / x->ms[first], x->rows[first], 100 * limit_of(b, x, i) / x->ms[i]);
+        if (x->read[i]) printf("   %5.1f experts of a layer", experts_of(b, x, i));
         if (first) printf("   %3.0f %% of the speed behind %d", 100 * x->ms[i - first] / x->ms[i], x->after[0]);
         double other = compare_ms(b, x->rows[i], &what);
         if (other > 0)
@@ -81,6 +99,7 @@ static json_t *as_json(Bench *b, void *ud)
         double limit = limit_of(b, x, i), other = compare_ms(b, x->rows[i], &what);
         json_t *p = json_pack("{s:i s:i s:f s:f s:f}", "rows", x->rows[i], "after", x->after[i], "ms", x->ms[i],
                               "limit_ms", limit, "share_of_limit", limit / x->ms[i]);
+        if (x->read[i]) json_object_set_new(p, "experts_read", json_real(experts_of(b, x, i)));
         if (other > 0)
             json_object_update_new(p, json_pack("{s:f s:f s:s}", "compare_ms", other, "ratio", other / x->ms[i],
                                                 "compare_kind", what));

@@ -78,8 +78,12 @@ void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, 0, &b->peaks
 
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {
-    const double bytes = b->bytes + experts_more(b->expert_bytes, b->experts, b->experts_used, rows);
-    double read = (bytes + b->kv * after) / b->peaks.bytes_per_s,
+    return bench_limit_of_ms(b, rows, after, experts_more(b->expert_bytes, b->experts, b->experts_used, rows));
+}
+
+double bench_limit_of_ms(const Bench *b, int32_t rows, int32_t after, double more)
+{
+    double read = (b->bytes + more + b->kv * after) / b->peaks.bytes_per_s,
            work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
 }
