@@ -14,11 +14,19 @@
 /*  One bit per id. */
 static size_t mask_words(const Model *m) { return ((size_t) m->vocab + 31) / 32; }
 
-/* Values of the matrices that a pass multiplies: all but an embedding that is not also the head. */
+/* Values of a mixture's experts that a row multiplies. */
+static double expert_weights(const Model *m)
+{
+    return m->experts ? (double) m->n_expert_weights * m->router.used / m->experts : 0;
+}
+
+/* Values of the matrices that a pass of one row multiplies: all but an embedding that is not also the head, and experts
+ * that the row does not use. */
 static double pass_weights(const Model *m)
 {
     bool apart = !m->target && m->embed.data && m->embed.data != m->head.data;
-    return (double) m->n_weights - (apart ? (double) m->embed.rows * m->embed.cols : 0);
+    double all = (double) m->n_weights - (double) m->n_expert_weights + expert_weights(m);
+    return all - (apart ? (double) m->embed.rows * m->embed.cols : 0);
 }
 
 static double head_weights(const Model *m) { return (double) m->head.rows * m->head.cols; }
@@ -28,11 +36,7 @@ static double head_weights(const Model *m) { return (double) m->head.rows * m->h
 static void expect_costs(Spec *sp, const Model *m, const Model *dm)
 {
     double all = pass_weights(m), head = head_weights(m);
-    if (m->experts) {
-        const double used = (double) m->router.used / m->experts, experts = (double) m->n_expert_weights;
-        all -= (1 - used) * experts;
-        cost_experts(&sp->cost, used * experts / all, m->router.used, m->experts);
-    }
+    if (m->experts) cost_experts(&sp->cost, expert_weights(m) / all, m->router.used, m->experts);
     sp->body = all > head && head > 0 ? (all - head) / all : 1;
     if (!dm || !sp->drafter || !(all > 0)) return;
     double lent = dm->head.data == m->head.data ? head : 0, passes = dm->hold ? sp->drafter->rows - 1 : 1;

@@ -14,8 +14,8 @@
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
                TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG } What;
-typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF, LAGUNA_B,
-               LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF,
+               LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config the
  * text `name` becomes `text`. */
@@ -121,7 +121,8 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->model, sizeof f->model, "%s/m.gguf", f->dir);
     snprintf(f->changed, sizeof f->changed, "%s/changed.gguf", f->dir);
-    static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA };
+    static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA,
+                                           TINY_QWEN3MOE, TINY_QWEN35MOE };
     const bool for_laguna = base == LAGUNA_B || base == LAGUNA_HF;
     f->tm = tm ? *tm : tiny_model(base < DRAFT_C ? families[base] : for_laguna ? TINY_LAGUNA : TINY_QWEN3);
     assert_ok(tiny_model_write(&f->tm, f->model, &err), &err);
@@ -429,6 +430,49 @@ static void laguna_keys(void **state)
           .named = { "blk.2.ffn_down_exps.weight", "expected [32, 64, 8]" } },
         { LAGUNA, { TENSOR_ADD, .name = "blk.1.ffn_gate_inp_shexp.weight" }, .code = RT_EUNSUPPORTED,
           .named = { "blk.1.ffn_gate_inp_shexp.weight", "unknown" } },
+    };
+    CHECK_ALL(cases);
+}
+
+static void mixtures(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { QWEN3MOE, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { QWEN35MOE, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { QWEN3MOE, { KEY_DROP, .name = "qwen3moe.expert_count" }, .code = RT_EFORMAT,
+          .named = { "qwen3moe.expert_count is missing" } },
+        { QWEN3MOE, KEY(KEY_U32, "qwen3moe.expert_count", 1 << 20), .code = RT_EFORMAT,
+          .named = { "expert_count is 1048576", "1 to 4096" } },
+        { QWEN3MOE, KEY(KEY_U32, "qwen3moe.expert_count", 9), .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_gate_inp.weight", "expected [64, 9]" } },
+        { QWEN3MOE, { KEY_DROP, .name = "qwen3moe.expert_used_count" }, .code = RT_EFORMAT,
+          .named = { "expert_used_count is missing" } },
+        { QWEN3MOE, KEY(KEY_U32, "qwen3moe.expert_used_count", 9), .code = RT_EFORMAT,
+          .named = { "expert_used_count is 9", "at most expert_count 8" } },
+        { QWEN3MOE, KEY(KEY_U32, "qwen3moe.expert_used_count", 0), .code = RT_EFORMAT,
+          .named = { "expert_used_count is 0" } },
+        { QWEN3MOE, KEY(KEY_U32, "qwen3moe.expert_feed_forward_length", 96), .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_gate_exps.weight", "expected [64, 96, 8]" } },
+        { QWEN3MOE, KEY(KEY_F32, "qwen3moe.expert_weights_scale", 0), .code = RT_OK, .named = { NULL } },
+        { QWEN3MOE, KEY(KEY_F32, "qwen3moe.expert_weights_scale", -1), .code = RT_EFORMAT,
+          .named = { "expert_weights_scale is -1", "positive" } },
+        { QWEN3MOE, { TENSOR_SHORT, .name = "blk.1.ffn_gate_inp.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_gate_inp.weight has shape [64, 7", "expected [64, 8]" } },
+        { QWEN3MOE, { TENSOR_SHORT, .name = "blk.2.ffn_down_exps.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.2.ffn_down_exps.weight", "expected [32, 64, 8]" } },
+        { QWEN3MOE, { TENSOR_DROP, .name = "blk.0.ffn_up_exps.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_up_exps.weight is missing", "8])" } },
+        { QWEN3MOE, { TENSOR_I32, .name = "blk.0.ffn_up_exps.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.ffn_up_exps.weight has type I32" } },
+        { QWEN3MOE, { TENSOR_ADD, .name = "blk.0.ffn_gate.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.ffn_gate.weight is unknown" } },
+        { QWEN35MOE, { TENSOR_DROP, .name = "blk.1.ffn_gate_inp_shexp.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_gate_inp_shexp.weight is missing" } },
+        { QWEN35MOE, KEY(KEY_U32, "qwen35moe.expert_shared_feed_forward_length", 96), .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_gate_shexp.weight", "expected [64, 96]" } },
+        { QWEN35MOE, KEY(KEY_U32, "qwen35moe.ssm.state_size", 24), .code = RT_EUNSUPPORTED,
+          .named = { "qwen35moe.ssm.state_size is 24" } },
     };
     CHECK_ALL(cases);
 }
@@ -1160,7 +1204,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
-        cmocka_unit_test(laguna_keys), cmocka_unit_test(tensors),
+        cmocka_unit_test(laguna_keys), cmocka_unit_test(mixtures), cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
         cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place),
         cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
