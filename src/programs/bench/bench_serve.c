@@ -31,11 +31,11 @@ typedef struct {
 typedef struct {
     double *tok_s, *whole;                         /* [pairs]: while all run; including prompts and ends */
     double *wait, *gap; int32_t n_wait, n_gap;     /* ms to first tokens; ms between tokens, even within a block */
-    int64_t generated, passes;
+    int64_t generated, passes, read;               /* read: experts of a mixture, in the passes of each stream */
 } Cell;
 
 typedef struct { double at; int32_t n; } Arrival;
-typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept; } Figures;
+typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept, read; } Figures;     /* read: per token */
 
 typedef struct {
     Bench      *b;
@@ -215,6 +215,7 @@ static void keep_rates(Serve *v, Cell *cell, int32_t count, int32_t pair, double
         rt_stats_get(x->s, &st, sizeof st);
         cell->generated += st.generated;
         cell->passes += st.passes;
+        cell->read += st.experts_read;
         if (x->first > from) from = x->first;
         if (x->last < to) to = x->last;
         if (x->last > end) end = x->last;
@@ -289,6 +290,8 @@ static Figures figures(Serve *v, int32_t c, int32_t w)
     Figures f = { .tok_s = median(x->tok_s, v->pairs), .whole = median(x->whole, v->pairs),
                   .wait = median(x->wait, x->n_wait), .gap = median(x->gap, x->n_gap),
                   .accept = x->passes > 0 ? (double) x->generated / (double) x->passes : 0 };
+    /* a pass counts for every stream that it decodes for */
+    f.read = x->generated > 0 ? (double) x->read / v->count[c] / (double) x->generated : 0;
     f.wait_95 = high(x->wait, x->n_wait);
     f.gap_95 = high(x->gap, x->n_gap);
     return f;
@@ -323,6 +326,7 @@ static void print(Bench *b, void *ud)
             printf("  first token %.1f ms, 95 %%: %.1f  between tokens %.2f ms, 95 %%: %.2f", x->wait, x->wait_95,
                    x->gap, x->gap_95);
             if (w == 1) printf("  accept length %.2f", x->accept);
+            if (x->read > 0) printf("  experts read %.1f per token", x->read);
             putchar('\n');
         }
     }
@@ -335,12 +339,13 @@ static json_t *as_json(Bench *b, void *ud)
     for (int32_t c = 0; c < v->n_counts; c++)
         for (int32_t w = 0; w < WAYS; w++) {
             const Figures *x = &v->figure[c][w];
-            json_array_append_new(list, json_pack("{s:i s:s s:f s:f s:f s:f s:f s:f s:f s:f s:f s:b}", "streams",
+            json_array_append_new(list, json_pack("{s:i s:s s:f s:f s:f s:f s:f s:f s:f s:f s:f s:b s:f}", "streams",
                                                   v->count[c], "way", WAY_NAME[w], "tok_s", x->tok_s, "whole_tok_s",
                                                   x->whole, "first_token_ms", x->wait, "first_token_ms_95", x->wait_95,
                                                   "token_ms", x->gap, "token_ms_95", x->gap_95, "accept_length",
                                                   x->accept, "pass_ms", v->pass_ms[c], "pass_ratio",
-                                                  v->pass_ms[c] / v->one_ms, "simulated", v->o->simulate && w == 1));
+                                                  v->pass_ms[c] / v->one_ms, "simulated", v->o->simulate && w == 1,
+                                                  "experts_read", x->read));
         }
     json_object_update_new(j, json_pack("{s:i s:i s:I s:o}", "n", v->n, "pairs", v->pairs, "differing_texts",
                                         (json_int_t) v->differing, "streams", list));
