@@ -162,6 +162,23 @@ static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, int32_t id)
     return y;
 }
 
+/* What the backend has counted of one mixture. */
+static void check_routes(Run *r, const int32_t *id, int32_t n, int32_t experts)
+{
+    int64_t chosen = 0, read = 0;
+    bool seen[64] = { false };
+    Routes routes;
+    run_must(r, experts <= 64, "room for these experts in the test");
+    for (int32_t i = 0; i < n; i++) {
+        if (id[i] < 0) continue;
+        chosen++;
+        read += !seen[id[i]];
+        seen[id[i]] = true;
+    }
+    r->b->routes(r->b, &routes);
+    run_must(r, routes.mixtures == 1 && routes.chosen == chosen && routes.read == read, "routes are counted");
+}
+
 void ops_experts(Run *r, const Turn *t)
 {
     static const int32_t sizes[][4] = { { 5, 2, 256, 512 }, { 9, 4, 512, 256 }, { 3, 3, 256, 256 },
@@ -180,8 +197,11 @@ void ops_experts(Run *r, const Turn *t)
     Tensor y = mat_blank(r, n, dim), h = mat_blank(r, n * used, ffn), wide = mat_blank(r, n * used, ffn),
            each = mat_blank(r, n * used, dim);
     const Experts e = { &gate, &up, &down, t->round % 5 ? ACT_SILU : ACT_GELU_TANH, &h, &wide, &each };
+    Routes routes;
+    if (r->b->routes) r->b->routes(r->b, &routes);
     r->b->experts(r->b, &y, &x.t, &ids, &weight.t, &e);
     float *got = mat_get(r, &y);
+    if (r->b->routes) check_routes(r, id, n * used, experts);
     for (int32_t i = 0; i < n; i++)
         if (id[i * used] < 0) memset(got + (int64_t) i * dim, 0, sizeof *got * (size_t) dim);
     run_give(r, "y", got, (int64_t) n * dim);

@@ -57,7 +57,8 @@ void cuda_delay(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const vo
     cuda_flush(c);
     CudaDelayed *d = &c->delayed;
     _Static_assert(sizeof(NormArgs) <= sizeof d->args && sizeof(GluArgs) <= sizeof d->args &&
-                   sizeof(AddArgs) <= sizeof d->args && sizeof(SplitArgs) <= sizeof d->args, "of all that are delayed");
+                   sizeof(AddArgs) <= sizeof d->args && sizeof(SplitArgs) <= sizeof d->args &&
+                   sizeof(RouteArgs) <= sizeof d->args, "of all that are delayed");
     *d = (CudaDelayed) { .kernel = k, .blocks = blocks, .blocks_y = blocks_y, .bytes = bytes, .act_at = act_at,
                          .y = y->data, .rows = y->rows, .cols = y->cols };
     memcpy(d->args, args, bytes);
@@ -279,17 +280,27 @@ static void pass_end(Backend *b, bool complete)
     c->recording.n = 0;
 }
 
+static void count_routes(Cuda *c, const GpuReport *now)
+{
+    c->routes.mixtures += (uint32_t) now->mixtures - (uint32_t) c->told.mixtures;
+    c->routes.chosen += (uint32_t) now->chosen - (uint32_t) c->told.chosen;
+    c->routes.read += (uint32_t) now->read - (uint32_t) c->told.read;
+    c->told = *now;
+}
+
 static Status cuda_sync(Backend *b, Error *err)
 {
     Cuda *c = cuda_of(b);
     cuda_enter(c);
-    GpuError wrong = { 0 };
-    if (c->forked && !cuda_failed(c)) copy_out(b, &wrong, c->failed, sizeof wrong);
+    GpuReport now = c->told;
+    now.wrong = (GpuError) { 0 };
+    if (c->forked && !cuda_failed(c)) copy_out(b, &now, c->report, sizeof now);
     cuda_settle(c);
-    if (!cuda_failed(c) && wrong.code == GPU_BAD_TOKEN)
-        fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", wrong.value, wrong.limit);
+    if (!cuda_failed(c)) count_routes(c, &now);
+    if (!cuda_failed(c) && now.wrong.code == GPU_BAD_TOKEN)
+        fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", now.wrong.value, now.wrong.limit);
     if (c->forked && cuda_failed(c))               /* what a kernel has found besides is not the next sync's to tell */
-        cuda_ok(c, c->card->cu->cuMemsetD8Async(c->failed, 0, sizeof wrong, c->stream), "clearing memory");
+        cuda_ok(c, c->card->cu->cuMemsetD8Async(&c->report->wrong, 0, sizeof now.wrong, c->stream), "clearing memory");
     Status code = c->error.code;
     if (code != ST_OK && err) *err = c->error;
     c->error = (Error) { 0 };
@@ -360,7 +371,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
         cuda_close(&c->be);
         return st;
     }
-    c->failed = (GpuError *) (void *) c->work;
+    c->report = (GpuReport *) (void *) c->work;
     c->tickets = (int32_t *) (void *) (c->work + 256);
     c->input = c->work + WORK_HEAD;
     c->splits = c->input + WORK_INPUT;

@@ -64,7 +64,8 @@ typedef struct {
     bool      forked;
     void     *stream;
     uint8_t  *work, *input, *splits, *draw;        /* forks only: the workspace and its parts */
-    GpuError *failed;                              /* device memory, what a kernel found wrong */
+    GpuReport *report, told;                       /* device memory, what kernels tell; as it was at the last sync */
+    Routes    routes;                              /* since they were last asked for */
     int32_t  *tickets;                             /* [3, TICKETS] device memory, zeros between launches: whoever takes
                                                     * the last ticket of a slice writes its mark (MARK_*); and one more
                                                     * for the router's blocks */

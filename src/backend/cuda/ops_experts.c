@@ -99,7 +99,8 @@ static bool place_all(Mixture *m, int32_t n, const CudaInput *there)
                                .n_items = take(&at, sizeof(int32_t)),
                                .pair = take(&at, sizeof(int32_t) * (size_t) pairs),
                                .clear = take(&at, sizeof(int32_t) * (size_t) (items * parts)),
-                               .pairs = (int32_t) pairs, .experts = e->gate->n, .n_clear = (int32_t) (items * parts) };
+                               .report = m->c->report, .pairs = (int32_t) pairs, .experts = e->gate->n,
+                               .n_clear = (int32_t) (items * parts) };
     m->sum_ticket = take(&at, sizeof(int32_t) * (size_t) n_sum);
     m->n_sum = (int32_t) n_sum;
     return (size_t) (at - m->c->input) <= WORK_INPUT;
@@ -193,8 +194,15 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
     }
 }
 
+static void routes(Backend *b, Routes *out)
+{
+    *out = cuda_of(b)->routes;
+    cuda_of(b)->routes = (Routes) { 0 };
+}
+
 void cuda_experts_ops(Backend *b)
 {
+    b->routes = routes;
     b->route = route;
     b->experts = experts;
 }

@@ -87,7 +87,7 @@ PackedTable cuda_table(const Tensor *w)
 static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 {
     LAUNCH(cuda_of(b), matmul_embed, x->rows, 1, EmbedArgs, .x = x->data, .ids = ids->data,
-           .failed = cuda_of(b)->failed, .table = cuda_table(table));
+           .failed = &cuda_of(b)->report->wrong, .table = cuda_table(table));
 }
 
 /* ---- which kernel ---- */

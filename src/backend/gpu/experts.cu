@@ -40,8 +40,12 @@ DEV void make_lists(const ExpertLists &a, ListsShared &s)
         if (id >= 0 && id < a.experts) atomic_add(&s.start[id], 1);
     }
     sync_block();
-    int places = 0, items = 0, all_places, all_items;
-    for (int e = first; e < last; e++) places += s.start[e], items += (s.start[e] + EXPERT_ROWS - 1) / EXPERT_ROWS;
+    int places = 0, items = 0, different = 0, all_places, all_items;
+    for (int e = first; e < last; e++) {
+        places += s.start[e], items += (s.start[e] + EXPERT_ROWS - 1) / EXPERT_ROWS;
+        different += s.start[e] > 0;
+    }
+    if (different) atomic_add(&a.report->read, different);
     places = sum_before(places, &all_places);
     items = sum_before(items, &all_items);
     if ((TID & 31) == 0) s.places[warp] = all_places, s.items[warp] = all_items;
@@ -54,7 +58,11 @@ DEV void make_lists(const ExpertLists &a, ListsShared &s)
             st((int4 *) a.item + items, int4{e, places + i, n - i < EXPERT_ROWS ? n - i : EXPERT_ROWS, 0});
         places += n;
     }
-    if (TID == ROUTE_THREADS - 1) st(a.n_items, items);
+    if (TID == ROUTE_THREADS - 1) {
+        st(a.n_items, items);
+        atomic_add(&a.report->chosen, places);
+        atomic_add(&a.report->mixtures, 1);
+    }
     sync_block();
     for (int i = TID; i < a.pairs; i += ROUTE_THREADS) {
         const int id = ld(a.ids + i);
