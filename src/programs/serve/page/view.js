@@ -160,9 +160,16 @@ function drawWelcome() {
 
 function isLow() { const t = at("talk"); return t.scrollHeight - t.scrollTop - t.clientHeight < 80; }
 function goDown() { at("talk").scrollTop = at("talk").scrollHeight; }
-function drawDown() { at("down").hidden = isLow(); }
-/* The newest text stays in view when a keyboard opens or the window changes. */
-new ResizeObserver(() => { if (at("down").hidden) goDown(); }).observe(at("talk"));
+/* The newest text stays in view when a keyboard opens or the window changes. Until the observer has seen a new size, the
+   place in the text says nothing of whether someone has scrolled away. */
+let sizeSeen = "";
+function sizeNow() { return `${at("talk").clientWidth} ${at("talk").clientHeight}`; }
+function drawDown() { if (sizeNow() === sizeSeen) at("down").hidden = isLow(); }
+new ResizeObserver(() => {
+  if (at("down").hidden) goDown();
+  sizeSeen = sizeNow();
+  drawDown();
+}).observe(at("talk"));
 
 /* The line under the field and its buttons. */
 function drawState() {
