@@ -33,7 +33,7 @@ PAIR = shutil.copytree(os.path.join(ROOT, "models", "demo"), path("pair"))
 TARGET = os.path.join(PAIR, "ratoon-demo-q8_0.gguf")
 DRAFTER = os.path.join(PAIR, "dflash-ratoon-demo-bf16.gguf")
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
-MIXTURE = path("qwen35moe.gguf")                           # where a mixture of experts is named
+MIXTURE = path("qwen35moe.gguf")                           # where a mixture of experts is needed
 
 # Programs whose commands are not run, and why.
 NOT_RUN = {
@@ -158,12 +158,16 @@ class Reader:
         """Puts the demo pair where the line expects a model or a drafter."""
         for option, name in re.findall(r"(?<!\S)(-m|-d|) ?([\w.-]+(?:\.gguf|/))(?=\s|$)", line):
             at = os.path.join(self.at, name)
+            mixture = "-a3b" in name or re.match(r"(\./)?ratoon experts ", line)
+            source = DRAFTER if option == "-d" else MIXTURE if mixture else TARGET
+            if os.path.islink(at) and os.readlink(at) != source:
+                os.remove(at)                              # a command before this one needed another stand-in
             if os.path.lexists(at):
                 continue
             if name.endswith("/"):
                 hf_drafter.write(DRAFTER, at, 8)
             elif not re.search(r"\bquantize \S+ " + re.escape(name), line):
-                os.symlink(DRAFTER if option == "-d" else MIXTURE if "-a3b" in name else TARGET, at)
+                os.symlink(source, at)
 
     def run(self, line):
         """(exit status, what it printed)."""
