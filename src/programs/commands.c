@@ -73,10 +73,10 @@ const Command commands[] = {
       "At a terminal the drafter that was published for the model is offered with it;\n"
       "--yes fetches both.\n"
       "\n"
-      "Without QUANT it is Q4_K_M, else Q4_0, else the first that there is. Files go to\n"
-      "the Hugging Face cache. What breaks off goes on with the same command. HF_HOME,\n"
-      "HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean to\n"
-      "huggingface_hub (doc/models.md).\n", "Models" },
+      "Without QUANT it is Q4_K_M, else UD-Q4_K_M, else Q4_0, else the first that there\n"
+      "is. Files go to the Hugging Face cache. What breaks off goes on with the same\n"
+      "command. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean\n"
+      "what they mean to huggingface_hub (doc/models.md).\n", "Models" },
     { "models", cmd_models, "[rm NAME]", "List the models on this machine, or remove one.",
       "Examples:\n"
       "  ratoon models\n"

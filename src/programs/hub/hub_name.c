@@ -184,9 +184,9 @@ void hub_quant(char out[HUB_QUANT], const char *path)
 
 static int32_t rank_of_default(const char *quant, HubKind wish)
 {
-    static const char *const orders[2][3] = { { "Q4_K_M", "Q4_0" }, { "Q8_0", "BF16", "F16" } };
+    static const char *const orders[2][3] = { { "Q4_K_M", "UD-Q4_K_M", "Q4_0" }, { "Q8_0", "BF16", "F16" } };
     const char *const *order = orders[wish == HUB_DRAFTER];
-    for (int32_t i = 0; i < 3 && order[i]; i++)
+    for (int32_t i = 0; i < 3; i++)
         if (strcmp(quant, order[i]) == 0) return i;
     return 3;
 }

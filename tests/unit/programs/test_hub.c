@@ -93,6 +93,8 @@ static void ranks(void **state)
     assert_int_equal(hub_rank("x-Q4_K_M.gguf", "", HUB_TARGET), 0);
     assert_true(hub_rank("x-Q4_K_M.gguf", "", HUB_TARGET) < hub_rank("x-Q4_0.gguf", "", HUB_TARGET));
     assert_true(hub_rank("x-Q4_0.gguf", "", HUB_TARGET) < hub_rank("x-Q2_K.gguf", "", HUB_TARGET));
+    assert_true(hub_rank("x-Q4_K_M.gguf", "", HUB_TARGET) < hub_rank("x-UD-Q4_K_M.gguf", "", HUB_TARGET));
+    assert_true(hub_rank("x-UD-Q4_K_M.gguf", "", HUB_TARGET) < hub_rank("x-Q4_0.gguf", "", HUB_TARGET));
     assert_true(hub_rank("x-Q2_K.gguf", "", HUB_TARGET) < hub_rank("dflash-x-Q4_K_M.gguf", "", HUB_TARGET));
     assert_true(hub_rank("dflash-x-Q2_K.gguf", "", HUB_DRAFTER) < hub_rank("x-Q8_0.gguf", "", HUB_DRAFTER));
     assert_true(hub_rank("x-Q4_K_M.gguf", "q4_k_m", HUB_TARGET) < hub_rank("x-UD-Q4_K_M.gguf", "q4_k_m", HUB_TARGET));
