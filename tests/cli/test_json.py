@@ -153,6 +153,7 @@ class Json(unittest.TestCase):
                      [*self.D, "--prompt-tokens", "8", "-n", "4", "--repeats", "1", *other],
                      [*self.D, "--budget", "4", *prompts, *other], [*self.M, "--ngram", "off", *prompts],
                      [*self.D, "--serve", "1", "-n", "4", "--pairs", "1"],
+                     ["-m", path("qwen3moe.gguf"), "-d", "none", "-q", "--passes", "1", "--repeats", "1"],
                      ["--roofline", "--repeats", "1", "--threads", "1"])
 
     def test_every_command(self):
