@@ -404,16 +404,20 @@ static size_t file_bytes(const Found *f)
     return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) rows * (size_t) f->n : 0;
 }
 
-/* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. */
+/* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. The matrices
+ * of a stack may lie apart in the file, between those of another one. */
 static void read_ahead(Loader *l)
 {
     while (l->ahead.at < l->n && l->ahead.bytes < l->read + AHEAD_BYTES) {
         const Found *f = &l->found[l->ahead.at];
-        size_t all = file_bytes(f), left = all - l->ahead.from, n = left < PIECE_BYTES ? left : PIECE_BYTES;
-        size_t row0 = type_row_bytes(f->view.type, f->cols) * (size_t) f->row0;
-        if (n > 0) weights_want(l->w, &f->view, row0 + l->ahead.from, n);
-        l->ahead.bytes += n;
-        l->ahead.from += n;
+        const size_t all = file_bytes(f), row_bytes = type_row_bytes(f->view.type, f->cols);
+        if (l->ahead.from < all) {
+            const size_t each = all / (size_t) f->n, i = l->ahead.from / each, from = l->ahead.from % each,
+                         n = each - from < PIECE_BYTES ? each - from : PIECE_BYTES;
+            weights_want(l->w, &f->view, row_bytes * ((size_t) f->row0 + i * (size_t) f->view.ne[1]) + from, n);
+            l->ahead.bytes += n;
+            l->ahead.from += n;
+        }
         if (l->ahead.from < all) continue;
         l->ahead.from = 0;
         l->ahead.at++;
