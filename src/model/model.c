@@ -239,7 +239,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
     char n[16] = "";
     if (b->kind == BIND_EXPERTS) snprintf(n, sizeof n, ", %d", f.n);
     return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d%s])", m->file, prefix,
-                (int) strcspn(b->name, "|"), b->name, f.cols, f.rows, n);
+                (int) strcspn(b->name, "|"), b->name, f.cols, f.from ? m->n_head_rows : f.rows, n);
 }
 
 /* Whether the last of several stages reads the embedding, too: a drafter does, and a head that is tied to it. */

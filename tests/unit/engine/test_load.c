@@ -684,7 +684,7 @@ static void heads_of_drafters(void **state)
         { LIBRARY_C, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
         { LIBRARY_HF, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
         { LIBRARY_C, { TENSOR_DROP, .name = "output.weight" }, .code = RT_EFORMAT,
-          .named = { "output.weight", "missing" } },
+          .named = { "output.weight is missing (shape [64, 32])" } },
         { LIBRARY_C, { TENSOR_DROP, .name = "d2t" }, .code = RT_EFORMAT,
           .named = { "output.weight", "expected [64, 96]" } },
         { LIBRARY_C, { TENSOR_SHORT, .name = "d2t" }, .code = RT_EFORMAT,
