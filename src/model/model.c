@@ -159,9 +159,10 @@ static Status refuse_type(const Loader *l, const WeightView *v)
         if (type_info((Type) t)->weight)
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", type_info((Type) t)->name);
     }
-    const GgufTensor *t = l->w->gguf ? gguf_tensor(l->w->gguf, v->name) : NULL;
+    const char *type = l->w->gguf ? gguf_tensor_type_name(gguf_tensor(l->w->gguf, v->name))
+                                  : safetensors_get(l->w->st, v->name)->dtype;
     return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which is not supported (supported: %s)", v->file,
-                v->name, t ? gguf_tensor_type_name(t) : type_info(v->type)->name, names);
+                v->name, type, names);
 }
 
 static Status check_shape(const Loader *l, const Found *f)
