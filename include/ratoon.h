@@ -149,17 +149,16 @@ void      rt_close(rt_engine *g);
 
 /* Writes a property as text, like snprintf; 0: unknown key. Keys: "identity" (see rt_save), "model", "model.arch",
  * "model.name", "model.layers", "model.dim", "model.vocab", "model.ctx", "model.parameters", "model.bytes",
- * "model.taps", "model.experts" (of a layer of a mixture; 0: it is none), "model.tokenizer", "draft" and "draft.*"
- * likewise with "draft.block", "draft.mask", "draft.fc", "kv", "backend", "backend.level" (the processor's instructions
- * that it uses, such as "avx2"), "backend.layers" (how many of the model's layers it runs), "backend.chunk" (prompt
- * tokens per pass, unless a step says otherwise), "chat_template";
+ * "model.taps", "model.tokenizer", "draft" and "draft.*" likewise with "draft.block", "draft.mask", "draft.fc", "kv",
+ * "backend", "backend.level" (the processor's instructions that it uses, such as "avx2"), "backend.layers" (how many of
+ * the model's layers it runs), "backend.chunk" (prompt tokens per pass, unless a step says otherwise), "chat_template";
  * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
  * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that a pass of one row reads and multiplies: all but an
  * embedding that is not also the head, and of a mixture of experts those of one row; "model.experts",
- * "model.experts.used", "model.experts.bytes": of a mixture, experts of a layer, of a row, and bytes of all of them, 0:
- * no mixture; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of
- * type q8_0; "sampling.temp", "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat",
+ * "model.experts.used", "model.experts.bytes": of a mixture, experts of a layer and of a row, and bytes of all of them,
+ * 0: no mixture; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of type q8_0;
+ * "sampling.temp", "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat",
  * "sampling.penalty_last_n": what the model file recommends for drawing tokens (general.sampling.*), where it says
  * something usable; penalty_last_n 0: no penalty. Nothing uses them unless the caller does. */
 size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap);
@@ -276,10 +275,9 @@ typedef struct {
                                 * entries are in use. */
     double  pass_s;            /* the part of decode_s spent in the target's passes; the rest is look-up, drafting,
                                 * trees, acceptance and keeping */
-    /* Mixtures: experts that rows chose in the passes in which this session decoded, or which
-     * rt_time_pass timed, in all layers, and how many of
-     * them were different in their pass and layer, so that they were read. Both count the rows of all sessions that
-     * shared these passes. 0: no mixture, or the backend does not count. */
+    /* Mixtures: experts that rows chose, in all layers, in the passes in which this session decoded or which
+     * rt_time_pass timed, and how many of them were different in their pass and layer, so that they were read. Both
+     * count the rows of all sessions that shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;
 } rt_stats;
 /* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */

@@ -107,8 +107,8 @@ typedef struct {
  * a factor of the chosen experts' weights, 1: none. */
 typedef enum { ROUTE_SOFTMAX, ROUTE_SIGMOID } Gating;
 typedef struct { Gating gating; int32_t used; float scale; } Router;
-/* Mixtures that were computed, experts that their rows chose, and how many different ones these were: what was read. */
-typedef struct { int64_t mixtures, chosen, read; } Routes;
+/* Experts that the rows of mixtures chose, and how many different ones these were: what was read. */
+typedef struct { int64_t chosen, read; } Routes;
 enum { EXPERTS_MAX = 4096, EXPERTS_USED_MAX = 32 };
 
 /* silu(x) = x * sigmoid(x); gelu is its usual approximation, x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 *

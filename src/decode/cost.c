@@ -267,7 +267,7 @@ void cost_draft(Cost *c, int32_t sessions, double seconds)
 
 void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
 {
-    if (rows < 2 || read < 1 || chosen <= read || !(c->experts > 0)) return;
+    if (rows < 2 || read < 1 || chosen < read || !(c->experts > 0)) return;
     const double ratio = (double) read * rows / (double) chosen;
     double least = 1e-6, most = 1;
     for (int i = 0; i < 20; i++) {

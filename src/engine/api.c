@@ -119,7 +119,6 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     if (strcmp(key, ".arch") == 0) return (size_t) snprintf(out, cap, "%s", m->arch);
     if (strcmp(key, ".name") == 0) return (size_t) snprintf(out, cap, "%s", m->name);
     if (strcmp(key, ".layers") == 0) return (size_t) snprintf(out, cap, "%d", m->n_layers);
-    if (strcmp(key, ".experts") == 0) return (size_t) snprintf(out, cap, "%d", m->experts);
     if (strcmp(key, ".dim") == 0) return (size_t) snprintf(out, cap, "%d", m->dim);
     if (strcmp(key, ".vocab") == 0) return (size_t) snprintf(out, cap, "%d", m->vocab);
     if (strcmp(key, ".ctx") == 0) return (size_t) snprintf(out, cap, "%d", m->ctx_train);

@@ -364,10 +364,12 @@ static Status read_anchor(const Model *m, const json_t *c, const json_t *d, Erro
     const DflashParams *p = m->params;
     const json_t *o = json_object_get(c, "sample_from_anchor");
     if (!o) o = json_object_get(d, "sample_from_anchor");
-    if (o && json_is_false(o)) return ST_OK;
-    if (!o && !p->markov) return ST_OK;
+    if (json_is_false(o)) return ST_OK;
+    const bool given = o && !json_is_null(o);
+    if (!given && !p->markov) return ST_OK;
     return fail(err, ST_UNSUPPORTED, "%s/config.json: sample_from_anchor is %s, expected false (row 0 of a drafter "
-                "here guesses nothing)", m->file, o ? "true" : "missing beside a Markov head");
+                "here guesses nothing)", m->file, json_is_true(o) ? "true" : given ? "neither true nor false"
+                                                                 : "missing beside a Markov head");
 }
 
 /* c: the file's object; g: the one with the layers' sizes; d: the one with block, mask and taps. */

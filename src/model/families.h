@@ -1,5 +1,5 @@
-/* families.h - the list of target model families. A family is one file that defines it, or two that share
- * all but the feed-forward part, named here. */
+/* families.h - the list of target model families. A file defines one, or two that share all but the feed-forward
+ * part. */
 #ifndef RATOON_MODEL_FAMILIES_H
 #define RATOON_MODEL_FAMILIES_H
 

@@ -159,9 +159,10 @@ static Status refuse_type(const Loader *l, const WeightView *v)
         if (type_info((Type) t)->weight)
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", type_info((Type) t)->name);
     }
-    const GgufTensor *t = l->w->gguf ? gguf_tensor(l->w->gguf, v->name) : NULL;
+    const char *type = l->w->gguf ? gguf_tensor_type_name(gguf_tensor(l->w->gguf, v->name))
+                                  : safetensors_get(l->w->st, v->name)->dtype;
     return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s has type %s, which is not supported (supported: %s)", v->file,
-                v->name, t ? gguf_tensor_type_name(t) : type_info(v->type)->name, names);
+                v->name, type, names);
 }
 
 static Status check_shape(const Loader *l, const Found *f)
@@ -239,7 +240,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
     char n[16] = "";
     if (b->kind == BIND_EXPERTS) snprintf(n, sizeof n, ", %d", f.n);
     return fail(l->err, ST_FORMAT, "%s: tensor %s%.*s is missing (shape [%d, %d%s])", m->file, prefix,
-                (int) strcspn(b->name, "|"), b->name, f.cols, f.rows, n);
+                (int) strcspn(b->name, "|"), b->name, f.cols, f.from ? m->n_head_rows : f.rows, n);
 }
 
 /* Whether the last of several stages reads the embedding, too: a drafter does, and a head that is tied to it. */
@@ -404,16 +405,20 @@ static size_t file_bytes(const Found *f)
     return f->bytes ? type_row_bytes(f->view.type, f->cols) * (size_t) rows * (size_t) f->n : 0;
 }
 
-/* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. */
+/* Lets the disk work while weights are packed: asks for the bytes that come next, in the order of loading. The matrices
+ * of a stack may lie apart in the file, between those of another one. */
 static void read_ahead(Loader *l)
 {
     while (l->ahead.at < l->n && l->ahead.bytes < l->read + AHEAD_BYTES) {
         const Found *f = &l->found[l->ahead.at];
-        size_t all = file_bytes(f), left = all - l->ahead.from, n = left < PIECE_BYTES ? left : PIECE_BYTES;
-        size_t row0 = type_row_bytes(f->view.type, f->cols) * (size_t) f->row0;
-        if (n > 0) weights_want(l->w, &f->view, row0 + l->ahead.from, n);
-        l->ahead.bytes += n;
-        l->ahead.from += n;
+        const size_t all = file_bytes(f), row_bytes = type_row_bytes(f->view.type, f->cols);
+        if (l->ahead.from < all) {
+            const size_t each = all / (size_t) f->n, i = l->ahead.from / each, from = l->ahead.from % each,
+                         n = each - from < PIECE_BYTES ? each - from : PIECE_BYTES;
+            weights_want(l->w, &f->view, row_bytes * ((size_t) f->row0 + i * (size_t) f->view.ne[1]) + from, n);
+            l->ahead.bytes += n;
+            l->ahead.from += n;
+        }
         if (l->ahead.from < all) continue;
         l->ahead.from = 0;
         l->ahead.at++;

@@ -447,7 +447,6 @@ Routes step_routes(Step *s)
     for (; s; s = s->next) {
         if (!s->be->routes) continue;
         s->be->routes(s->be, &one);
-        sum.mixtures += one.mixtures;
         sum.chosen += one.chosen;
         sum.read += one.read;
     }

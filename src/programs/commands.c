@@ -161,9 +161,10 @@ const Command commands[] = {
       "  ratoon experts -m model.gguf --prompts mine.jsonl -n 1 --svg experts.svg\n"
       "\n"
       "Each prompt is read and continued. For each layer: experts that were used at\n"
-      "all; what share of the calls the most used 3, 12.5 and 25 % took; how many\n"
-      "experts 50, 80 and 90 % of the calls need; how many of a row's experts the row\n"
-      "before used too; and the most used ones. With -n 1 only the prompts count.\n" },
+      "all; what share of the calls the most used 3, 12.5 and 25 % took (at least one\n"
+      "expert); how many experts 50, 80 and 90 % of the calls need; how many of a row's\n"
+      "experts the row before used too; and the four most used ones. With -n 1 only the\n"
+      "prompts count.\n" },
     { "tokenize", cmd_tokenize, "[MODEL] [PROMPT...]", "Print the token ids of a text, separated by commas.",
       "Examples:\n"
       "  ratoon tokenize -m model.gguf -p 'Hello, world'\n"

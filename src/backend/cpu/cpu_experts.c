@@ -296,7 +296,8 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
     if (cpu_failed(m.c) || x->rows == 0) return;
     while (part > 1 && !place_all(&m, part, &by_count, &times)) part = (part + 1) / 2;
     if (!place_all(&m, part, &by_count, &times) || !room_to_gather(&m)) {
-        fail(&m.c->error, ST_UNSUPPORTED, "experts: rows of %d values are too long", x->cols);
+        fail(&m.c->error, ST_UNSUPPORTED, "experts: %d for a row, of %d x %d values, are too large", m.used,
+             e->gate->rows, x->cols);
         return;
     }
     for (; m.row0 < x->rows; m.row0 += part) {
@@ -311,7 +312,6 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
         m.c->routes.read += m.n_experts;
         run_mixture(&m);
     }
-    m.c->routes.mixtures++;
 }
 
 static void routes(Backend *b, Routes *out)

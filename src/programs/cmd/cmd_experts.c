@@ -198,11 +198,11 @@ static void print_layer(const Routes *r, int32_t layer, const Spread *s, const i
     printf("\n");
 }
 
-static void draw(const Routes *r, const Mean *m, FILE *f)
+static bool draw(const Routes *r, const Mean *m, FILE *f)
 {
     char subtitle[256], scale[128];
     double *times = calloc((size_t) r->layers * (size_t) r->experts, sizeof *times), most = 0;
-    if (!times) return;                            /* leaves the file empty, which closing it reports */
+    if (!times) return complain(&r->o, "out of memory") == 0;
     for (size_t i = 0; i < (size_t) r->layers * (size_t) r->experts; i++) {
         int64_t rows = r->rows[i / (size_t) r->experts];
         if (rows > 0) times[i] = (double) r->calls[i] * r->experts / ((double) rows * r->used);
@@ -218,6 +218,7 @@ static void draw(const Routes *r, const Mean *m, FILE *f)
     const PlotText text = { "Which experts texts use", subtitle, { shares }, 1 };
     plot_heat(f, &text, "expert", "layer", scale, times, r->layers, r->experts);
     free(times);
+    return true;
 }
 
 static bool write_svg(const Routes *r, const Mean *m)
@@ -226,16 +227,16 @@ static bool write_svg(const Routes *r, const Mean *m)
     Error err = { 0 };
     if (!r->o.svg) return true;
     if (save_open(&s, r->o.svg, SAVE_SHARED, &err) != ST_OK) return complain(&r->o, "%s", err.text) == 0;
-    draw(r, m, s.file);
-    return save_close(&s, r->o.svg, true, &err) == ST_OK || complain(&r->o, "%s", err.text) == 0;
+    bool good = draw(r, m, s.file);
+    return save_close(&s, r->o.svg, good, &err) == ST_OK ? good : complain(&r->o, "%s", err.text) == 0;
 }
 
 static int report(const Routes *r)
 {
     Mean m = { 0 };
-    json_t *layers = json_array();
     int64_t *sorted = malloc(sizeof *sorted * (size_t) r->experts);
     if (!sorted) return complain(&r->o, "out of memory");
+    json_t *layers = json_array();
     if (!r->o.json)
         printf("layer  distinct  top 3 %%  top 12.5 %%  top 25 %%   50 %%   80 %%   90 %%    again   most used\n");
     for (int32_t i = 0; i < r->layers; i++) {

@@ -309,6 +309,25 @@ static void mixtures(void **state)
     }
 }
 
+/* Passes whose rows share no expert count as well as those whose rows share all, else rows would seem more alike than
+ * they are; and neither end makes times that are none. */
+static void routes_at_the_ends(void **state)
+{
+    (void) state;
+    enum { ROWS = 4, USED = 8, OF = 256 };
+    Cost c;
+    cost_reset(&c);
+    cost_experts(&c, 0.6, USED, OF);
+    cost_pass(&c, 1, 0.01);
+    for (int32_t shared = 0; shared < 2; shared++) {
+        for (int32_t i = 0; i < 200; i++) cost_routes(&c, ROWS, ROWS * USED, shared ? USED : ROWS * USED);
+        const double read = (double) c.pass_ms[ROWS] / (double) c.pass_ms[1], least = 0.4 + 0.6 * (shared ? 1 : ROWS);
+        if (!(read > 0.9 * least && read < 2 * least))
+            fail_msg("rows that share %s: %d take %.2f plain passes", shared ? "all" : "nothing", ROWS, read);
+        assert_true(shared ? c.alike > 0.99 && c.alike <= 1 : c.alike > 0 && c.alike < 0.001);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -316,7 +335,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(shape_of_a_pass), cmocka_unit_test(without_a_chunk), cmocka_unit_test(first_passes),
         cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(load_at_the_start),
         cmocka_unit_test(told_a_stall), cmocka_unit_test(cold_chunk), cmocka_unit_test(refuted_lines),
-        cmocka_unit_test(bad_lines), cmocka_unit_test(mixtures),
+        cmocka_unit_test(bad_lines), cmocka_unit_test(mixtures), cmocka_unit_test(routes_at_the_ends),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }

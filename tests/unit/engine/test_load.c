@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
-               TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG } What;
+               TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG, HEADER } What;
 typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF,
                LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
-/* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config the
- * text `name` becomes `text`. */
+/* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config, or
+ * in the header of a folder's tensors, the text `name` becomes `text`. */
 typedef struct { What what; const char *name; double number; const char *text; const int32_t *list; size_t n; } Edit;
 typedef struct { Base base; Edit edit; rt_status code; const char *named[2]; } Case;
 typedef struct { char dir[64], model[96], draft[96], changed[96], folder_file[128]; TinyModel tm; } Files;
@@ -113,6 +113,23 @@ static void edit_config(const char *folder, const Edit *e)
     fclose(f);
 }
 
+/* One piece of the header of the folder's tensors overwritten by another one of its length. */
+static void edit_header(const char *folder, const Edit *e)
+{
+    char path[128], text[4096];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    const size_t head = 8, n = fread(text, 1, sizeof text - 1, f);
+    assert_true(n > head && strlen(e->name) == strlen(e->text));
+    text[n] = 0;
+    char *at = strstr(text + head, e->name);
+    if (!at) fail_msg("%s has no %s", path, e->name);
+    fseek(f, at - text, SEEK_SET);
+    fputs(e->text, f);
+    fclose(f);
+}
+
 static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
 {
     Error err;
@@ -148,6 +165,7 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     }
     snprintf(f->changed, sizeof f->changed, "%s", f->draft);
     if (e->what == CONFIG) edit_config(f->draft, e);
+    if (e->what == HEADER) edit_header(f->draft, e);
 }
 
 static void files_remove(Files *f)
@@ -679,12 +697,14 @@ static void heads_of_drafters(void **state)
           .named = { "sample_from_anchor is true" } },
         { DSPARK_HF, CONFIG_LINE("\"sample_from_anchor\": false", "\"sample_from_anchor\": true"),
           .code = RT_EUNSUPPORTED, .named = { "sample_from_anchor is true" } },
+        { DSPARK_HF, CONFIG_LINE("\"sample_from_anchor\": false", "\"sample_from_anchor\": 0"), .code = RT_EUNSUPPORTED,
+          .named = { "sample_from_anchor is neither true nor false" } },
         { DSPARK_HF, CONFIG_LINE("\"sample_from_anchor\"", "\"other\""), .code = RT_EUNSUPPORTED,
           .named = { "sample_from_anchor is missing beside a Markov head" } },
         { LIBRARY_C, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
         { LIBRARY_HF, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
         { LIBRARY_C, { TENSOR_DROP, .name = "output.weight" }, .code = RT_EFORMAT,
-          .named = { "output.weight", "missing" } },
+          .named = { "output.weight is missing (shape [64, 32])" } },
         { LIBRARY_C, { TENSOR_DROP, .name = "d2t" }, .code = RT_EFORMAT,
           .named = { "output.weight", "expected [64, 96]" } },
         { LIBRARY_C, { TENSOR_SHORT, .name = "d2t" }, .code = RT_EFORMAT,
@@ -692,6 +712,11 @@ static void heads_of_drafters(void **state)
         { LIBRARY_C, { TENSOR_NAN, .name = "d2t" }, .code = RT_EFORMAT,
           .named = { "d2t value 0 is 2143289344, expected 0 to 95" } },
         { LIBRARY_C, { TENSOR_ZERO, .name = "d2t" }, .code = RT_EFORMAT, .named = { "d2t has token 0 twice" } },
+        { LIBRARY_HF, { HEADER, .name = "\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[64]",
+                        .text = "\"norm.weight\":{\"dtype\":\"I64\",\"shape\":[32]" }, .code = RT_EUNSUPPORTED,
+          .named = { "norm.weight has type I64, which is not supported" } },
+        { LIBRARY_HF, CONFIG_LINE("\"sample_from_anchor\": false", "\"sample_from_anchor\": null"), .code = RT_OK,
+          .named = { NULL } },
         { LIBRARY_HF, CONFIG_LINE("[1, 2]", "[0, 2]"), .code = RT_EFORMAT,
           .named = { "aux_hidden_state_layer_ids value 0 is no layer id" } },
         { LIBRARY_HF, CONFIG_LINE("[1, 2]", "[1, 5]"), .code = RT_EFORMAT, .named = { "target layer id 4" } },
