@@ -214,6 +214,8 @@ class Stats:
     drafted_by: tuple[int, ...]
     accepted_by: tuple[int, ...]
     pass_s: float
+    experts_chosen: int
+    experts_read: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,8 @@ class rt_stats(Struct):
     _fields_ = [("prompt_tokens", c_int64), ("resumed", c_int64), ("generated", c_int64), ("passes", c_int64),
                 ("drafted", c_int64), ("accepted", c_int64), ("prefill_s", c_double), ("decode_s", c_double),
                 ("drafts", c_int64), ("plain", c_int64), ("changes", c_int64), ("drafted_by", c_int64 * 8),
-                ("accepted_by", c_int64 * 8), ("pass_s", c_double)]
+                ("accepted_by", c_int64 * 8), ("pass_s", c_double), ("experts_chosen", c_int64),
+                ("experts_read", c_int64)]
 
 
 class rt_span(Struct):
