@@ -282,7 +282,6 @@ static void pass_end(Backend *b, bool complete)
 
 static void count_routes(Cuda *c, const GpuReport *now)
 {
-    c->routes.mixtures += (uint32_t) now->mixtures - (uint32_t) c->told.mixtures;
     c->routes.chosen += (uint32_t) now->chosen - (uint32_t) c->told.chosen;
     c->routes.read += (uint32_t) now->read - (uint32_t) c->told.read;
     c->told = *now;

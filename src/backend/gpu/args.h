@@ -10,7 +10,7 @@
 enum { GPU_FINE, GPU_BAD_TOKEN };
 typedef struct { int32_t code, value, limit, pad; } GpuError;
 /* What kernels tell the host with every sync; the counts, of Routes, go on from 2^32 - 1 to 0. */
-typedef struct { GpuError wrong; int32_t mixtures, chosen, read, pad; } GpuReport;
+typedef struct { GpuError wrong; int32_t chosen, read, pad[2]; } GpuReport;
 
 #include "backend/gpu/args_kv.h"
 #include "backend/gpu/args_matmul.h"

@@ -7,7 +7,7 @@ enum { EXPERT_ROWS = 32, EXPERT_GROUPS = 4, EXPERT_COLS = 16 * EXPERT_GROUPS };
 
 /* Which rows go to which expert, made of ids on the device: pairs in order of their experts, and items, each up to
  * EXPERT_ROWS pairs [first, first + n) of one expert. An id that is no expert's, -1, is in no list. clear [n_clear]:
- * tickets of the product that follows, set to 0. report: where mixtures and their experts are counted. */
+ * tickets of the product that follows, set to 0. report: where experts are counted. */
 typedef struct { int32_t expert, first, n, pad; } ExpertItem;
 typedef struct {
     const int32_t *ids;

@@ -61,7 +61,6 @@ DEV void make_lists(const ExpertLists &a, ListsShared &s)
     if (TID == ROUTE_THREADS - 1) {
         st(a.n_items, items);
         atomic_add(&a.report->chosen, places);
-        atomic_add(&a.report->mixtures, 1);
     }
     sync_block();
     for (int i = TID; i < a.pairs; i += ROUTE_THREADS) {
