@@ -231,9 +231,9 @@ class Beside(Finding):
     def test_a_type_that_cannot_be_read(self):
         h = Header(tiny("dflash-qwen3-llama.gguf"))
         i = [t[0] for t in h.tensors].index(b"blk.0.attn_q.weight")
-        h.tensors[i][2] = 17                               # IQ2_XS
-        h.write(self.at("Tiny-1B-DFlash-IQ2_XS.gguf"), [raw for _, raw in h.keys], range(len(h.tensors)))
-        self.assertIn("ignoring drafter Tiny-1B-DFlash-IQ2_XS.gguf: it has tensors of type IQ2_XS, which is not "
+        h.tensors[i][2] = 19                               # IQ1_S
+        h.write(self.at("Tiny-1B-DFlash-IQ1_S.gguf"), [raw for _, raw in h.keys], range(len(h.tensors)))
+        self.assertIn("ignoring drafter Tiny-1B-DFlash-IQ1_S.gguf: it has tensors of type IQ1_S, which is not "
                       "supported", self.finds(None))
         self.put("dflash-qwen3-llama.gguf", "Tiny-1B-DFlash-z.gguf")
         self.finds("Tiny-1B-DFlash-z.gguf")

@@ -311,11 +311,15 @@ enum { MANY_BLOCKS = 2 };
 enum { MANY_BLOCKS = 3 };
 #endif
 
-#define PRODUCTS(name, Pack) \
+/* WIDE_KERNEL: KERNEL, or KERNEL_OF_TWO for a pack that spills in the registers that the compiler gives to wide8, where
+ * it sees room for three blocks. */
+#define KERNEL_OF_TWO(threads, name, Args) KERNEL_BLOCKS(threads, 2, name, Args)
+#define PRODUCTS(name, Pack) PRODUCTS_WIDE(name, Pack, KERNEL)
+#define PRODUCTS_WIDE(name, Pack, WIDE_KERNEL) \
     KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
     KERNEL(256, matmul_##name##_wide4, MatmulArgs) { wide4<Pack>(a); } \
-    KERNEL(256, matmul_##name##_wide8, MatmulArgs) \
+    WIDE_KERNEL(256, matmul_##name##_wide8, MatmulArgs) \
     { \
         SHARED_BIG(WideShared<Pack>, s); \
         tile<Pack, 4, 8, 1, 4>(a, s.stage); \
