@@ -83,8 +83,8 @@ MODELS = [
     ("lora.gguf", gguf({"general.type": "adapter", "general.architecture": "qwen3"}), "general.type is 'adapter'",
      "llama-export-lora"),
     ("vocab.gguf", gguf({"general.architecture": "qwen3"}, tensors=0), "holds no tensors", "a vocabulary", OWN),
-    ("qwen3moe.gguf", gguf({"general.architecture": "qwen3moe", "tokenizer.ggml.model": "llama"}),
-     "architecture is 'qwen3moe', which is not supported (supported: llama, qwen3, qwen35"),
+    ("gemma3.gguf", gguf({"general.architecture": "gemma3", "tokenizer.ggml.model": "llama"}),
+     "architecture is 'gemma3', which is not supported (supported: llama, qwen3, qwen3moe, qwen35"),
     ("nothing.gguf", gguf({"general.name": "x"}), "general.architecture is missing"),
 ]
 
