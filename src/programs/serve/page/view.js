@@ -160,8 +160,8 @@ function drawWelcome() {
 
 function isLow() { const t = at("talk"); return t.scrollHeight - t.scrollTop - t.clientHeight < 80; }
 function goDown() { at("talk").scrollTop = at("talk").scrollHeight; }
-/* The newest text stays in view when a keyboard opens or the window changes. Until the observer has seen a new size, the
-   place in the text says nothing of whether someone has scrolled away. */
+/* The newest text stays in view when a keyboard opens or the window changes. Until the observer has seen a new size,
+   the place in the text says nothing of whether someone has scrolled away. */
 let sizeSeen = "";
 function sizeNow() { return `${at("talk").clientWidth} ${at("talk").clientHeight}`; }
 function drawDown() { if (sizeNow() === sizeSeen) at("down").hidden = isLow(); }
