@@ -55,6 +55,9 @@ static inline const uint8_t *cpu_matrix(Cpu *c, const Tensor *w, int32_t i)
     return (const uint8_t *) w->data + c->be.weight_bytes(&c->be, w->type, w->rows, w->cols) * (size_t) i;
 }
 
+/* Quantises rows [row0, row0 + n) of x into each form whose act is not NULL, ACT_F32 apart. */
+void cpu_quantise(Cpu *c, const void *const act[ACT_COUNT], const Tensor *x, int32_t row0, int32_t n);
+
 /* Columns [16 * group0, 16 * group1) of y = act w^T for n rows, act in the form of w's type: matmul_act_form.
  * matrix: the one of w, as cpu_matrix says. With weights in place, scratch holds a group at a time. */
 void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,

@@ -83,7 +83,7 @@ typedef struct {
     int32_t       *expert, *start, n_experts;      /* the experts that rows chose; places [start[t], start[t + 1]) */
     const void    *act[ACT_COUNT];                 /* the rows of x in each form that gate and up need */
     uint8_t       *act_h;                          /* the places of h, see act_of_h; NULL: as they are */
-    int32_t        quantise_rows, pieces;          /* rows per task; tasks of a matrix */
+    int32_t        pieces;                         /* tasks of a matrix */
 } Mixture;
 
 static int32_t groups_of(const Tensor *w) { return (w->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP; }
@@ -128,17 +128,6 @@ static bool sort_rows(Mixture *m, int32_t *by_count, int32_t *times)
         if (ids[i] >= 0) m->row[m->place[i]] = i / m->used;
     }
     return true;
-}
-
-static void quantise_task(void *arg, int32_t i, int32_t thread)
-{
-    (void) thread;
-    const Mixture *m = arg;
-    int32_t r0 = i * m->quantise_rows, r1 = m->n - r0 < m->quantise_rows ? m->n : r0 + m->quantise_rows;
-    for (int form = ACT_F32 + 1; form < ACT_COUNT; form++)
-        if (m->act[form])
-            m->c->mm->quantise((void *) (uintptr_t) m->act[form], (ActForm) form, row_of(m->x, m->row0), m->n,
-                               m->x->cols, r0, r1);
 }
 
 /* The quantised rows of n places as a matrix of their own, in scratch; those of all rows in order need no copy. */
@@ -242,10 +231,7 @@ static void run_mixture(Mixture *m)
     Cpu *c = m->c;
     const Experts *e = m->e;
     const int64_t places = m->start[m->n_experts], one = (int64_t) e->gate->rows * e->gate->cols;
-    m->quantise_rows = (m->n + c->threads * 4 - 1) / (c->threads * 4);
-    if (m->act[ACT_Q32] || m->act[ACT_Q256])
-        cpu_run(c, quantise_task, m, (m->n + m->quantise_rows - 1) / m->quantise_rows,
-                (int64_t) m->n * m->x->cols * 2);
+    cpu_quantise(c, m->act, m->x, m->row0, m->n);
     cut(m, e->gate, 2 * m->n_experts);
     cpu_run(c, wide_task, m, 2 * m->n_experts * m->pieces, places * one / 2);
     cpu_run(c, act_task, m, m->n_experts, places * e->h->cols * 16);

@@ -19,19 +19,27 @@ typedef struct {
     const Tensor *const *w;
     const Tensor   *x;
     const void     *act[ACT_COUNT];                /* the rows in each form that the products need */
-    int32_t         quantise_rows;                 /* rows per task */
     int32_t         groups[MATMUL_MAX], per_task[MATMUL_MAX], tasks[MATMUL_MAX];
 } Product;
+
+typedef struct { Cpu *c; const void *const *act; const Tensor *x; int32_t row0, n, per_task; } Quantising;
 
 static void quantise_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
-    const Product *p = arg;
-    int32_t r0 = i * p->quantise_rows, r1 = p->rows - r0 < p->quantise_rows ? p->rows : r0 + p->quantise_rows;
+    const Quantising *q = arg;
+    int32_t r0 = i * q->per_task, r1 = q->n - r0 < q->per_task ? q->n : r0 + q->per_task;
     for (int form = ACT_F32 + 1; form < ACT_COUNT; form++)
-        if (p->act[form])
-            p->c->mm->quantise((void *) (uintptr_t) p->act[form], (ActForm) form, row_of(p->x, p->row0), p->rows,
-                               p->x->cols, r0, r1);
+        if (q->act[form])
+            q->c->mm->quantise((void *) (uintptr_t) q->act[form], (ActForm) form, row_of(q->x, q->row0), q->n,
+                               q->x->cols, r0, r1);
+}
+
+void cpu_quantise(Cpu *c, const void *const act[ACT_COUNT], const Tensor *x, int32_t row0, int32_t n)
+{
+    Quantising q = { c, act, x, row0, n, (n + c->threads * 4 - 1) / (c->threads * 4) };
+    if (act[ACT_Q32] || act[ACT_Q256])
+        cpu_run(c, quantise_task, &q, (n + q.per_task - 1) / q.per_task, (int64_t) n * x->cols * 2);
 }
 
 /* Decodes one row of a weight to floats, packed or in place. */
@@ -121,10 +129,7 @@ static void matmul(Backend *b, int32_t n, Tensor *const *y, const Tensor *const 
     for (int32_t part = p.rows; p.row0 < x->rows; p.row0 += part) {
         if (x->rows - p.row0 < part) p.rows = x->rows - p.row0;
         place_forms(&p, p.rows);
-        p.quantise_rows = (p.rows + c->threads * 4 - 1) / (c->threads * 4);
-        if (p.act[ACT_Q32] || p.act[ACT_Q256])
-            cpu_run(c, quantise_task, &p, (p.rows + p.quantise_rows - 1) / p.quantise_rows,
-                    (int64_t) p.rows * x->cols * 2);
+        cpu_quantise(c, p.act, x, p.row0, p.rows);
         int64_t work = 0;
         for (int32_t j = 0; j < n; j++) work += (int64_t) p.rows * values(w[j]) / 4;
         cpu_run(c, product_task, &p, plan_tasks(&p), work);
