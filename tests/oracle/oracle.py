@@ -56,6 +56,11 @@ MODELS = {
     "laguna-each": (["laguna-each"], [1]),
     "small-laguna": (["small-laguna"], [0, 3, 5]),
     "small-laguna-each": (["small-laguna-each"], [1, 4]),
+    "gemma4": (["gemma4"], [0, 2, 5, 6]),
+    "gemma4-values": (["gemma4-values"], [1]),
+    "gemma4moe": (["gemma4moe", "gemma4moe-fused"], [0, 2, 5, 6]),
+    "small-gemma4": (["small-gemma4"], [0, 3, 4]),
+    "small-gemma4moe": (["small-gemma4moe", "small-gemma4moe-fused"], [0, 3, 4]),
 }
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3",
           "dflash-llama": "llama",
