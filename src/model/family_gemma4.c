@@ -100,7 +100,9 @@ static Status read_windows(Model *m, const Gguf *g, Error *err)
     uint64_t n;
     bool any = false;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
-    TRY(gguf_array(g, key, &elem, &n, err));
+    Status st = gguf_array(g, key, &elem, &n, err);
+    if (st == ST_END) return fail(err, ST_FORMAT, "%s: key %s is missing", m->file, key);
+    TRY(st);
     if (n != (uint64_t) m->n_layers)
         return fail(err, ST_FORMAT, "%s: %s has %llu values, expected %d", m->file, key, (unsigned long long) n,
                     m->n_layers);

@@ -406,6 +406,7 @@ int main(int argc, char **argv)
         DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
         DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), DRAFT("dflash-laguna"),
         DRAFT("small-dflash-laguna"), DRAFT("small-dspark"), DRAFT("small-library"),
+        DRAFT("small-dflash-gemma4"),
         cmocka_unit_test(test_grouped_heads_are_refused),
     };
     if (!mkdtemp(folder)) return 1;
