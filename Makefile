@@ -57,8 +57,8 @@ FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mgfni -mamx-tile -mamx-int8
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
-# liburing, for src/base/disk.c, as an object of ours: neither programs nor ratoon.pc name it. The compiler is asked for it, since one for
-# another machine must not find this machine's; where there is none, threads read.
+# liburing, for src/base/disk.c, as an object of ours: neither programs nor ratoon.pc name it. The compiler is asked for
+# it, since one for another machine must not find this machine's; where there is none, threads read.
 URING    := $(shell $(CC) $(CFLAGS) $(LDFLAGS) -r -nostdlib -o /dev/null -include liburing.h -x c /dev/null -l:liburing.a 2>/dev/null && echo $(BUILD)/uring.o)
 
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
