@@ -137,9 +137,20 @@ typedef struct {
                                 * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
                                 * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
                                 * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
-    int32_t     unused;        /* 0 */
+    int32_t     expert_slots;  /* with expert_ram: experts per layer that come and go, while the others stay for as long
+                                * as they are the most used; 0: an eighth of all */
+    uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts. Those that are not in memory are
+                                * read from the file when rows choose them; the text is the same. 0: all are in memory;
+                                * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
+                                * session and step (rt_plan says it for others) */
+    const char *expert_io;     /* how they are read: "io_uring", "pread" (in threads), both past the page cache where the
+                                * file system allows; "mmap" (a file that is cut short meanwhile raises SIGBUS); "auto"
+                                * (NULL): io_uring if the system grants it, else pread */
+    const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
+                                * loaded first; NULL, or a file that does not exist: unknown */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
+#define RT_EXPERTS_AUTO UINT64_MAX
 
 /* Loads the files. *out: close it with rt_close; NULL on failure. Strings are not kept. Errors: any but RT_EFULL and
  * RT_ENOTOKEN; RT_ECANCEL if progress returned false. */
@@ -279,6 +290,10 @@ typedef struct {
      * rt_time_pass timed, and how many of them were different in their pass and layer, so that they were read. Both
      * count the rows of all sessions that shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;
+    /* Of an engine with expert_ram, in all passes in which this session took part, prompts included: experts that were
+     * not in memory, their bytes in the file, and seconds in which passes waited for them. */
+    int64_t experts_missed, experts_missed_bytes;
+    double  experts_wait_s;
 } rt_stats;
 /* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
 void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
@@ -354,6 +369,8 @@ typedef struct {
     uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
                                 * of them; pass_bytes and pass_parameters are of such a pass. */
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
+    uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit; 0: it
+                                * holds all */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

@@ -814,6 +814,11 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
+        if (sp->role[i].decodes || sp->role[i].chunk) {
+            s[i]->stats.experts_missed += t.routes.missed;
+            s[i]->stats.experts_missed_bytes += t.routes.missed_bytes;
+            s[i]->stats.experts_wait_s += t.routes.waited;
+        }
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;
