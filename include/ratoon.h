@@ -342,6 +342,30 @@ size_t    rt_step_costs(const rt_step *st, char *out, size_t cap);
  * replaced. RT_EFORMAT: the line is damaged or no machine has such times; nothing changes. */
 rt_status rt_step_costs_set(rt_step *st, const char *line);
 
+/* ---- experts of which memory holds only some ---- */
+
+/* What an engine with expert_ram has done since it was opened. All zero: its experts are all in memory. */
+enum { RT_LATENCIES = 24 };
+typedef struct {
+    int64_t slots, pinned;     /* experts that memory has room for, in all layers; of these, those that stay as long as
+                                * they are the most used. The others make room for what is read: the ring. */
+    int64_t bytes;             /* of memory for them and for reading */
+    int64_t chosen;            /* how often rows chose an expert. A layer reads each once per pass, from: */
+    int64_t pinned_hits, ring_hits, misses;                                       /* memory, or the file */
+    int64_t missed_bytes;      /* read from the file */
+    int64_t evicted, promoted; /* experts that made room; that came from the ring to stay */
+    int64_t latency[RT_LATENCIES];             /* of reads, by the power of two of their microseconds: [i] counts those
+                                                * below 2^(i + 1) */
+    double  wait_s, pack_s;    /* seconds in which passes waited for reads; in which what was read was packed */
+    char    io[24];            /* how the file is read: "io_uring, direct" */
+} rt_expert_stats;
+/* May be called at any time, in any thread. size: sizeof(rt_expert_stats) of the caller's header. */
+void      rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size);
+/* Adds to the file at path how often each expert was used since the last such call, for expert_profile of later engines;
+ * it is written completely or not at all. RT_END: all experts are in memory, nothing is counted. RT_EFORMAT: there is a
+ * file of another model, or a damaged one; it is left alone. */
+rt_status rt_experts_save(rt_engine *g, const char *path, rt_error *e);
+
 /* ---- memory, before it is taken ---- */
 
 typedef struct {

@@ -157,6 +157,7 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));
     TRY(kv_type(&mo.v_type, o->kv_v, "kv_v", err));
     TRY(store_options(&mo.store, o, err));
+    mo.hotness = o->expert_profile;
     TRY(gguf_open(&g->model_file, o->model, err));
     TRY(model_check(g->model_file, err));          /* before the tokenizer, whose troubles would say less */
     TRY(open_both(g, &mo, err));
@@ -315,6 +316,7 @@ void rt_close(rt_engine *g)
     model_close(g->draft);
     model_close(g->model);
     token_trie_close(g->trie);
+    free(g->expert_counts);
     tokenizer_close(g->tokenizer);
     gguf_close(g->model_file);
     gguf_close(g->draft_gguf);

@@ -10,6 +10,7 @@
 #include "decode/inspect.h"
 #include "decode/spec.h"
 #include "format/gguf.h"
+#include "format/hotness.h"
 #include "format/safetensors.h"
 #include "model/model.h"
 #include "ratoon_chat.h"
@@ -38,6 +39,7 @@ struct rt_engine {
     Tokenizer   *tokenizer;                        /* NULL: the file has none */
     uint64_t     draft_hash;                       /* of the tokenizer in the drafter's file */
     bool         draft_has_tokenizer;
+    uint64_t    *expert_counts;               /* what rt_experts_save has saved so far; NULL: nothing */
     TokenTrie   *trie;                        /* the vocabulary's, for constraints; NULL: not needed so far */
     char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty unless it
                                                * runs */

@@ -129,6 +129,7 @@ typedef struct {
     Backend *up[STAGES_MAX];
     uint8_t *room[STAGES_MAX];
     struct { Stacked *s; int32_t n; StoreNeeds needs; } store[STAGES_MAX];         /* bytes 0: stacks are loaded whole */
+    Hotness hot;                                   /* count NULL: unknown */
     Error *err;
 } Loader;
 /* bytes of a tensor read from the file at once; bytes of the next ones that the disk reads meanwhile */
@@ -486,6 +487,7 @@ static StoreOptions store_options(const Loader *l)
     StoreOptions o = l->o->store;
     o.layers = l->m->n_layers;
     o.used = l->m->router.used;
+    o.count = l->hot.count;
     return o;
 }
 
@@ -510,9 +512,22 @@ static Status list_mixtures(Loader *l, int32_t stage)
     return ST_OK;
 }
 
+HotnessModel model_hotness(const Model *m, const Gguf *g)
+{
+    return (HotnessModel) { m->n_layers, m->experts, m->router.used, m->name[0] ? m->name : NULL, gguf_file_bytes(g) };
+}
+
+static Status read_hotness(Loader *l)
+{
+    const HotnessModel of = model_hotness(l->m, l->w->gguf);
+    Status st = hotness_read(&l->hot, l->o->hotness, &of, l->err);
+    return st == ST_END ? ST_OK : st;
+}
+
 /* Asks the backends what they need where memory shall not hold all experts. */
 static Status plan_stores(Loader *l)
 {
+    if (l->o->hotness && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target) TRY(read_hotness(l));
     for (int32_t k = 0; k < l->m->stages.n && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target; k++) {
         Backend *be = l->m->stages.at[k].be;
         if (!be->store_needs) continue;
@@ -751,6 +766,7 @@ Status model_open(Model **out, const Stages *stages, const Weights *w, const Mod
     if (st == ST_OK) st = load(&l);
     free(l.found);
     for (int32_t k = 0; k < STAGES_MAX; k++) free(l.store[k].s);
+    hotness_free(&l.hot);
     for (int32_t k = 0; k < m->stages.n; k++)
         if (l.up[k]) l.up[k]->close(l.up[k]);
     if (st != ST_OK) {

@@ -6,6 +6,7 @@
 #define RATOON_MODEL_MODEL_H
 
 #include "backend/backend.h"
+#include "format/hotness.h"
 #include "model/step.h"
 #include "model/weights.h"
 
@@ -102,6 +103,9 @@ struct Model {
     StoreNeeds    store;                           /* of the experts, if memory does not hold all; bytes 0: it does */
 };
 
+/* What a file of used experts is of. */
+HotnessModel model_hotness(const Model *m, const Gguf *g);
+
 typedef struct {
     Type  k_type, v_type;   /* of a target; T_COUNT: F16, or F32 for a file that is F32 throughout */
     int32_t window;         /* of a target: limits layers without a window to this many positions; 0: no limit */
@@ -109,6 +113,8 @@ typedef struct {
     bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
     bool  overcommit;       /* do not check whether there is memory for the weights */
     StoreOptions store;     /* of a target: how much of its experts memory shall hold; ram 0: all */
+    const char *hotness;    /* the file that says how often earlier texts used each expert; NULL, or no such file:
+                             * unknown */
     bool  mtp;              /* drafters: the target's own layer after its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */
     void *ud;
