@@ -30,7 +30,7 @@ LONG_NAME := $(basename $(notdir $(LONG_SRC)))
 TOOL_SRC  := tests/help/make_tiny.c tests/oracle/peer_tokenizer.c tests/oracle/peer_template.c
 HELP_SRC  := $(filter-out $(TOOL_SRC),$(wildcard tests/help/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema image record reply request
+FUZZ      := gguf safetensors hotness template tokenizer grammar schema image record reply request
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 # PART: of the longest tests one case in PART runs (tests/help/part.h).
