@@ -103,8 +103,9 @@ static Status read_model(Reader *r, Span line)
     clean_name(mine, r->of->name);
     r->ours = true;
     if (bytes == r->of->bytes && name.n == strlen(mine) && memcmp(name.at, mine, name.n) == 0) return ST_OK;
-    return fail(r->err, ST_FORMAT, "%s: line %d: it belongs to the model '%.*s' of %" PRIu64 " bytes, expected '%s' of %"
-                PRIu64, r->path, r->line, (int) (name.n < NAME ? name.n : NAME), name.at, bytes, mine, r->of->bytes);
+    return fail(r->err, ST_FORMAT, "%s: line %d: belongs to the model '%.*s' of %" PRIu64 " bytes, expected '%s' of "
+                "%" PRIu64, r->path, r->line, (int) (name.n < NAME ? name.n : NAME), name.at, bytes, mine,
+                r->of->bytes);
 }
 
 /* Before all else, so that a file of another model is refused by name and not by its numbers. */

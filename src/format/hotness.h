@@ -10,9 +10,9 @@
  *     812,4,...
  *
  * The lines that begin with # may be missing. Those with n_layer= are of a form that other programs write and read; the
- * one with the model is ours. What they say has to agree with the model. Empty lines, other lines that begin with #, and
- * blanks, tabs and carriage returns around values and lines mean nothing. A layer's counts add up to at most 2^53, so
- * that every program reads them exactly; more is refused. */
+ * one with the model is ours. What they say has to agree with the model. Empty lines, other lines that begin with #,
+ * and blanks, tabs and carriage returns around values and lines mean nothing. A layer's counts add up to at most 2^53,
+ * so that every program reads them exactly; more is refused. */
 #ifndef RATOON_FORMAT_HOTNESS_H
 #define RATOON_FORMAT_HOTNESS_H
 
