@@ -43,7 +43,7 @@ void cost_guess_draft(Cost *c, double plain_passes) { c->draft_guess = (float) p
 void cost_experts(Cost *c, double share, int32_t used, int32_t of)
 {
     c->experts = share;
-    c->alike = (double) used / of;
+    c->alike = c->alike_missed = (double) used / of;
 }
 
 void cost_stairs(Cost *c, const int32_t *widths, int32_t n)
@@ -86,11 +86,11 @@ static double reads(const Cost *c, int32_t n)
 
 /* A pass of n rows in plain passes. Reading the weights takes one, or more in mixtures, the operations take row each;
  * the pass takes at least the longer of the two and at most their sum. Real passes lie about half-way: see the machines
- * of tests/help/replay.h. */
+ * of tests/help/replay.h. Waiting for files comes on top. */
 static double shape(const Cost *c, double row, int32_t n)
 {
-    const double read = reads(c, n);
-    return (fmax(read, n * row) + read + (n - 1) * row) / 2;
+    const double read = reads(c, n), works = (fmax(read, n * row) + read + (n - 1) * row) / 2;
+    return c->waits > 0 ? (1 - c->waits) * works + c->waits * spread(c->alike_missed, n) : works;
 }
 
 /* The time of a row for which `wide` rows take `times` as long as `narrow` ones. */
@@ -265,17 +265,35 @@ void cost_draft(Cost *c, int32_t sessions, double seconds)
     }
 }
 
-void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
+/* The alikeness at which rows read as many experts as `ratio` rows would by themselves. */
+static double alike_for(int32_t rows, double ratio)
 {
-    if (rows < 2 || read < 1 || chosen < read || !(c->experts > 0)) return;
-    const double ratio = (double) read * rows / (double) chosen;
     double least = 1e-6, most = 1;
     for (int i = 0; i < 20; i++) {
         const double alike = (least + most) / 2;
         if (spread(alike, rows) > ratio) least = alike;
         else most = alike;
     }
-    c->alike += ROUTES * (least - c->alike);
+    return least;
+}
+
+void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
+{
+    if (rows < 2 || read < 1 || chosen < read || !(c->experts > 0)) return;
+    c->alike += ROUTES * (alike_for(rows, (double) read * rows / (double) chosen) - c->alike);
+    if (c->real) rescale(c, 1);
+}
+
+void cost_misses(Cost *c, int32_t rows, int64_t missed, double share)
+{
+    if (!(c->experts > 0) || (missed == 0 && c->missed < 0.01)) return;
+    if (rows == 1) {
+        const double part = fmax(ROUTES, 1.0 / ++c->missed_seen);
+        c->missed += part * ((double) missed - c->missed);
+        c->waits += part * (fmin(fmax(share, 0), 0.99) - c->waits);
+    } else if (c->missed > 0) {
+        c->alike_missed += ROUTES * (alike_for(rows, (double) missed / c->missed) - c->alike_missed);
+    }
     if (c->real) rescale(c, 1);
 }
 
@@ -391,6 +409,7 @@ Status cost_read(Cost *c, const char *text, Error *err)
     x.draft_guess = c->draft_guess;
     x.experts = c->experts;
     x.alike = c->alike;
+    x.alike_missed = c->alike_missed;
     if (!read_text(&x, text)) return fail(err, ST_FORMAT, "costs: the line is damaged or of another version");
     bool believable = believable_draft(&x);
     for (int32_t n = 2; n <= ROWS_DECODE; n++) believable &= !x.seen[n] || believable_pass(&x, n);

@@ -809,6 +809,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
             finish_decoding(sp, s[i], &sp->role[i], &sp->tree[tree++], &out, sp->role[i].slice->row0);
     double t2 = seconds_now();
     if (!chunk) cost_routes(&sp->cost, sp->step.n_real, t.routes.chosen, t.routes.read);
+    if (!chunk)
+        cost_misses(&sp->cost, sp->step.n_real, t.routes.missed, t.routes.waited / (t.passed - t.drafted));
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
     else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);

@@ -28,8 +28,8 @@ typedef struct { int32_t layers, experts, used; uint64_t *count; } Hotness;    /
  * line_clean does it, with '?' for '='. */
 typedef struct { int32_t layers, experts, used; const char *name; uint64_t bytes; } HotnessModel;
 
-/* What callers give hotness_halve: beyond as many calls in a layer, half a million tokens with 8 experts each, old traffic
- * fades. */
+/* What callers give hotness_halve: beyond as many calls in a layer, half a million tokens with 8 experts each, old
+ * traffic fades. */
 #define HOTNESS_TOTAL ((uint64_t) 1 << 22)
 
 Status hotness_new(Hotness *out, const HotnessModel *of, Error *err);          /* counts of 0; ST_MEMORY */
