@@ -86,11 +86,18 @@ static double reads(const Cost *c, int32_t n)
 
 /* A pass of n rows in plain passes. Reading the weights takes one, or more in mixtures, the operations take row each;
  * the pass takes at least the longer of the two and at most their sum. Real passes lie about half-way: see the machines
- * of tests/help/replay.h. Waiting for files comes on top. */
+ * of tests/help/replay.h. */
+static double works(const Cost *c, double row, int32_t n)
+{
+    const double read = reads(c, n);
+    return (fmax(read, n * row) + read + (n - 1) * row) / 2;
+}
+
+/* The same, with what it waits for files. */
 static double shape(const Cost *c, double row, int32_t n)
 {
-    const double read = reads(c, n), works = (fmax(read, n * row) + read + (n - 1) * row) / 2;
-    return c->waits > 0 ? (1 - c->waits) * works + c->waits * spread(c->alike_missed, n) : works;
+    const double w = works(c, row, n);
+    return c->waits > 0 ? (1 - c->waits) * w + c->waits * spread(c->alike_missed, n) : w;
 }
 
 /* The time of a row for which `wide` rows take `times` as long as `narrow` ones. */
@@ -99,7 +106,7 @@ static double row_for(const Cost *c, int32_t narrow, int32_t wide, double times)
     double least = ROW_LEAST, most = ROW_MOST;
     for (int i = 0; i < 20; i++) {
         double row = (least + most) / 2;
-        if (shape(c, row, wide) < times * shape(c, row, narrow)) least = row;
+        if (works(c, row, wide) < times * works(c, row, narrow)) least = row;
         else most = row;
     }
     return least;
@@ -166,7 +173,8 @@ static void fit_row(Cost *c)
     int32_t narrow = 1;
     while (!c->seen[narrow]) narrow++;
     if (c->chunk_rows < 2 * narrow) return;
-    c->row = (float) row_for(c, narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
+    const double row = (double) c->row, part = (1 - c->waits) * works(c, row, narrow) / shape(c, row, narrow);
+    c->row = (float) row_for(c, narrow, c->chunk_rows, (double) c->chunk / ((double) c->pass_ms[narrow] * part));
     if (c->chunk_seen == 1) c->row = fminf(c->row, ROW_FIRST);
     c->row_seen = 1;
 }
@@ -228,10 +236,10 @@ void cost_chunk(Cost *c, int32_t rows, double seconds)
     double ms = seconds * 1e3;
     if (rows < CHUNK_LEAST || !possible(ms)) return;
     if (rows > c->chunk_rows) {
-        if (c->chunk_rows) c->chunk *= (float) (shape(c, row, rows) / shape(c, row, c->chunk_rows));
+        if (c->chunk_rows) c->chunk *= (float) (works(c, row, rows) / works(c, row, c->chunk_rows));
         c->chunk_rows = rows;
     }
-    ms *= shape(c, row, c->chunk_rows) / shape(c, row, rows);
+    ms *= works(c, row, c->chunk_rows) / works(c, row, rows);
     if (!c->chunk_seen || (c->chunk_seen < REAL_SCALE && ms < (double) c->chunk)) {
         c->chunk = (float) ms;
         c->chunk_seen++;

@@ -67,7 +67,7 @@ void  cost_set_draft(Cost *c, double seconds);
  * them counts. */
 void  cost_pass(Cost *c, int32_t rows, double seconds);
 void  cost_draft(Cost *c, int32_t sessions, double seconds);
-/* A pass that read this many rows of a prompt; seconds: of as many rows with logits. */
+/* A pass that read this many rows of a prompt; seconds: of as many rows with logits, without waiting for files. */
 void  cost_chunk(Cost *c, int32_t rows, double seconds);
 /* Whether the table says enough to decide: plain passes were seen, or an earlier run left it. */
 bool  cost_ready(const Cost *c);

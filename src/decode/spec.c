@@ -812,7 +812,8 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     if (!chunk)
         cost_misses(&sp->cost, sp->step.n_real, t.routes.missed, t.routes.waited / (t.passed - t.drafted));
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
-    else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
+    else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real,
+                                       (t.passed - t.drafted - t.routes.waited) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
