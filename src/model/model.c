@@ -128,7 +128,7 @@ typedef struct {
     Bind again;                                    /* binds the embedding once more, in a model with several stages */
     Backend *up[STAGES_MAX];
     uint8_t *room[STAGES_MAX];
-    struct { Stacked *s; int32_t n; StoreNeeds needs; } store[STAGES_MAX];         /* bytes 0: stacks are loaded whole */
+    struct { Stacked *s; int32_t n; StoreNeeds needs; } store[STAGES_MAX];    /* bytes 0: stacks are loaded whole */
     Hotness hot;                                   /* count NULL: unknown */
     Error *err;
 } Loader;
