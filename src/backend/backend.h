@@ -106,9 +106,9 @@ struct Backend {
      * except at the end; src may be freed after the call */
     void   (*upload)(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows);
     /* Experts of which memory holds only some (expert_cache.h); NULL, all four: stacks are always held whole.
-     * store_needs: a pure function. store: before steps are made, takes over the stacks, which are read from their files
-     * when rows choose them; memory was allocated with so many bytes. store_stats, store_counts [layers, experts]:
-     * callable from any thread. */
+     * store_needs: a pure function. store: before steps are made, takes over the stacks, which are read from their
+     * files when rows choose them; memory was allocated with so many bytes. store_stats, store_counts [layers,
+     * experts]: callable from any thread. */
     Status (*store_needs)(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err);
     Status (*store)(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err);
     void   (*store_stats)(Backend *b, StoreStats *out);

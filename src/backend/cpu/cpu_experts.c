@@ -212,7 +212,8 @@ static void down_task(void *arg, int32_t i, int32_t thread)
     const Tensor *w = m->e->down, *to = m->e->each;
     int32_t g0, g1;
     piece_of(m, w, i % m->pieces, &g0, &g1);
-    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, matrix_of(m, w, t), act_of_h(m, t), rows_of(m, t), g0, g1, cpu_scratch(m->c, thread));
+    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, matrix_of(m, w, t), act_of_h(m, t), rows_of(m, t),
+                g0, g1, cpu_scratch(m->c, thread));
 }
 
 static void sum_task(void *arg, int32_t i, int32_t thread)
@@ -284,7 +285,7 @@ static void run_stored(Mixture *m, int32_t *missing)
     const bool passing = m->n > ROWS_DECODE;
     int32_t n_missing = 0, begun = 0, n = 0, tag[EXPERT_LOADS];
     const uint8_t *at[EXPERT_LOADS];
-    for (int32_t t = 0; t < m->n_experts; t++) missing[t] = rows_of(m, t);         /* for now: how often it was chosen */
+    for (int32_t t = 0; t < m->n_experts; t++) missing[t] = rows_of(m, t);     /* for now: how often it was chosen */
     expert_reader_choose(c->reader, layer_of(m), m->expert, missing, m->n_experts, m->n, m->slot);
     for (int32_t t = 0; t < m->n_experts; t++) {
         if (m->slot[t]) m->todo[n++] = t;
