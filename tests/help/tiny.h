@@ -66,8 +66,8 @@ typedef struct {
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
  * which a row uses 2, F32: it runs in milliseconds. */
 TinyModel tiny_model(TinyFamily family);
-/* One of tiny_names (hidden 256 with a tokenizer, or "small-..."; mixtures with "-all" or "-two" use all of 3 experts or
- * 2 of 8, in rows of whole blocks of 256); returns false if the name is unknown. */
+/* One of tiny_names: hidden 256 with a tokenizer, "small-...", or a mixture that uses all of 3 experts ("-all") or 2 of
+ * 8 ("-two"), in rows of whole blocks of 256. Returns false if the name is unknown. */
 bool      tiny_model_named(TinyModel *out, const char *name);
 /* A weight type or, where there is none of that name, a recipe for all matrices; returns false if it is neither. */
 bool      tiny_model_types(TinyModel *m, const char *name);
