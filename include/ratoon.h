@@ -57,11 +57,13 @@ extern "C" {
 #define RT_SESSION_OPTIONS(...) (rt_session_options) { .size = sizeof(rt_session_options), __VA_ARGS__ }
 #define RT_STEP_OPTIONS(...)    (rt_step_options) { .size = sizeof(rt_step_options), __VA_ARGS__ }
 #define RT_SAMPLING(...)        (rt_sampling) { .size = sizeof(rt_sampling), __VA_ARGS__ }
+#define RT_DIFFUSION(...)       (rt_diffusion) { .size = sizeof(rt_diffusion), __VA_ARGS__ }
 #endif
 #define RT_OPTIONS_INIT         RT_INIT(rt_options)
 #define RT_SESSION_OPTIONS_INIT RT_INIT(rt_session_options)
 #define RT_STEP_OPTIONS_INIT    RT_INIT(rt_step_options)
 #define RT_SAMPLING_INIT        RT_INIT(rt_sampling)
+#define RT_DIFFUSION_INIT       RT_INIT(rt_diffusion)
 
 typedef struct rt_engine rt_engine;
 typedef struct rt_session rt_session;
@@ -166,7 +168,8 @@ void      rt_close(rt_engine *g);
  * "bos_token", "eos_token", "pad_token", "unk_token", and "fim_pre_token", "fim_suf_token", "fim_mid_token",
  * "fim_rep_token", "fim_sep_token" (for filling in text): texts of tokens;
  * "model.pass.parameters" and "model.pass.bytes": the weights that a pass of one row reads and multiplies: all but an
- * embedding that is not also the head, and of a mixture of experts those of one row; "model.experts",
+ * embedding that is not also the head, and of a mixture of experts those of one row; "model.canvas": the tokens of a
+ * block of a model that denoises, 0: it does not; "model.experts",
  * "model.experts.used", "model.experts.bytes": of a mixture, experts of a layer and of a row, and bytes of all of them,
  * 0: no mixture; "model.kv.bytes": keys and values of one token, "model.kv.q8": if both were of type q8_0;
  * "sampling.temp", "sampling.top_k", "sampling.top_p", "sampling.min_p", "sampling.penalty_repeat",
@@ -246,6 +249,27 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);
  * must be a pure function of text + path. If mask returns false, everything is allowed. NULL: no mask. ud must live as
  * long as the mask is set. For grammars: rt_constrain. */
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
+/* How a model with a canvas ("model.canvas") denoises it; 0 in each field: as its file says. Such a model writes a block
+ * of so many tokens at once, in steps, beginning with random tokens. Of rt_sampling it knows temperature, a factor of
+ * both temperatures here (1: a new session's; 0: positions take their likeliest token), seed and max_tokens; what else
+ * rt_sampling, rt_allow, rt_constrain and rt_logprobs_set can ask for it does not do (RT_EUNSUPPORTED). A block may go
+ * on after a token that ends the text: what follows that token means nothing. */
+typedef struct {
+    size_t   size;             /* RT_DIFFUSION_INIT */
+    int32_t  steps;            /* of a block at most, 1 to 65536 */
+    int32_t  stability;        /* a block is done if its likeliest tokens have not changed in so many steps, and: */
+    float    confidence;       /* their mean entropy is below this, in nats, up to 100; -1: never */
+    float    t_max, t_min;     /* temperatures of the first and, nearly, of the last step, up to 10000 */
+    float    entropy_bound;    /* a step takes tokens for positions, those of least entropy first, while the entropies
+                                * before them do not add up to more, in nats, up to 10000 */
+    /* Told after each step of a block, from 1, what the block would be if this were the last: a draft. Called in the
+     * step's thread. NULL: nobody is told. */
+    void   (*draft)(void *ud, const int32_t *token, int32_t n, int32_t step);
+    void    *ud;
+} rt_diffusion;
+/* Takes effect from the next step on; p NULL: the defaults. RT_EARG names the field that is out of range,
+ * RT_EUNSUPPORTED: the model does not denoise; nothing changes then. */
+rt_status rt_diffusion_set(rt_session *s, const rt_diffusion *p);
 /* on false: plain decoding from the next pass on; the text is the same. */
 rt_status rt_speculate(rt_session *s, bool on);
 
@@ -294,6 +318,8 @@ typedef struct {
      * not in memory, their bytes in the file, and seconds in which passes waited for them. */
     int64_t experts_missed, experts_missed_bytes;
     double  experts_wait_s;
+    /* Models that denoise: blocks that were finished, and steps, those of an unfinished block included. */
+    int64_t blocks, steps;
 } rt_stats;
 /* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
 void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
@@ -320,11 +346,11 @@ const char *rt_step_error(const rt_step *st);                                   
  * be called in any thread. What was committed stays, and the step can be run again. */
 void      rt_step_cancel(rt_step *st);
 
-/* The last token of a block is the target's own; those before it were guessed, and the target agreed. status RT_OK with
- * n 0: a prompt chunk was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A
+/* The last token of a block is the target's own; those before it were guessed, and the target agreed. Or it is a canvas
+ * that has been denoised (rt_diffusion), of up to 256 tokens. status RT_OK with n 0: a prompt chunk was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A
  * negative status belongs to that session alone, with the reason in rt_session_error. */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
-/* Runs one pass for all n sessions, which must be distinct, belong to the step's engine and have a prompt; fills out
+/* Runs one pass for all n sessions (of a model that denoises: for one of them, in turn), which must be distinct, belong to the step's engine and have a prompt; fills out
  * [n] in their order. A pass that fails leaves every session as it was; the reason is in rt_step_error. */
 rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);
 /* Runs passes until s has a block or ends; returns the block's status, or that of the pass that failed. */

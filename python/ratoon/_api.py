@@ -70,7 +70,8 @@ class rt_stats(Struct):
                 ("drafts", c_int64), ("plain", c_int64), ("changes", c_int64), ("drafted_by", c_int64 * 8),
                 ("accepted_by", c_int64 * 8), ("pass_s", c_double), ("experts_chosen", c_int64),
                 ("experts_read", c_int64), ("experts_missed", c_int64),
-                ("experts_missed_bytes", c_int64), ("experts_wait_s", c_double)]
+                ("experts_missed_bytes", c_int64), ("experts_wait_s", c_double),
+                ("blocks", c_int64), ("steps", c_int64)]
 
 
 class rt_span(Struct):

@@ -24,6 +24,12 @@ typedef struct { const Tensor *q_norm, *k_norm, *turn; Rope rope; float eps; } H
  * operation works in, for n rows: [n * used, ffn] twice, [n * used, out]. */
 typedef struct { const Tensor *gate, *up, *down; Act act; Tensor *h, *wide, *each; } Experts;
 
+/* The end of a denoising step: logits = softcap * tanh(scale * head x / softcap) (softcap 0: scale * head x), and the
+ * table whose rows are mixed, times table_scale. Memory that the operation works in: z [n, CANVAS_IDS], wide
+ * [CANVAS_IDS, columns of the table]. */
+enum { CANVAS_IDS = 256 };
+typedef struct { const Tensor *head, *table; float scale, softcap, table_scale; Tensor *z, *wide; } CanvasEnd;
+
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
 
 /* Where the rows of a weight are before the upload: in a mapped file at map (NULL: the loader has to convert them), the
@@ -194,6 +200,18 @@ struct Backend {
     void (*experts)(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e);
     /* What `experts` has read on this fork since the last call of this, up to the last sync. NULL: not counted. */
     void (*routes)(Backend *b, Routes *out);
+    /* models that denoise canvases; NULL: this backend does not run them */
+    /* For each row, what CanvasRow says, found [n] of them, and soft [n, columns of the table] = table_scale * sum of
+     * p * table row over the vocabulary, p = softmax(z), z = logits / t, t of the row's slice. Without a buffer of
+     * logits: the vocabulary is divided into tiles of CANVAS_IDS ids, and for each, ascending:
+     *   top' = max(top, z of the tile), again = exp(top - top'), e = exp(z - top'), 0 where z - top' < -30 ln 2
+     *   lean = fmaf(again, fmaf(top - top', sum, lean), sum of e * (z - top')), from 0
+     *   sum = fmaf(sum, again, sum of e)
+     *   soft = fmaf(soft, again, sum of e * row), fmaf with ascending id where e > 0, from 0
+     * (sums over z: 16 accumulators, fmaf where there is a product), then entropy = log(sum) - lean / sum in double, and
+     * soft *= table_scale / sum. What is left out of a sum is below 2^-30 of its largest term for each id, so for a
+     * vocabulary of V it changes p by at most V * 2^-30. */
+    void (*canvas)(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, const CanvasEnd *e, const Rows *r);
     /* drafters' extras */
     /* DFlash2, spec speculation 1.9; zero before a slice's row 0 */
     void (*block_conv)(Backend *b, Tensor *y, const Tensor *x, const Tensor *base, const Tensor *delta, int32_t side,

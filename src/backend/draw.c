@@ -523,6 +523,37 @@ void draw_top_k(int32_t *id, float *score, int32_t k, const Draw *d, const float
     }
 }
 
+/* ---------------------------------------------------------------- canvases */
+
+/* The last word of the counter, which is 0 for draw_noise; blocks are fewer than 2^20. */
+enum { FOR_SAMPLE = 1, FOR_ANY = 2 };
+
+static uint32_t canvas_word(const CanvasDraw *d, int64_t pos, int32_t id, uint32_t purpose)
+{
+    return philox(d->seed, (uint32_t) pos, (uint32_t) d->step, (uint32_t) id, (uint32_t) d->block << 2 | purpose);
+}
+
+void draw_canvas(CanvasRow *row, const CanvasDraw *d, int64_t pos, const float *z, int32_t n, int32_t id0)
+{
+    const double least = (double) row->top - NOISE_SPAN;
+    for (int32_t i = 0; i < n; i++) {
+        const double at = (double) z[i];
+        if (!(at >= least) || at + NOISE_TOP < row->score) continue;
+        const uint32_t r = canvas_word(d, pos, id0 + i, FOR_SAMPLE);
+        if (at + noise_bound(r) < row->score) continue;
+        const double score = at + noise_of(r);
+        if (score > row->score || row->sample < 0) {
+            row->score = score;
+            row->sample = id0 + i;
+        }
+    }
+}
+
+int32_t draw_canvas_any(const CanvasDraw *d, int64_t pos, int32_t vocab)
+{
+    return (int32_t) ((uint64_t) canvas_word(d, pos, 0, FOR_ANY) * (uint64_t) vocab >> 32);
+}
+
 float draw_margin(const float *logits, int32_t n, void *scratch)
 {
     Draw greedy;

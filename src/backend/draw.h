@@ -65,6 +65,22 @@ size_t  draw_scratch(int32_t n);
 void draw_top_k(int32_t *id, float *score, int32_t k, const Draw *d, const float *logits, int32_t n, int64_t pos,
                 void *scratch);
 
+/* What a denoising step draws with (decode/diffuse.h). block: of the canvas since the prompt, from 0; step: from 1, 0
+ * for the canvas that the first one reads; t: temperature of this step; greedy: the sample is the best token. */
+typedef struct { uint64_t seed; int32_t block, step; float t; bool greedy; } CanvasDraw;
+/* What such a step finds out about a row, z = logits / t over the whole vocabulary (Backend.canvas). best: the id of the
+ * largest z, sample: that of the largest z + g, score; ties to the lower id; -1: no z is a number. top: the largest z,
+ * sum: of exp(z - top), lean: of exp(z - top) * (z - top), again: by what the last tile has multiplied the sums before
+ * it. entropy: in nats, NaN if any z is not finite. */
+typedef struct { double score; float top, sum, lean, again, entropy; int32_t best, sample; } CanvasRow;
+
+/* Offers z [n] of ids from id0 on, in ascending order, to row->score and row->sample; row->top is at least the largest
+ * of all z so far. The noise is that of draw_noise, keyed by (seed; pos, step, id, block). */
+void    draw_canvas(CanvasRow *row, const CanvasDraw *d, int64_t pos, const float *z, int32_t n, int32_t id0);
+/* A token for a position whose sample was not accepted in this step; each of the vocabulary has the same chance, to
+ * within vocab / 2^32. */
+int32_t draw_canvas_any(const CanvasDraw *d, int64_t pos, int32_t vocab);
+
 /* How sure a row is: the distance of its two largest logits; NaN where it has not two. */
 float draw_margin(const float *logits, int32_t n, void *scratch);
 

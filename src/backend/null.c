@@ -227,6 +227,10 @@ static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *i, 
 {
     (void) b, (void) y, (void) x, (void) i, (void) w, (void) e;
 }
+static void op_canvas(Backend *b, CanvasRow *f, Tensor *s, const Tensor *x, const CanvasEnd *e, const Rows *r)
+{
+    (void) b, (void) f, (void) s, (void) x, (void) e, (void) r;
+}
 static void op_pick(Backend *b, Tensor *i, Tensor *g, const Tensor *l, const Tensor *m, const Rows *r)
 {
     (void) b, (void) i, (void) g, (void) l, (void) m, (void) r;
@@ -265,6 +269,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
         .add_norm = like->add_norm ? op_add_norm : NULL, .pick = like->pick ? op_pick : NULL,
         .attend_block = like->attend_block ? op_attend_block : NULL,
         .route = like->route ? op_route : NULL, .experts = like->experts ? op_experts : NULL,
+        .canvas = like->canvas ? op_canvas : NULL,
     };
     *out = &z->be;
     return ST_OK;

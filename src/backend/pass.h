@@ -11,7 +11,8 @@
 #include "backend/draw.h"
 #include "format/quant.h"
 
-enum { ROWS_DECODE = 64, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
+/* ROWS_DECODE: of trees and drafters' blocks in a pass, all together. CANVAS_MAX: of a canvas. */
+enum { ROWS_DECODE = 64, CANVAS_MAX = 256, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
 
 /* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
  * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations but `experts`
@@ -29,6 +30,8 @@ typedef struct {
     int32_t   ring;                            /* slots of a ring buffer, where that is shorter than the context: at
                                                 * least window + chunk + 64 rows, a multiple of 128; 0: none */
     bool      causal;                          /* BLOCK rows see only themselves and earlier rows of the block */
+    bool      canvas;                          /* BLOCK rows see, besides the block, what its first row sees: the window
+                                                * does not move on with them */
     float     scale, softcap;                  /* score = scale * q.k; softcap 0: none (else cap * tanh(score / cap)) */
     Type      k_type, v_type;                  /* of stored keys and values */
     int32_t   k_heads, v_heads, k_dim, v_dim;  /* delta net: value head m reads key head m % k_heads */
@@ -73,6 +76,7 @@ typedef struct {                                /* the rows of one session in a 
     StateLayer *layer;                          /* [n_layers] */
     float      *taps;                           /* [tap slots, n_taps * dim] */
     Draw        draw;
+    CanvasDraw  canvas;                         /* of a canvas's step */
 } Slice;
 
 enum { WANT_TAPS = 1, WANT_LOGITS = 2 };

@@ -11,7 +11,7 @@ static Status line_open(Line *l, const Model *m, int32_t ctx, int32_t n_ckpt, Er
     *l = (Line) { .m = m, .ctx = ctx, .sampling = draw_default(), .max_tokens = ctx, .top = -1 };
     l->text = malloc(sizeof *l->text * (size_t) (ctx + 1));
     if (!l->text) return fail(err, ST_MEMORY, "session: out of memory for %d tokens", ctx);
-    return state_open(&l->target, &m->stages, m->spec, m->n_layers, ctx, 0, n_ckpt, err);
+    return state_open(&l->target, &m->stages, m->spec, m->n_layers, ctx, 0, m->diffusion.canvas, n_ckpt, err);
 }
 
 static void line_close(Line *l)
@@ -80,6 +80,33 @@ Status line_mark(Line *l, const int32_t *at, int32_t n, Error *err)
 
 /* ---- the session ---- */
 
+static Status open_canvas(Session *s, const Model *m, Error *err)
+{
+    Backend *be = stages_last(&m->stages);
+    s->diffusion = m->diffusion;
+    s->line.sampling.temperature = 1;              /* what the file says */
+    s->canvas = calloc(1, sizeof *s->canvas);
+    if (s->canvas)
+        s->canvas->soft = be->alloc(be, sizeof(float) * (size_t) m->diffusion.canvas * (size_t) m->dim, "canvas");
+    if (s->canvas && s->canvas->soft) return ST_OK;
+    be->sync(be, NULL);                            /* the failure is reported here */
+    return fail(err, ST_MEMORY, "session: out of memory for a canvas");
+}
+
+static void close_canvas(Session *s)
+{
+    const Model *m = s->line.m;
+    Backend *be = stages_last(&m->stages);
+    if (s->canvas && s->canvas->soft)
+        be->release(be, s->canvas->soft, sizeof(float) * (size_t) m->diffusion.canvas * (size_t) m->dim);
+    free(s->canvas);
+}
+
+static void blank_canvas(Session *s)
+{
+    if (s->canvas) s->canvas->block = s->canvas->step = 0;
+}
+
 Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt,
                     bool ngram, Error *err)
 {
@@ -87,11 +114,12 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
     budget_reset(&s->budget);
     calib_reset(&s->calib);
     Status st = line_open(&s->line, m, ctx, n_ckpt, err);
-    if (st == ST_OK && ngram) st = ngram_open(&s->ngram, ctx, err);
+    if (st == ST_OK && m->diffusion.canvas) st = open_canvas(s, m, err);
+    if (st == ST_OK && ngram && !s->canvas) st = ngram_open(&s->ngram, ctx, err);
     if (st == ST_OK && dm) {
         int32_t ring = draft_ring ? draft_ring : dm->ring;
         if (ring > ctx) ring = ctx;         /* a file may claim any window, but it need not exceed the context */
-        st = state_open(&s->draft, &dm->stages, dm->spec, dm->n_layers, ctx, ring, 0, err);
+        st = state_open(&s->draft, &dm->stages, dm->spec, dm->n_layers, ctx, ring, 0, 0, err);
         if (st == ST_OK) {
             Backend *be = stages_last(&m->stages);
             s->taps = be->alloc(be, sizeof(float) * TAP_SLOTS * (size_t) m->tap_width, "taps");
@@ -111,6 +139,7 @@ void session_close(Session *s)
     Backend *be = stages_last(&s->line.m->stages);
     if (s->taps) be->release(be, s->taps, sizeof(float) * TAP_SLOTS * (size_t) s->line.m->tap_width);
     state_close(&s->draft);
+    close_canvas(s);
     line_close(&s->line);
     ngram_close(&s->ngram);
     *s = (Session) { 0 };
@@ -141,6 +170,7 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err)
     ngram_cut(&s->ngram, l->text, same);
     if (same < l->n_text / 2) calib_next(&s->calib);
     line_set(l, tokens, n);
+    blank_canvas(s);
     s->last_accepted = 0;
     s->stats = (SpecStats) { .prompt_tokens = n, .resumed = P };
     budget_next(&s->budget);
@@ -155,6 +185,7 @@ void session_forget(Session *s)
     s->n_pend = 0;
     forget_taps(s, 0);
     ngram_cut(&s->ngram, s->line.text, 0);
+    blank_canvas(s);
     s->line.n_text = s->line.n_prompt = s->line.n_rows = s->line.n_out = s->line.n_mark = 0;
     s->line.status = ST_OK;
 }
@@ -163,8 +194,9 @@ Status session_take(Session *s, int32_t n)
 {
     if (n < 0 || n > s->line.n_out) return ST_ARG;
     if (n == s->line.n_out) return ST_OK;
-    if (state_take(&s->line.target, n) != ST_OK) return ST_ARG;
     int32_t gone = s->line.n_out - n;
+    /* a denoised block is committed by the passes after it */
+    if (s->canvas ? s->line.target.P > s->line.n_text - gone : state_take(&s->line.target, n) != ST_OK) return ST_ARG;
     ngram_cut(&s->ngram, s->line.text, s->line.n_text - gone);
     s->line.n_text -= gone;
     s->line.n_made -= gone;

@@ -26,6 +26,7 @@ typedef struct {
     double  experts_wait_s;
     int64_t experts_chosen, experts_read;          /* in the passes that it decoded in, by the rows of all sessions */
     double  prefill_s, decode_s, pass_s;           /* pass_s: the part of decode_s in the target's passes */
+    int64_t blocks, steps;                         /* denoised; steps: of unfinished ones, too */
 } SpecStats;
 
 /* What every way of decoding keeps for a text. */
@@ -44,7 +45,7 @@ typedef struct {
     /* mask for the token after text + path; NULL: all */
     bool   (*allow)(void *ud, const int32_t *path, size_t n, uint32_t *bits);
     void    *allow_ud;
-    int32_t  out[ROWS_DECODE + 1], n_out;          /* the last block */
+    int32_t  out[CANVAS_MAX], n_out;               /* the last block */
     int32_t  top;                                  /* number of likeliest tokens in prob, -1: prob is not computed */
     Logprob  prob[ROWS_DECODE + 1];                /* for the tokens in out */
     Status   status;                               /* ST_OK, ST_END, or the error that ended it */
@@ -59,6 +60,20 @@ int32_t line_room(const Line *l);
 int32_t line_resumable(const Line *l, const int32_t *tokens, int32_t n);
 /* Replaces the marks: ascending, in [1, n_prompt), at most MARKS_MAX. */
 Status  line_mark(Line *l, const int32_t *at, int32_t n, Error *err);
+
+/* The block that is being written by denoising (diffuse.h). block: how many were finished since the prompt; step: how
+ * many it has had, 0: it begins with the next one. token: what the next step reads; best: the likeliest tokens of the
+ * last one, which were the same in `same` steps before it; soft: what it said, for the next one, [canvas, dim] in
+ * backend memory. */
+typedef struct {
+    int32_t   block, step, same;
+    int32_t   token[CANVAS_MAX], best[CANVAS_MAX];
+    CanvasRow found[CANVAS_MAX];
+    float    *soft;
+} Canvas;
+
+/* Told the likeliest tokens of a canvas after each of its steps, from 1. */
+typedef void (*DraftHook)(void *ud, const int32_t *token, int32_t n, int32_t step);
 
 /* A line plus what speculation keeps for it. */
 typedef struct {
@@ -76,6 +91,10 @@ typedef struct {
     Budget   budget;                               /* used while it decodes alone */
     Forecast forecast;                             /* what its trees promise, used while it decodes with others */
     Calibration calib;
+    Canvas  *canvas;                               /* NULL: the model does not denoise */
+    Diffusion diffusion;                           /* how: as the model's file says, unless somebody else does */
+    DraftHook on_draft;                            /* NULL: nobody is told */
+    void    *on_draft_ud;
     SpecStats stats;
 } Session;
 

@@ -57,6 +57,7 @@ Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t 
     bool taps = m->tap_width > 0 && (dm ? d && d->uses_taps : true);
     int32_t n_max = ROWS_DECODE + chunk;
     if (n_max < TAP_SLOTS) n_max = TAP_SLOTS;      /* all waiting taps of a session in one pass */
+    if (n_max < m->diffusion.canvas) n_max = m->diffusion.canvas;
     /* One slice more than sessions: the largest pass, which planning runs, is a tree and a chunk of one session. */
     StepLimits lim = { .n_max = n_max, .slices_max = sessions_max + 1,
                        .chunk = chunk < ROWS_DECODE ? ROWS_DECODE : chunk, .tap_width = taps ? m->tap_width : 0,

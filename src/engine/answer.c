@@ -175,6 +175,10 @@ static float recommended(const rt_engine *g, const char *key, float otherwise)
 
 void rt_sampling_recommended(const rt_engine *g, rt_sampling *p)
 {
+    if (g->model->diffusion.canvas) {              /* what its file says is in other keys, and the rest it has not */
+        *p = RT_SAMPLING(.temperature = 1, .max_tokens = p->max_tokens, .seed = p->seed);
+        return;
+    }
     float window = p->rep_window > 0 ? (float) p->rep_window
                                      : recommended(g, "penalty_last_n", HISTORY);      /* 0: no penalties */
     p->temperature = recommended(g, "temp", 0.7f);

@@ -125,6 +125,7 @@ static size_t property_of(const Model *m, const char *key, char *out, size_t cap
     if (strcmp(key, ".ctx") == 0) return (size_t) snprintf(out, cap, "%d", m->ctx_train);
     if (strcmp(key, ".parameters") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->n_weights);
     if (strcmp(key, ".bytes") == 0) return (size_t) snprintf(out, cap, "%llu", (unsigned long long) m->weight_bytes);
+    if (strcmp(key, ".canvas") == 0) return (size_t) snprintf(out, cap, "%d", m->diffusion.canvas);
     if (strcmp(key, ".experts") == 0) return (size_t) snprintf(out, cap, "%d", m->experts);
     if (strcmp(key, ".experts.used") == 0) return (size_t) snprintf(out, cap, "%d", m->router.used);
     if (strcmp(key, ".experts.bytes") == 0)
@@ -272,6 +273,14 @@ rt_status session_failed(rt_session *s, Status code, const char *text)
     return (rt_status) code;
 }
 
+rt_status refuse_denoising(rt_session *s, const char *what)
+{
+    char line[160];
+    snprintf(line, sizeof line, "%s: a model that denoises blocks of %d tokens has none", what,
+             s->s.line.m->diffusion.canvas);
+    return session_failed(s, ST_UNSUPPORTED, line);
+}
+
 rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n)
 {
     Error err = { 0 };
@@ -279,6 +288,18 @@ rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n)
     Status code = session_prompt(&s->s, t, (int32_t) n, &err);
     if (code == ST_OK) form_restart(s);
     return session_failed(s, code, code == ST_OK ? "" : err.text);
+}
+
+/* The first field that asks for something which denoising does not have; NULL: none. */
+static const char *not_for_denoising(const Sampling *d, const rt_sampling *p)
+{
+    const struct { bool asked; const char *name; } field[] = {
+        { d->top_p < 1, "top_p" }, { d->min_p > 0, "min_p" }, { d->rep != 1, "repetition" },
+        { d->freq != 0, "frequency" }, { d->presence != 0, "presence" }, { d->top_k > 0, "top_k" },
+        { p->n_bias > 0, "bias" } };
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++)
+        if (field[i].asked) return field[i].name;
+    return NULL;
 }
 
 static rt_status set_sampling(rt_session *s, const rt_sampling *p)
@@ -294,6 +315,12 @@ static rt_status set_sampling(rt_session *s, const rt_sampling *p)
     }
     if (p->max_tokens < 0) return session_failed(s, ST_ARG, "sampling: max_tokens is negative");
     if (p->n_bias < 0 || p->n_bias > BIAS_MAX) return session_failed(s, ST_ARG, "sampling: more than 300 biases");
+    wrong = s->s.canvas ? not_for_denoising(&d, p) : NULL;
+    if (wrong) {
+        char field[48];
+        snprintf(field, sizeof field, "sampling: %s", wrong);
+        return refuse_denoising(s, field);
+    }
     for (int32_t i = 0; i < p->n_bias; i++)
         if (p->bias[i].id < 0 || p->bias[i].id >= s->s.line.m->vocab)
             return session_failed(s, ST_ARG, "sampling: a bias names no token");
@@ -310,11 +337,59 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p)
     Error err = { 0 };
     rt_sampling known;
     Status code = sized_read(&known, &sized_sampling, p, &err);
+    if (!p && s->s.canvas) known.temperature = 1;
     return code == ST_OK ? set_sampling(s, &known) : session_failed(s, code, err.text);
+}
+
+/* A value of the caller, or, if that is 0, of the model's file. */
+static float or_file(float given, float file) { return given != 0 ? given : file; }
+
+static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
+{
+    const Diffusion *file = &s->s.line.m->diffusion;
+    const struct { float value, most; const char *name; } field[] = {
+        { p->t_max, TEMPERATURE_MAX, "t_max" }, { p->t_min, TEMPERATURE_MAX, "t_min" },
+        { p->entropy_bound, TEMPERATURE_MAX, "entropy_bound" },
+        { p->confidence == -1 ? 0 : p->confidence, 100, "confidence" } };
+    char line[160];
+    if (p->steps < 0 || p->steps > STEPS_MAX || p->stability < 0 || p->stability > STEPS_MAX) {
+        snprintf(line, sizeof line, "diffusion: %d steps, %d stable ones, expected 1 to %d (0: as the file says)",
+                 p->steps, p->stability, STEPS_MAX);
+        return session_failed(s, ST_ARG, line);
+    }
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++)
+        if (!(field[i].value >= 0 && field[i].value <= field[i].most)) {
+            snprintf(line, sizeof line, "diffusion: %s is out of range", field[i].name);
+            return session_failed(s, ST_ARG, line);
+        }
+    Diffusion d = { .canvas = file->canvas, .steps = p->steps ? p->steps : file->steps,
+                    .stability = p->stability ? p->stability : file->stability,
+                    .t_min = or_file(p->t_min, file->t_min), .t_max = or_file(p->t_max, file->t_max),
+                    .entropy_bound = or_file(p->entropy_bound, file->entropy_bound),
+                    .confidence = or_file(p->confidence, file->confidence) };
+    if (d.t_min > d.t_max) {
+        snprintf(line, sizeof line, "diffusion: t_min is %g, expected at most t_max %g", (double) d.t_min,
+                 (double) d.t_max);
+        return session_failed(s, ST_ARG, line);
+    }
+    s->s.diffusion = d;
+    s->s.on_draft = p->draft;
+    s->s.on_draft_ud = p->ud;
+    return session_failed(s, ST_OK, "");
+}
+
+rt_status rt_diffusion_set(rt_session *s, const rt_diffusion *p)
+{
+    Error err = { 0 };
+    rt_diffusion known;
+    Status code = sized_read(&known, &sized_diffusion, p, &err);
+    if (code == ST_OK && !s->s.canvas) code = fail(&err, ST_UNSUPPORTED, "diffusion: the model does not denoise");
+    return code == ST_OK ? set_diffusion(s, &known) : session_failed(s, code, err.text);
 }
 
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud)
 {
+    if (mask && s->s.canvas) return refuse_denoising(s, "mask");
     form_drop(s);
     s->s.line.allow = mask;
     s->s.line.allow_ud = ud;
@@ -333,6 +408,7 @@ rt_status rt_logprobs_set(rt_session *s, int32_t top)
                  TOP_MAX);
         return session_failed(s, ST_ARG, line);
     }
+    if (top >= 0 && s->s.canvas) return refuse_denoising(s, "log-probabilities");
     s->s.line.top = top;
     return session_failed(s, ST_OK, "");
 }
@@ -368,7 +444,7 @@ void rt_stats_get(const rt_session *s, rt_stats *out, size_t size)
                      t->decode_s, .drafts = t->drafts, .plain = t->plain, .changes = t->changes, .pass_s = t->pass_s,
                      .experts_chosen = t->experts_chosen, .experts_read = t->experts_read,
                      .experts_missed = t->experts_missed, .experts_missed_bytes = t->experts_missed_bytes,
-                     .experts_wait_s = t->experts_wait_s };
+                     .experts_wait_s = t->experts_wait_s, .blocks = t->blocks, .steps = t->steps };
     memcpy(now.drafted_by, t->drafted_by, sizeof t->drafted_by);
     memcpy(now.accepted_by, t->accepted_by, sizeof t->accepted_by);
     sized_write(out, size, &now, sizeof now);
@@ -454,7 +530,7 @@ rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n
         return (rt_status) fail(&st->error, ST_ARG, "step: %zu sessions, expected 1 to %d", n, ROWS_DECODE);
     for (size_t i = 0; i < n; i++) {
         if (s[i]->g != st->g) return (rt_status) fail(&st->error, ST_ARG, "step: session %zu is another engine's", i);
-        if (s[i]->s.line.n_text <= s[i]->s.line.target.P)
+        if (s[i]->s.line.n_text <= (s[i]->s.canvas ? 0 : s[i]->s.line.target.P))
             return (rt_status) fail(&st->error, ST_ARG, "step: session %zu has no prompt", i);
         for (size_t j = 0; j < i; j++)
             if (inner[j] == &s[i]->s)
@@ -462,7 +538,7 @@ rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n
         inner[i] = &s[i]->s;
         if (rt_constraint_done(s[i]) && inner[i]->line.status == ST_OK) inner[i]->line.status = ST_END;
     }
-    Status code = spec_step(&st->spec, inner, (int32_t) n, &st->error);
+    Status code = (st->g->model->diffusion.canvas ? diffuse_step : spec_step)(&st->spec, inner, (int32_t) n, &st->error);
     if (code != ST_OK) return (rt_status) code;
     for (size_t i = 0; i < n; i++) {
         const Session *x = inner[i];

@@ -88,6 +88,7 @@ rt_status rt_constrain(rt_session *s, const rt_grammar *g)
 {
     Error err = { 0 };
     TokenTrie *trie = NULL;
+    if (g && s->s.canvas) return refuse_denoising(s, "constraint");
     form_drop(s);
     if (!g) return session_failed(s, ST_OK, "");
     Status code = trie_of(&trie, s->g, &err);

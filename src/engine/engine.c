@@ -606,6 +606,7 @@ Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_ste
     if (code == ST_OK) {
         s->s.line.text[s->s.line.n_text++] = 0;              /* a root */
         code = spec_largest(&st->spec, &s->s, err);
+        if (code == ST_OK && seen.model->diffusion.canvas) code = diffuse_largest(&st->spec, &s->s, err);
     }
     if (code == ST_OK) *scratch = step_peak(&st->spec.step);
     for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) own.in[seen.on.at[k].be->device] += *scratch;

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "decode/diffuse.h"
 #include "decode/image.h"
 #include "decode/inspect.h"
 #include "decode/spec.h"
@@ -69,6 +70,8 @@ struct rt_step {
 /* Write the outcome of a call where its caller finds it; both return the code. */
 rt_status engine_report(rt_error *e, Status code, const Error *err);
 rt_status session_failed(rt_session *s, Status code, const char *text);
+/* What a session of a model that denoises cannot do, since its positions do not follow one another. */
+rt_status refuse_denoising(rt_session *s, const char *what);
 
 /* To be freed as often as it is shared; NULL stays NULL. */
 rt_grammar *grammar_share(const rt_grammar *shared);

@@ -13,6 +13,7 @@ SIZED(sized_options, rt_options, "RT_OPTIONS_INIT", offsetof(rt_options, gpu_lay
 SIZED(sized_session_options, rt_session_options, "RT_SESSION_OPTIONS_INIT", sizeof(rt_session_options));
 SIZED(sized_step_options, rt_step_options, "RT_STEP_OPTIONS_INIT", sizeof(rt_step_options));
 SIZED(sized_sampling, rt_sampling, "RT_SAMPLING_INIT", sizeof(rt_sampling));
+SIZED(sized_diffusion, rt_diffusion, "RT_DIFFUSION_INIT", sizeof(rt_diffusion));
 SIZED(sized_chat_request, rt_chat_request, "RT_CHAT_REQUEST_INIT", sizeof(rt_chat_request));
 SIZED(sized_reply_options, rt_reply_options, "RT_REPLY_OPTIONS_INIT", sizeof(rt_reply_options));
 
@@ -22,6 +23,7 @@ ENDS_WITH(rt_options, expert_profile);
 ENDS_WITH(rt_session_options, ngram);
 ENDS_WITH(rt_step_options, hooks);
 ENDS_WITH(rt_sampling, bias);
+ENDS_WITH(rt_diffusion, ud);
 ENDS_WITH(rt_chat_request, complete);
 ENDS_WITH(rt_reply_options, one_call);
 

@@ -12,8 +12,8 @@
 /* sizes: the struct's size in each version, ascending, the last being this library's, then 0. */
 typedef struct { const char *name, *init; const size_t *sizes; } SizedType;
 
-extern const SizedType sized_options, sized_session_options, sized_step_options, sized_sampling, sized_chat_request,
-                       sized_reply_options;
+extern const SizedType sized_options, sized_session_options, sized_step_options, sized_sampling, sized_diffusion,
+                       sized_chat_request, sized_reply_options;
 
 /* Converts `in` to this library's version; in NULL: all defaults. ST_ARG names the struct, its size and what was
  * expected. */

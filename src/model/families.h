@@ -10,6 +10,7 @@
     X(family_qwen35) \
     X(family_qwen35moe) \
     X(family_laguna) \
-    X(family_gemma4)
+    X(family_gemma4) \
+    X(family_diffusion_gemma)
 
 #endif

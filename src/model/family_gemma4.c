@@ -12,7 +12,7 @@
 
 typedef struct {
     Tensor attn_norm, q, k, v, o, q_norm, k_norm, post_attn_norm;
-    Tensor ffn_norm, gate, up, down, post_ffn_norm, factor;
+    Tensor ffn_norm, gate, up, down, post_ffn_norm, factor, text_factor;
     Tensor router, router_scale, expert_norm, gates, ups, downs, down_factors, post_dense_norm, post_expert_norm;
 } Gemma4Layer;
 
@@ -22,15 +22,20 @@ typedef struct {
     bool      slides[LAYERS_MAX];
     int32_t   window;
     float     factor[LAYERS_MAX];                  /* of a layer's output; 1 if the file has none */
+    float     text_factor[LAYERS_MAX];             /* the same, for rows that are not of a canvas */
+    Tensor    soft_norm, soft_gate, soft_up, soft_down;                /* diffusion: what the last step says */
 } Gemma4Params;
 
 static int32_t head_dim(const Gemma4Params *p, int32_t il) { return p->slides[il] ? p->near_dim : p->full_dim; }
 
-/* A windowed layer must have values of its own; a full one may have. MIX: of what mixtures have besides. */
-enum { SIZE_NEAR_V = SIZE_OWN, SIZE_FULL_V, SIZE_MIX_DIM };
+/* A windowed layer must have values of its own; a full one may have. MIX: of what mixtures have besides. CANVAS,
+ * PLAIN: of what models with a canvas, and only the others, have. */
+enum { SIZE_NEAR_V = SIZE_OWN, SIZE_FULL_V, SIZE_MIX_DIM, SIZE_CANVAS, SIZE_PLAIN };
 static int32_t size(const Model *m, int32_t il, int32_t which)
 {
     const Gemma4Params *p = m->params;
+    if (which == SIZE_CANVAS) return m->diffusion.canvas > 0;
+    if (which == SIZE_PLAIN) return m->diffusion.canvas == 0;
     if (il < 0) return model_size(m, which);
     const int32_t kv = p->kv_heads[il] * head_dim(p, il);
     switch (which) {
@@ -60,7 +65,10 @@ static const Bind layer_bind[] = {
     { "ffn_up.weight", GEMMA4(up), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_down.weight", GEMMA4(down), SIZE_DIM, SIZE_FFN, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "post_ffw_norm.weight", GEMMA4(post_ffn_norm), SIZE_ONE, SIZE_DIM, BIND_VECTOR, false, LAYER_NONE, NULL },
-    { "layer_output_scale.weight", GEMMA4(factor), SIZE_ONE, SIZE_ONE, BIND_VECTOR, true, LAYER_NONE, NULL },
+    { "layer_output_scale.weight", GEMMA4(factor), SIZE_ONE, SIZE_PLAIN, BIND_VECTOR, true, LAYER_NONE, NULL },
+    { "layer_output_scale.weight", GEMMA4(factor), SIZE_ONE, SIZE_CANVAS, BIND_VECTOR, false, LAYER_NONE, NULL },
+    { "enc_layer_output_scale.weight", GEMMA4(text_factor), SIZE_ONE, SIZE_CANVAS, BIND_VECTOR, false, LAYER_NONE,
+      NULL },
     { "ffn_gate_inp.weight", GEMMA4(router), SIZE_EXPERTS, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
     { "ffn_gate_inp.scale", GEMMA4(router_scale), SIZE_ONE, SIZE_MIX_DIM, BIND_VECTOR, false, LAYER_NONE, NULL },
     { "pre_ffw_norm_2.weight", GEMMA4(expert_norm), SIZE_ONE, SIZE_MIX_DIM, BIND_VECTOR, false, LAYER_NONE, NULL },
@@ -181,6 +189,8 @@ static void spec(const Model *m, int32_t il, LayerSpec *out)
     out->kv_heads = p->kv_heads[il];
     out->head_dim = head_dim(p, il);
     out->window = p->slides[il] ? p->window : 0;
+    out->canvas = m->diffusion.canvas > 0;
+    out->causal = !out->canvas;
 }
 
 /* Factors of layers' outputs are numbers of the calls, which the host makes. */
@@ -189,9 +199,11 @@ static Status bound(Model *m, Error *err)
     Gemma4Params *p = m->params;
     for (int32_t il = 0; il < m->n_layers; il++) {
         const Gemma4Layer *w = model_layer(m, il);
+        const Tensor *text = w->text_factor.data ? &w->text_factor : &w->factor;
         Backend *be = stages_be(&m->stages, il);
-        p->factor[il] = 1;
+        p->factor[il] = p->text_factor[il] = 1;
         if (w->factor.data) be->copy_out(be, &p->factor[il], w->factor.data, sizeof p->factor[il]);
+        if (text->data) be->copy_out(be, &p->text_factor[il], text->data, sizeof p->text_factor[il]);
     }
     return stages_sync(&m->stages, err);
 }
@@ -231,7 +243,8 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
         step_add(s, y, mixture(m, s, il, w, x));
     }
     step_add(s, x, step_norm(s, y, &w->post_ffn_norm, m->eps));
-    if (p->factor[il] != 1) step_scale(s, x, p->factor[il]);
+    const float factor = s->canvas.soft ? p->factor[il] : p->text_factor[il];
+    if (factor != 1) step_scale(s, x, factor);
 }
 
 const Family family_gemma4 = {
@@ -239,4 +252,77 @@ const Family family_gemma4 = {
     .layer_bind = layer_bind, .n_layer_bind = sizeof layer_bind / sizeof *layer_bind,
     .layer_bytes = sizeof(Gemma4Layer), .params_bytes = sizeof(Gemma4Params), .read = read, .size = size, .spec = spec,
     .layer = layer, .bound = bound,
+};
+
+/* ---- diffusion-gemma ---- */
+
+static Status check_backend(const Model *m, Error *err)
+{
+    if (m->stages.n > 1)
+        return fail(err, ST_UNSUPPORTED, "%s: models of the family '%s' run on one backend, and not in %d stages",
+                    m->file, m->family->arch, m->stages.n);
+    if (!m->stages.at[0].be->canvas)
+        return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run models of the family '%s'", m->file,
+                    m->stages.at[0].be->name, m->family->arch);
+    return ST_OK;
+}
+
+/* Keys without the family's name, of which only the first is needed. */
+static Status read_diffusion(Model *m, const Weights *w, Error *err)
+{
+    static const char prefix[] = "diffusion";
+    const Gguf *g = w->gguf;
+    Diffusion *d = &m->diffusion;
+    TRY(weights_u32(g, prefix, "canvas_length", 1, INT32_MAX, 0, &d->canvas, err));
+    if (d->canvas != 32 && d->canvas != 64 && d->canvas != 128 && d->canvas != CANVAS_MAX)
+        return fail(err, ST_UNSUPPORTED, "%s: diffusion.canvas_length is %d, expected 32, 64, 128 or %d", m->file,
+                    d->canvas, CANVAS_MAX);
+    TRY(weights_u32(g, prefix, "eb_max_steps", 1, STEPS_MAX, 48, &d->steps, err));
+    TRY(weights_u32(g, prefix, "eb_stability_threshold", 0, STEPS_MAX, 1, &d->stability, err));
+    TRY(weights_f32(g, prefix, "eb_t_min", 0.4f, &d->t_min, err));
+    TRY(weights_f32(g, prefix, "eb_t_max", 0.8f, &d->t_max, err));
+    TRY(weights_f32(g, prefix, "eb_entropy_bound", 0.1f, &d->entropy_bound, err));
+    TRY(weights_f32(g, prefix, "eb_confidence_threshold", 0.005f, &d->confidence, err));
+    if (d->t_min > d->t_max)
+        return fail(err, ST_FORMAT, "%s: diffusion.eb_t_min is %g, expected at most diffusion.eb_t_max %g", m->file,
+                    (double) d->t_min, (double) d->t_max);
+    return ST_OK;
+}
+
+static Status read_canvas(Model *m, const Weights *w, Error *err)
+{
+    TRY(check_backend(m, err));
+    TRY(read_diffusion(m, w, err));
+    return read(m, w, err);
+}
+
+/* The rows of a canvas begin as embeddings and what the last step said about their positions; of its first step none
+ * has said anything. */
+static void embedded(const Model *m, Step *s, Tensor *x)
+{
+    const Gemma4Params *p = m->params;
+    if (!s->canvas.soft) return;
+    if (s->canvas.conditioned) {
+        const Tensor soft = { .type = T_F32, .rows = x->rows, .cols = x->cols, .data = s->canvas.soft };
+        const Tensor *h = step_norm(s, &soft, &p->soft_norm, m->eps);
+        step_add(s, x, step_ffn(s, h, &p->soft_gate, &p->soft_up, &p->soft_down, ACT_GELU_TANH));
+    }
+    step_head_norm(s, x, NULL, x->cols, m->eps);
+}
+
+#define SOFT(field) offsetof(Gemma4Params, field)
+static const Bind soft_bind[] = {
+    { "self_cond_pre_norm.weight|self_cond_norm.weight", SOFT(soft_norm), SIZE_ONE, SIZE_DIM, BIND_VECTOR, false,
+      LAYER_NONE, NULL },
+    { "self_cond_gate.weight", SOFT(soft_gate), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "self_cond_up.weight", SOFT(soft_up), SIZE_FFN, SIZE_DIM, BIND_MATRIX, false, LAYER_NONE, NULL },
+    { "self_cond_down.weight", SOFT(soft_down), SIZE_DIM, SIZE_FFN, BIND_MATRIX, false, LAYER_NONE, NULL },
+};
+
+const Family family_diffusion_gemma = {
+    .arch = "diffusion-gemma", .global = model_ends, .n_global = MODEL_ENDS,
+    .own = soft_bind, .n_own = sizeof soft_bind / sizeof *soft_bind,
+    .layer_bind = layer_bind, .n_layer_bind = sizeof layer_bind / sizeof *layer_bind,
+    .layer_bytes = sizeof(Gemma4Layer), .params_bytes = sizeof(Gemma4Params), .read = read_canvas, .size = size,
+    .spec = spec, .embedded = embedded, .layer = layer, .bound = bound,
 };

@@ -1066,6 +1066,15 @@ static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Te
     }
 }
 
+/* What the rows of a canvas say, and what the next step is conditioned on. */
+static void finish_canvas(const Model *m, Step *s, const PassOut *out, const Tensor *x)
+{
+    Tensor soft = { .type = T_F32, .rows = x->rows, .cols = m->dim, .data = s->canvas.soft };
+    const CanvasEnd e = { &m->head, &m->embed_end, m->logit_scale, m->softcap, m->embed_scale,
+                          step_new_tensor(s, T_F32, x->rows, CANVAS_IDS), step_new_tensor(s, T_F32, CANVAS_IDS, m->dim) };
+    s->be->canvas(s->be, out->found->data, &soft, step_norm(s, x, &m->out_norm, m->eps), &e, &s->rows);
+}
+
 /* Output norm, head, and the top k of the logits. Only rows whose logits are wanted are computed, but the norm of all
  * rows if it is a tap. */
 static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int32_t k)
@@ -1077,6 +1086,7 @@ static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int3
         Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
         store_taps(m, s, flow, m->n_layers, y);
     }
+    if (s->canvas.soft) finish_canvas(m, s, out, x);
     if (s->host.n_logits == 0) return;
     Tensor *rows = step_new_tensor(s, T_F32, s->host.n_logits, m->dim);
     be->logit_rows(be, rows, x, &s->rows);
@@ -1096,6 +1106,8 @@ static void make_results(const Model *m, Step *s, PassOut *out, int32_t k)
     int32_t n_logits = s->host.n_logits;
     out->logits = step_new_tensor(s, T_F32, n_logits, m->vocab);
     out->hidden = step_new_tensor(s, T_F32, n_logits, m->dim);
+    if (s->canvas.soft)
+        out->found = step_new_tensor(s, T_F32, s->host.n, (int32_t) (sizeof(CanvasRow) / sizeof(float)));
     if (k > 0) {
         out->id = step_new_tensor(s, T_I32, n_logits, k);
         out->score = step_new_tensor(s, T_F32, n_logits, k);
@@ -1141,11 +1153,15 @@ static bool run_layers(const Model *m, Step *s, Flow *flow, const PassOut *out, 
     if (s->stage == 0) {
         step_embed(s, x, &m->embed);
         if (m->embed_scale != 1) be->scale(be, x, m->embed_scale, 0);
+    }
+    StepMark mark = step_mark(s);
+    if (s->stage == 0) {
+        if (m->family->embedded) m->family->embedded(m, s, x);
+        step_reset(s, mark);
         step_trace(s, "embed", -1, x);
     }
     for (int32_t j = 0; !s->next && j < flow->n; j++) be->tap(be, flow->tapped[j], &s->rows, j, m->n_taps);
     bool stop = false;
-    StepMark mark = step_mark(s);
     for (; il < m->n_layers && il < end && !stop; il++) {
         m->family->layer(m, s, il, x);
         step_trace(s, "layer", il, x);

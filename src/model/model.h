@@ -13,8 +13,17 @@
 typedef struct Model Model;
 
 /* id, score [n_logits, k] and edge [n_logits, k * k] (Model.edges) are set if k > 0; hidden: the rows after the output
- * norm. */
-typedef struct { Tensor *logits, *hidden, *id, *score, *edge; } PassOut;
+ * norm. found: [rows] of CanvasRow, of a pass over a canvas. */
+typedef struct { Tensor *logits, *hidden, *id, *score, *edge, *found; } PassOut;
+
+/* Of models that write by denoising a canvas of tokens (decode/diffuse.h). canvas: its rows; 0: the model does not. The
+ * rest is how its file wants it done: steps of a canvas at most, temperatures of the last and the first one, entropies
+ * in nats. */
+typedef struct {
+    int32_t canvas, steps, stability;
+    float   t_min, t_max, entropy_bound, confidence;
+} Diffusion;
+enum { STEPS_MAX = 1 << 16 };
 
 enum { TAPS_MAX = 16, LAYERS_MAX = 4096 };
 
@@ -49,6 +58,8 @@ typedef struct {
     int32_t   (*size)(const Model *m, int32_t il, int32_t which);                  /* il -1: no layer; NULL:
                                                                                     * model_size */
     void      (*spec)(const Model *m, int32_t il, LayerSpec *out);                 /* what layer il keeps */
+    void      (*embedded)(const Model *m, Step *s, Tensor *x);         /* what is done to embeddings before the first
+                                                                        * layer; NULL: nothing */
     void      (*layer)(const Model *m, Step *s, int32_t il, Tensor *x);            /* x += layer(x) */
     Tensor   *(*context)(const Model *m, Step *s, Tensor *taps);            /* drafters: joined taps, which it may
                                                                              * change -> what context_layer reads */
@@ -75,6 +86,7 @@ struct Model {
     int32_t       heads, kv_heads, head_dim, q_dim, kv_dim;
     int32_t       experts, expert_ffn, shared_ffn;                                /* mixtures; 0: none */
     Router        router;
+    Diffusion     diffusion;
     float         eps, attention_scale, embed_scale, logit_scale, softcap;        /* scales 1, softcap 0: off */
     Type          k_type, v_type;
     /* taps: 0-based "after layer"; id n_layers is the state after the output norm */

@@ -16,14 +16,14 @@ static size_t window_bytes(const LayerSpec *p)
 static int32_t wrap_of(const State *s, int32_t il)
 {
     const LayerSpec *p = &s->spec[il];
-    bool shorter = p->kind == LAYER_ATTENTION && !s->ring && p->ring > 0 && p->ring < s->ctx + ROWS_DECODE;
+    bool shorter = p->kind == LAYER_ATTENTION && !s->ring && p->ring > 0 && p->ring < s->ctx + s->pending;
     return shorter ? p->ring : 0;
 }
 
 static int32_t slots(const State *s, int32_t il)
 {
     int32_t wrap = wrap_of(s, il);
-    return wrap ? wrap : (s->ring ? s->ring : s->ctx) + ROWS_DECODE;
+    return wrap ? wrap : (s->ring ? s->ring : s->ctx) + s->pending;
 }
 
 static size_t kv_bytes(const State *s, int32_t il, bool values, int32_t n)
@@ -110,11 +110,12 @@ static void look_at_layers(State *s)
 }
 
 Status state_open(State *s, const Stages *owner, const LayerSpec *spec, int32_t n_layers, int32_t ctx, int32_t ring,
-                  int32_t n_ckpt, Error *err)
+                  int32_t canvas, int32_t n_ckpt, Error *err)
 {
     if (n_layers < 1 || ctx < 1 || ring < 0)
         return fail(err, ST_ARG, "session: %d layers, context of %d", n_layers, ctx);
-    *s = (State) { .owner = *owner, .spec = spec, .n_layers = n_layers, .ctx = ctx, .ring = ring, .gen = 1 };
+    *s = (State) { .owner = *owner, .spec = spec, .n_layers = n_layers, .ctx = ctx, .ring = ring,
+                    .pending = canvas > ROWS_DECODE ? canvas : ROWS_DECODE, .gen = 1 };
     look_at_layers(s);
     s->ckpt_max = !s->recurrent && !s->wraps ? 0 : n_ckpt > CHECKPOINTS_MAX ? CHECKPOINTS_MAX : n_ckpt;
     s->n_sets = 2 + s->ckpt_max;

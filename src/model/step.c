@@ -146,6 +146,7 @@ void pass_start(Step *s)
         s->used = s->kept = 0;
         s->n_tensors = s->n_ropes = 0;
         s->overflow = false;
+        s->canvas.soft = NULL;
         launch_shape(&s->host, &(Rows) { .span = SPAN_LEAST });
     }
 }
@@ -187,6 +188,12 @@ void pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t t
     s->host.want[at] |= want;
     if (want & WANT_TAPS) s->host.tap_slot[at] = tap_slot;
     if (want & WANT_LOGITS) s->host.logit_row[s->host.n_logits++] = at;
+}
+
+void pass_canvas(Step *s, float *soft, bool conditioned)
+{
+    s->canvas.soft = soft;
+    s->canvas.conditioned = conditioned;
 }
 
 static void send_tables(Step *s)
@@ -244,7 +251,7 @@ bool pass_commit(Step *s, const void *owner)
 {
     /* Two steps of one engine have separate scratch and tables, so the addresses of these and of the results are part
      * of the key. */
-    struct { const void *owner, *table, *scratch; size_t used; int32_t shape[5], n_max, no_fused; } key;
+    struct { const void *owner, *table, *scratch, *soft; size_t used; int32_t shape[5], n_max, no_fused, soft_read; } key;
     memset(&key, 0, sizeof key);
     const Rows *r = &s->host;
     key.owner = owner;
@@ -254,6 +261,8 @@ bool pass_commit(Step *s, const void *owner)
     memcpy(key.shape, (int32_t[]) { r->n, r->n_decode, r->n_slices, r->n_logits, r->span }, sizeof key.shape);
     key.n_max = s->lim.n_max;
     key.no_fused = s->no_fused;
+    key.soft = s->canvas.soft;
+    key.soft_read = s->canvas.conditioned;
     bool traced = s->hooks && s->hooks->trace;
     return s->be->pass_begin(s->be, traced ? NULL : (const void *) &key, traced ? 0 : sizeof key);
 }

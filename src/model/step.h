@@ -47,6 +47,7 @@ struct Step {
     float       *carry;                            /* [n_max, dim + tap_width] host memory for rows on their way to the
                                                     * next stage; NULL: the last */
     float       *chunk_taps;                       /* [chunk, tap_width] backend memory of the last stage */
+    struct { float *soft; bool conditioned; } canvas;         /* pass_canvas; soft NULL: not a pass over a canvas */
     bool         no_fused;                         /* tests: compose optional slots */
     bool         overflow;                         /* scratch or descriptors ran out: the pass will fail at its end */
 };
@@ -78,6 +79,10 @@ void   pass_start(Step *s);
 Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent);
 /* What row `row` of the slice is wanted for; tap_slot: its place in the slice's taps, used with WANT_TAPS. */
 void   pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t tap_slot);
+/* Makes this a pass over a canvas, the only slice of the pass, whose draw->canvas is set. soft: backend memory [rows,
+ * dim], from the canvas's last step if `conditioned`; this one's are in it after the pass, and PassOut.found says the
+ * rest. */
+void   pass_canvas(Step *s, float *soft, bool conditioned);
 /* Copies the tables into every stage, with row counts rounded up to a launch shape: those of decoding passes, which are
  * recorded, and, if `few`, also of other passes with few rows. */
 void   pass_tables(Step *s, bool few);

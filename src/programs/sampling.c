@@ -125,6 +125,13 @@ bool sampling_for_answers(Options *o, const Program *p)
     return true;
 }
 
+void sampling_for_texts(Options *o, const Program *p)
+{
+    char canvas[16] = "";
+    rt_property(p->engine, "model.canvas", canvas, sizeof canvas);
+    if (atoi(canvas) > 0) fill(&o->temp, 1);
+}
+
 static float given(double value) { return isnan(value) ? 0 : (float) value; }
 
 rt_sampling sampling_of(const Options *o, int32_t max_tokens)

@@ -10,6 +10,8 @@
 /* Options of p that were not given get the values for answers; o: the same, to be changed. Returns false after
  * reporting that the generation configuration cannot be read. */
 bool sampling_for_answers(Options *o, const Program *p);
+/* For a text of a model that denoises, a temperature that was not given is 1: what its file says. */
+void sampling_for_texts(Options *o, const Program *p);
 /* Options that were not given have the library's defaults: greedy, no penalties, seed 0. */
 rt_sampling sampling_of(const Options *o, int32_t max_tokens);
 /* "temp 0.7, top-p 0.9, seed 5": what has an effect, named as the options are. */

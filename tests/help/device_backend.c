@@ -18,7 +18,7 @@ typedef enum {
     OP_COPY_IN, OP_COPY_OUT, OP_KV_SAVE, OP_KV_LOAD, OP_FILL, OP_COPY, OP_EMBED, OP_MATMUL, OP_NORM, OP_HEAD_NORM,
     OP_ADD, OP_BIAS, OP_GLU, OP_GATE, OP_GATED_NORM, OP_SPLIT, OP_JOIN, OP_SCALE, OP_LOGIT_ROWS, OP_TAP, OP_TAP_GET,
     OP_ROPE_TABLE, OP_ROPE, OP_KV_PUT, OP_ATTEND, OP_CONV, OP_DELTA, OP_FOLD, OP_BLOCK_CONV, OP_PAIR_SCORES, OP_TOP_K,
-    OP_ADD_NORM, OP_ATTEND_BLOCK, OP_PICK, OP_ROUTE, OP_EXPERTS
+    OP_ADD_NORM, OP_ATTEND_BLOCK, OP_PICK, OP_ROUTE, OP_EXPERTS, OP_CANVAS
 } Op;
 
 /* A call with copies of all its arguments; padding is zero, so that two can be compared as bytes. data: what copy_in
@@ -30,7 +30,7 @@ typedef struct {
     LayerSpec spec;
     Rope      rope;
     int32_t   num[4];
-    float     real[2];
+    float     real[3];
     void     *dst;
     const void *src;
     size_t    n;
@@ -220,8 +220,8 @@ static void put_spec(LayerSpec *to, const LayerSpec *s)
 {
     to->kind = s->kind, to->heads = s->heads, to->kv_heads = s->kv_heads, to->head_dim = s->head_dim,
         to->value_dim = s->value_dim, to->window = s->window, to->ring = s->ring;
-    to->causal = s->causal, to->scale = s->scale, to->softcap = s->softcap, to->k_type = s->k_type,
-        to->v_type = s->v_type;
+    to->causal = s->causal, to->canvas = s->canvas, to->scale = s->scale, to->softcap = s->softcap,
+        to->k_type = s->k_type, to->v_type = s->v_type;
     to->k_heads = s->k_heads, to->v_heads = s->v_heads, to->k_dim = s->k_dim, to->v_dim = s->v_dim,
         to->conv_width = s->conv_width;
     to->eps = s->eps;
@@ -504,6 +504,14 @@ static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids
     c->num[0] = (int32_t) e->act;
 }
 
+static void op_canvas(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, const CanvasEnd *e, const Rows *r)
+{
+    Command *c = TENSORS(b, OP_CANVAS, soft, x, e->head, e->table, e->z, e->wide);
+    c->real[0] = e->scale, c->real[1] = e->softcap, c->real[2] = e->table_scale;
+    c->dst = found;
+    put_rows(device_of(b), &c->rows, r);
+}
+
 /* ---- running them ---- */
 
 /* The token after each row whose logits are wanted, computed only from the device's memory. */
@@ -581,6 +589,13 @@ static void run_experts(Backend *u, Command *c)
     u->experts(u, &t[0], &t[1], &t[2], &t[3], &e);
 }
 
+static void run_canvas(Backend *u, Command *c)
+{
+    Tensor *t = c->t;
+    const CanvasEnd e = { &t[2], &t[3], c->real[0], c->real[1], c->real[2], &t[4], &t[5] };
+    u->canvas(u, c->dst, &t[0], &t[1], &e, &c->rows);
+}
+
 static void run(Device *d, Command *c)
 {
     Backend *u = d->cpu;
@@ -630,6 +645,7 @@ static void run(Device *d, Command *c)
     case OP_PICK: run_pick(d, c); break;
     case OP_ROUTE: run_route(u, c); break;
     case OP_EXPERTS: run_experts(u, c); break;
+    case OP_CANVAS: run_canvas(u, c); break;
     }
 }
 
@@ -857,6 +873,7 @@ Status device_backend_open(Backend **out, Backend *cpu, Error *err)
         .top_k = op_top_k,
         .add_norm = cpu->add_norm ? op_add_norm : NULL, .attend_block = op_attend_block, .pick = op_pick,
         .route = op_route, .experts = op_experts,
+        .canvas = op_canvas,
     };
     *out = &d->be;
     return ST_OK;

@@ -221,7 +221,7 @@ State *bench_state(Bench *b, int32_t n_ckpt)
 {
     State *s = malloc(sizeof *s);
     assert_non_null(s);
-    assert_ok(state_open(s, &b->r->m->stages, b->r->m->spec, b->r->m->n_layers, BENCH_CTX, 0, n_ckpt, &b->err),
+    assert_ok(state_open(s, &b->r->m->stages, b->r->m->spec, b->r->m->n_layers, BENCH_CTX, 0, 0, n_ckpt, &b->err),
               &b->err);
     return s;
 }

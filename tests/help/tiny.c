@@ -276,7 +276,7 @@ out:
 /* ---- targets ---- */
 
 static bool is_hybrid(TinyFamily f) { return f == TINY_QWEN35 || f == TINY_QWEN35MOE; }
-static bool is_gemma(TinyFamily f) { return f == TINY_GEMMA4 || f == TINY_GEMMA4MOE; }
+static bool is_gemma(TinyFamily f) { return f == TINY_GEMMA4 || f == TINY_GEMMA4MOE || f == TINY_DIFFUSION; }
 
 TinyModel tiny_model(TinyFamily family)
 {
@@ -289,6 +289,7 @@ TinyModel tiny_model(TinyFamily family)
     if (family == TINY_QWEN35MOE || family == TINY_LAGUNA) m.ff_shared = 64;
     if (family == TINY_LAGUNA) m.n_layer = 5, m.n_rot = 16, m.n_dense = 1, m.window = 24;
     if (is_gemma(family)) m.n_layer = 4, m.interval = 2, m.full_dim = 64, m.window = 24, m.tied = true;
+    if (family == TINY_DIFFUSION) m.canvas = 32;
     return m;
 }
 
@@ -305,7 +306,7 @@ static TinyModel model_256(TinyFamily family)
         m.n_layer = 6, m.head_dim = 128, m.n_rot = 64, m.rope_base = 5e5f, m.window = 20, m.n_expert = 24, m.n_used = 4,
             m.ff_expert = 64;
     if (is_gemma(family)) m.n_layer = 6, m.interval = 3, m.head_dim = m.n_rot = 256, m.full_dim = 512, m.window = 20;
-    if (family == TINY_GEMMA4MOE) m.n_expert = 24, m.n_used = 4, m.ff_expert = 96;
+    if (family == TINY_GEMMA4MOE || family == TINY_DIFFUSION) m.n_expert = 24, m.n_used = 4, m.ff_expert = 96;
     return m;
 }
 
@@ -326,7 +327,8 @@ const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", 
                                   "small-qwen35moe-fused", "laguna", "laguna-each", "small-laguna",
                                   "small-laguna-each", "gemma4", "gemma4-values", "gemma4moe", "gemma4moe-fused",
                                   "small-gemma4", "small-gemma4moe", "small-gemma4moe-fused", "qwen3moe-all",
-                                  "qwen35moe-all", "laguna-all", "qwen3moe-two", "qwen35moe-two", "laguna-two", NULL};
+                                  "qwen35moe-all", "laguna-all", "qwen3moe-two", "qwen35moe-two", "laguna-two",
+                                  "diffusion", "diffusion-fused", "small-diffusion", "small-diffusion-256", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
@@ -335,6 +337,7 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (moe) f = is35 ? TINY_QWEN35MOE : TINY_QWEN3MOE;
     if (strstr(name, "laguna")) f = TINY_LAGUNA;
     if (strstr(name, "gemma4")) f = moe ? TINY_GEMMA4MOE : TINY_GEMMA4;
+    if (strstr(name, "diffusion")) f = TINY_DIFFUSION;
     bool   known = false;
     for (int32_t i = 0; tiny_names[i]; i++) known |= strcmp(name, tiny_names[i]) == 0;
     if (!known) return false;
@@ -353,7 +356,8 @@ bool tiny_model_named(TinyModel *out, const char *name)
     /* All use the same trunk: r3, mtp and ollama share their expectations. */
     if (m.hidden == 256 && m.v_heads == 6 && !strstr(name, "-grouped")) m.n_layer = 8, m.vocab = 2048;
     if (f == TINY_QWEN35MOE && m.hidden == 256) m.v_heads = 6;
-    m.fused_experts = moe && strstr(name, "-fused");
+    m.fused_experts = m.n_expert && strstr(name, "-fused");
+    if (strstr(name, "-256")) m.canvas = 256;
     if (strstr(name, "-values")) m.own_values = true, m.tied = false;
     if (strstr(name, "-mtp")) m.n_mtp = 1;
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
@@ -453,7 +457,7 @@ static void add_experts(const TinyBlock *b)
     const TinyModel *m = b->m;
     int64_t d = m->hidden, f = m->ff_expert;
     TinyTensor *router = block_add(b, TINY_MATRIX, "ffn_gate_inp.weight", d, m->n_expert);
-    router->scale = m->family == TINY_GEMMA4MOE ? 2 * sqrt((double) d) : 2;    /* gemma4 divides by that root */
+    router->scale = is_gemma(m->family) ? 2 * sqrt((double) d) : 2;    /* gemma4 divides by that root */
     router->type = T_F32;
     if (m->family == TINY_LAGUNA) block_add(b, TINY_SMALL, "exp_probs_b.bias", m->n_expert, 0);
     if (m->fused_experts) {
@@ -482,6 +486,7 @@ static void add_gemma_ffn(const TinyBlock *b)
     const int64_t d = m->hidden;
     block_add(b, TINY_NORM, "post_ffw_norm.weight", d, 0);
     if (!m->own_values) block_add(b, TINY_NORM, "layer_output_scale.weight", 1, 0);
+    if (m->canvas) block_add(b, TINY_NORM, "enc_layer_output_scale.weight", 1, 0);
     if (!m->n_expert) return;
     block_add(b, TINY_NORM, "ffn_gate_inp.scale", d, 0);
     block_add(b, TINY_NORM, "pre_ffw_norm_2.weight", d, 0);
@@ -511,6 +516,15 @@ static bool is_attention(const TinyModel *m, int32_t layer)
     return !is_hybrid(m->family) || layer >= m->n_layer || (layer + 1) % m->interval == 0;
 }
 
+static void add_conditioning(TinyList *list, const TinyModel *m)
+{
+    static const char *const names[] = {"self_cond_gate.weight", "self_cond_up.weight", "self_cond_down.weight"};
+    tiny_add(list, TINY_NORM, T_F32, m->seed, "self_cond_pre_norm.weight", "self_cond_pre_norm.weight", m->hidden, 0);
+    for (int32_t i = 0; i < 3; i++)
+        tiny_add(list, TINY_MATRIX, m->type, m->seed, names[i], names[i], i < 2 ? m->hidden : m->ff,
+                 i < 2 ? m->ff : m->hidden)->scale = 2;
+}
+
 static void model_tensors(TinyList *list, const TinyModel *m)
 {
     TinyTensor *embd = tiny_add(list, TINY_MATRIX, m->type_embd, m->seed, "token_embd.weight", "token_embd.weight",
@@ -525,6 +539,7 @@ static void model_tensors(TinyList *list, const TinyModel *m)
                  0)->rope_base = m->rope_base;
     if (is_gemma(m->family))
         tiny_add(list, TINY_QUARTER, T_F32, m->seed, "rope_freqs.weight", "rope_freqs.weight", m->full_dim / 2, 0);
+    if (m->canvas) add_conditioning(list, m);
     for (int32_t i = 0; i < m->n_layer + m->n_mtp; i++) {
         TinyBlock b = {m, list, i};
         block_add(&b, TINY_NORM, "attn_norm.weight", m->hidden, 0);
@@ -577,31 +592,39 @@ static void laguna_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_f32(w, "laguna.rope.scaling.yarn_attn_factor", 1.1386294f);
 }
 
-static void gemma_keys(GgufWriter *w, const TinyModel *m)
+static void gemma_keys(GgufWriter *w, const TinyModel *m, const char *a)
 {
+    char k[96];
     int32_t heads[256] = {0};
     bool near[256] = {false};
     for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = kv_heads_of(m, i), near[i] = !is_full(m, i);
-    gguf_write_i32s(w, "gemma4.attention.head_count_kv", heads, (size_t) m->n_layer);
-    gguf_write_bools(w, "gemma4.attention.sliding_window_pattern", near, (size_t) m->n_layer);
-    gguf_write_u32(w, "gemma4.attention.sliding_window", (uint32_t) m->window);
-    gguf_write_u32(w, "gemma4.attention.key_length", (uint32_t) m->full_dim);
-    gguf_write_u32(w, "gemma4.attention.value_length", (uint32_t) m->full_dim);
-    gguf_write_u32(w, "gemma4.attention.key_length_swa", (uint32_t) m->head_dim);
-    gguf_write_f32(w, "gemma4.rope.freq_base_swa", 1e4f);
+    gguf_write_i32s(w, key(k, a, "attention.head_count_kv"), heads, (size_t) m->n_layer);
+    gguf_write_bools(w, key(k, a, "attention.sliding_window_pattern"), near, (size_t) m->n_layer);
+    gguf_write_u32(w, key(k, a, "attention.sliding_window"), (uint32_t) m->window);
+    gguf_write_u32(w, key(k, a, "attention.key_length"), (uint32_t) m->full_dim);
+    gguf_write_u32(w, key(k, a, "attention.value_length"), (uint32_t) m->full_dim);
+    gguf_write_u32(w, key(k, a, "attention.key_length_swa"), (uint32_t) m->head_dim);
+    gguf_write_f32(w, key(k, a, "rope.freq_base_swa"), 1e4f);
     if (m->own_values) return;
-    gguf_write_u32(w, "gemma4.attention.value_length_swa", (uint32_t) m->head_dim);
-    gguf_write_u32(w, "gemma4.rope.dimension_count", (uint32_t) m->full_dim);
-    gguf_write_u32(w, "gemma4.rope.dimension_count_swa", (uint32_t) m->head_dim);
-    gguf_write_u32(w, "gemma4.attention.shared_kv_layers", 0);
-    gguf_write_u32(w, "gemma4.embedding_length_per_layer_input", 0);
-    gguf_write_f32(w, "gemma4.final_logit_softcapping", 8);
+    gguf_write_u32(w, key(k, a, "attention.value_length_swa"), (uint32_t) m->head_dim);
+    gguf_write_u32(w, key(k, a, "rope.dimension_count"), (uint32_t) m->full_dim);
+    gguf_write_u32(w, key(k, a, "rope.dimension_count_swa"), (uint32_t) m->head_dim);
+    gguf_write_u32(w, key(k, a, "attention.shared_kv_layers"), 0);
+    gguf_write_u32(w, key(k, a, "embedding_length_per_layer_input"), 0);
+    gguf_write_f32(w, key(k, a, "final_logit_softcapping"), 8);
+    if (!m->canvas) return;
+    gguf_write_u32(w, "diffusion.canvas_length", (uint32_t) m->canvas);
+    gguf_write_u32(w, "diffusion.eb_max_steps", 12);
+    gguf_write_f32(w, "diffusion.eb_entropy_bound", 6);
+    gguf_write_f32(w, "diffusion.eb_confidence_threshold", 0.4f);
 }
 
 static void model_keys(GgufWriter *w, const TinyModel *m)
 {
-    static const char *const archs[] = {"llama", "qwen3", "qwen35", "gemma4", "qwen3moe", "qwen35moe", "laguna", "gemma4"};
-    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen2", "qwen35", "laguna", "qwen2"};
+    static const char *const archs[] = {"llama", "qwen3", "qwen35", "gemma4", "qwen3moe", "qwen35moe", "laguna", "gemma4",
+                                        "diffusion-gemma"};
+    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen2", "qwen35", "laguna", "qwen2",
+                                        "qwen2"};
     const char *a = archs[m->family];
     char k[96];
     gguf_write_str(w, "general.architecture", a, strlen(a));
@@ -616,7 +639,7 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
         for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = heads_of(m, i);
         gguf_write_i32s(w, key(k, a, "attention.head_count"), heads, (size_t) m->n_layer);
     } else gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
-    if (is_gemma(m->family)) gemma_keys(w, m);
+    if (is_gemma(m->family)) gemma_keys(w, m, a);
     else if (m->style == TINY_OLLAMA) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer + m->n_mtp && i < 256; i++) heads[i] = is_attention(m, i) ? m->n_head_kv : 0;

@@ -28,7 +28,7 @@ double   tiny_normal(uint64_t key, uint64_t i);     /* mean 0, deviation 1: the 
 
 /* dense ones first */
 typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_GEMMA4, TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_LAGUNA,
-               TINY_GEMMA4MOE } TinyFamily;
+               TINY_GEMMA4MOE, TINY_DIFFUSION } TinyFamily;
 
 /* The same model written as other converters write it (targets.md section 14). */
 typedef enum {
@@ -50,6 +50,7 @@ typedef struct {
                                                     * one */
     bool       own_values;                         /* gemma4: full layers have values of their own, and as many heads as
                                                     * others; and the file has nothing that is optional */
+    int32_t    canvas;                             /* diffusion-gemma, which is else a gemma4 mixture */
     int32_t    n_mtp;                              /* qwen35: blocks behind the trunk that a loader skips */
     int32_t    n_expert, n_used, ff_expert;        /* mixtures: experts of a layer, chosen for a row, their width */
     int32_t    ff_shared;                          /* qwen35moe, laguna: width of the expert that every row passes */

@@ -12,6 +12,8 @@ An expectation file is text, one record a line:
   case NAME                    then what goes in: prefix N ids.. | tokens N ids.. | parents N ids.. (a tree) | taps N layers..
   row I MEAN ABSMAX N id value ..          logits of row I: mean, largest magnitude, the 8 largest and 4 others
   tap I LAYER MEAN ABSMAX N index value .. state of row I after LAYER (n_layer: after the output norm)
+  canvas                       the tokens are a canvas after the prefix; before N ids.., cooled T: the step before it
+  write SEED STEPS             the tokens are what is written after the prefix, in so many steps
   noise N value ..                         quant_layers.py: by how much rounding may change each tap, a share of its norm
   pair I PREVIOUS N id value ..            DFlash2: selector scores of row I after token PREVIOUS
 """
@@ -26,6 +28,7 @@ import torch
 import transformers
 import gguf
 import dflash_ref
+import diffusion_ref
 import mtp_ref
 import tiny_gguf
 
@@ -69,6 +72,8 @@ DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35
           "dflash-laguna": "laguna", "small-dflash-laguna": "small-laguna", "small-dspark": "small-laguna-each",
           "small-library": "small-qwen3", "small-dflash-gemma4": "small-gemma4moe"}
 
+DIFFUSION = {"diffusion": (["diffusion", "diffusion-fused"], [0, 2, 6]), "small-diffusion": (["small-diffusion"], [0, 3, 4]),
+             "small-diffusion-256": (["small-diffusion-256"], [1])}
 MTP = {"mtp": "qwen35-mtp", "mtp-moe": "qwen35moe-mtp"}                              # an expectation: the file whose own MTP layer drafts
 
 
@@ -87,7 +92,8 @@ class Case:
     def __init__(self, name, prefix, tokens, parents=None, taps=(), rows=None):
         self.name, self.prefix, self.tokens, self.parents = name, list(prefix), list(tokens), parents
         self.taps, self.rows = list(taps), list(range(len(self.tokens))) if rows is None else list(rows)
-        self.logits = self.states = self.pairs = None
+        self.logits = self.states = self.pairs = self.write = self.before = None
+        self.canvas, self.cooled = False, 1.0
 
     def path(self, i):
         if self.parents is None:
@@ -177,6 +183,31 @@ def mtp_cases(name, mtp, model):
         yield case
 
 
+def diffusion_cases(name, model, f, taps):
+    rng = np.random.default_rng(sum(map(ord, name)))
+    vocab, c = model.config.text_config.vocab_size, model.config.canvas_length
+    ids = lambda n: [int(x) for x in rng.integers(0, vocab - 6, n)]
+    chain = Case("chain", [], ids(70), taps=taps)
+    chain.logits, chain.states = diffusion_ref.text(model, chain.tokens)
+    yield chain
+    rows = None if c == 32 else [*range(0, c, 17), c - 1]
+    first = Case("canvas", ids(61), ids(c), rows=rows)
+    first.logits = diffusion_ref.canvas(model, first.prefix, first.tokens)
+    again = Case("again", first.prefix, ids(c), rows=rows)
+    again.before, again.cooled = first.tokens, 0.8
+    again.logits = diffusion_ref.canvas(model, again.prefix, again.tokens, first.logits / np.float32(again.cooled))
+    bare = diffusion_ref.canvas(model, again.prefix, again.tokens)
+    assert np.abs(again.logits - bare).max() > 0.3, "self-conditioning changes nothing"
+    for case in (first, again):
+        case.canvas, case.states = True, {}
+        yield case
+    for seed in (1, 2):
+        case = Case(f"write-{seed}", ids(40), [0], rows=[])
+        case.tokens, steps = diffusion_ref.write(model, f, case.prefix, seed, 2)
+        case.write, case.states = (seed, steps), {}
+        yield case
+
+
 def check_layouts(folder, name):
     """The GGUF layouts of a drafter contain the values of the checkpoint."""
     w = dflash_ref.load(folder / f"{name}-hf")
@@ -209,6 +240,13 @@ def lines_of(case):
     for key, v in (("prefix", case.prefix), ("tokens", case.tokens), ("parents", case.parents), ("taps", case.taps)):
         if v:
             yield f"{key} {len(v)} " + " ".join(map(str, v))
+    if case.canvas:
+        yield "canvas"
+    if case.before:
+        yield f"before {len(case.before)} " + " ".join(map(str, case.before))
+        yield f"cooled {case.cooled}"
+    if case.write:
+        yield "write %d %d" % case.write
     for i in case.rows:
         yield f"row {i} {probes(case.logits[i].astype(np.float64), 8, rng)}"
     for i in case.rows:
@@ -360,6 +398,14 @@ def main():
                 for f in files:
                     if f not in NOT_FOR_PEERS:
                         report.line(f"{f} {c.name}", run_peer(a.program, a.dir / f"{f}.gguf", c))
+    for name, (files, taps) in DIFFUSION.items():
+        if only and name not in only or a.what == "peer":
+            continue
+        model, f = diffusion_ref.load(a.dir / f"{name}.gguf")
+        cases = list(diffusion_cases(name, model, f, taps))
+        finish(name, f"model {name} " + " ".join(files), cases)
+        for file in files if a.what == "ratoon" else []:
+            report.line(f"{file} chain", run_ratoon(a.program, a.dir / f"{file}.gguf", cases[0]))
     for name, target in DRAFTS.items():
         if only and name not in only or a.what == "peer":
             continue

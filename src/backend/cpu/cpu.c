@@ -333,6 +333,7 @@ static Status cpu_open(Backend **out, const char *detail, const BackendOptions *
     };
     cpu_rows_ops(b);
     cpu_experts_ops(b);
+    cpu_canvas_ops(b);
     cpu_state_ops(b);
     *out = b;
     return ST_OK;

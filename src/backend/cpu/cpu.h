@@ -58,6 +58,9 @@ static inline const uint8_t *cpu_matrix(Cpu *c, const Tensor *w, int32_t i)
     return (const uint8_t *) w->data + c->be.weight_bytes(&c->be, w->type, w->rows, w->cols) * (size_t) i;
 }
 
+/* y [columns] = one row of a weight as floats, packed or in place. */
+void cpu_decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row);
+
 /* Quantises rows [row0, row0 + n) of x into each form whose act is not NULL, ACT_F32 apart. */
 void cpu_quantise(Cpu *c, const void *const act[ACT_COUNT], const Tensor *x, int32_t row0, int32_t n);
 
@@ -73,6 +76,7 @@ int32_t cpu_experts_rows(const Stacked *s, int32_t n, int32_t used);
 /* Each fills in its part of the operation table. */
 void cpu_rows_ops(Backend *b);              /* cpu_rows.c: products, norms, elementwise, rotation, ends of passes */
 void cpu_experts_ops(Backend *b);           /* cpu_experts.c: mixtures of experts */
+void cpu_canvas_ops(Backend *b);            /* cpu_canvas.c: the end of a denoising step */
 void cpu_state_ops(Backend *b);             /* cpu_state.c: keys and values, attention, convolution, delta rule, fold */
 
 #endif

@@ -42,8 +42,7 @@ void cpu_quantise(Cpu *c, const void *const act[ACT_COUNT], const Tensor *x, int
         cpu_run(c, quantise_task, &q, (n + q.per_task - 1) / q.per_task, (int64_t) n * x->cols * 2);
 }
 
-/* Decodes one row of a weight to floats, packed or in place. */
-static void decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
+void cpu_decode_row(const Cpu *c, float *y, const Tensor *w, int32_t row)
 {
     if (c->in_place)
         quant_decode(y, w->type, (const uint8_t *) w->data + (size_t) row * type_row_bytes(w->type, w->cols), w->cols);
@@ -142,7 +141,7 @@ static void embed_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const EmbedJob *j = arg;
-    decode_row(j->c, row_of(j->x, i), j->table, ((const int32_t *) j->ids->data)[i]);
+    cpu_decode_row(j->c, row_of(j->x, i), j->table, ((const int32_t *) j->ids->data)[i]);
 }
 
 static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
@@ -495,7 +494,7 @@ static void pair_task(void *arg, int32_t j, int32_t thread)
     bool first = j == 0 || s != &p->r->slices[p->r->slice[p->r->logit_row[j - 1]]];
     float temperature = s->draw.p.temperature < 1e-5f ? 1.0f : s->draw.p.temperature;
     for (int32_t i = 0; i < k; i++)
-        if (id[i] >= 0) decode_row(p->c, after + (size_t) i * (size_t) rank, p->succ, id[i]);
+        if (id[i] >= 0) cpu_decode_row(p->c, after + (size_t) i * (size_t) rank, p->succ, id[i]);
     for (int32_t kp = 0; kp < k; kp++) {
         float *edge = row_of(p->edge, j) + (size_t) kp * (size_t) k;
         int32_t prev = first ? p->r->token[s->row0] : id[kp - k];
@@ -503,7 +502,7 @@ static void pair_task(void *arg, int32_t j, int32_t thread)
             memcpy(edge, row_of(p->edge, j), sizeof(float) * (size_t) k);
             continue;
         }
-        if (prev >= 0) decode_row(p->c, before, p->pred, prev);
+        if (prev >= 0) cpu_decode_row(p->c, before, p->pred, prev);
         for (int32_t i = 0; i < k; i++) {
             float unary = row_of(p->score, j)[i];
             if (prev < 0 || id[i] < 0 || unary == -INFINITY) edge[i] = -INFINITY;

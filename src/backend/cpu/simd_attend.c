@@ -761,7 +761,8 @@ static void prepare(AttendWork *w)
         w->own[r] = s->base + j->row0 + r;
         if (w->tree) find_path(w, r);
         int32_t pos = w->own[r];
-        w->lo[r] = spec->window && pos - spec->window >= 0 ? pos - spec->window + 1 : 0;
+        const int32_t from = s->kind == SLICE_BLOCK && spec->canvas ? s->base : pos;
+        w->lo[r] = spec->window && from - spec->window >= 0 ? from - spec->window + 1 : 0;
         w->hi[r] = w->tree ? s->base : s->kind == SLICE_BLOCK && !spec->causal ? s->base + s->n : pos + 1;
     }
     if (w->ints) memset(w->iq.scale, 0, w->iq_bytes);

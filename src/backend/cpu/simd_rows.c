@@ -177,6 +177,61 @@ static void mix(float *y, const float *const *x, const float *w, int32_t count, 
     }
 }
 
+static float cool(float *x, int32_t n, float t)
+{
+    const V by = v_set(t);
+    V top = v_set(-INFINITY);
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        V z = v_div(v_load(x + i), by);
+        v_store(x + i, z);
+        top = v_max(z, top);
+    }
+    float most = v_top(top);
+    for (; i < n; i++) {
+        x[i] /= t;
+        if (x[i] > most) most = x[i];
+    }
+    return most;
+}
+
+static float terms(float *x, int32_t n, float before, float top, float sum[2])
+{
+    const V most = v_set(top), none = v_set(0), least = v_set(-20.7944154f);
+    V s = none, lean = none;
+    for (int32_t i = 0; i < n; i += LANES) {
+        V d = v_sub(v_load(x + i), most), e = v_lt(d, least, none, v_exp(d));
+        v_store(x + i, e);
+        s = v_add(s, e);
+        lean = v_fma(e, v_lt(d, least, none, d), lean);
+    }
+    sum[0] = v_sum(s);
+    sum[1] = v_sum(lean);
+    float again[LANES];
+    v_store(again, v_exp(v_set(before - top)));
+    return again[0];
+}
+
+static void blend(float *y, float again, const float *const *x, const float *w, int32_t count, int32_t n)
+{
+    enum { SIDE = 4 };                             /* vectors at a time */
+    const V by = v_set(again);
+    int32_t c = 0;
+    for (; c + SIDE * LANES <= n; c += SIDE * LANES) {
+        V acc[SIDE];
+        for (int j = 0; j < SIDE; j++) acc[j] = v_set(0);
+        for (int32_t i = 0; i < count; i++)
+            for (int j = 0; j < SIDE; j++) acc[j] = v_fma(v_set(w[i]), v_load(x[i] + c + j * LANES), acc[j]);
+        for (int j = 0; j < SIDE; j++)
+            v_store(y + c + j * LANES, v_fma(v_load(y + c + j * LANES), by, acc[j]));
+    }
+    for (; c < n; c += LANES) {
+        V acc = v_set(0);
+        for (int32_t i = 0; i < count; i++) acc = v_fma(v_set(w[i]), v_load_to(x[i] + c, n - c), acc);
+        v_store_to(y + c, v_fma(v_load_to(y + c, n - c), by, acc), n - c);
+    }
+}
+
 static void store(void *dst, Type t, const float *x, int32_t n)
 {
     uint16_t *h = dst;
@@ -198,4 +253,4 @@ static void math(float *y, const float *x, int32_t n, int32_t which)
 }
 
 const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv,
-                                      mix, store, math };
+                                      mix, cool, terms, blend, store, math };

@@ -206,6 +206,7 @@ static int run(Run *r)
     Program *p = &r->p;
     if (!make_prompt(r)) return EXIT_FAILED;
     if (r->o.chat && !sampling_for_answers(&r->o, p)) return EXIT_FAILED;
+    sampling_for_texts(&r->o, p);
     r->sampling = sampling_of(&r->o, r->o.n);
     char line[256];
     if (r->o.chat && !r->o.stats) note(&r->o, "sampling: %s", sampling_text(line, &r->sampling, true));

@@ -21,7 +21,8 @@
 static const Shape any[] = { ROWS(1, 1), ROWS(3, 7), ROWS(2, 16), ROWS(5, 33), ROWS(1, 1024), ROWS(7, 130),
                              ROWS(64, 257), ROWS(33, 1024) };
 static const Shape heads[] = { ROWS(5, 120) }, moved[] = { ROWS(6, 8), ROWS(3, 41) }, product[] = { ROWS(37, 512) },
-                   logits[] = { ROWS(6, 1000) }, vocabularies[] = { ROWS(2, 151936) };
+                   logits[] = { ROWS(6, 1000) }, vocabularies[] = { ROWS(2, 151936) },
+                   canvases[] = { ROWS(700, 64), ROWS(256, 256), ROWS(515, 512) };
 
 /* layer.head_dim: columns that share a gate logit */
 #define GATED(n, m, width) { .rows = n, .cols = m, .layer = { .head_dim = width } }
@@ -122,6 +123,7 @@ static const Case table[] = {
     { "products", ops_products, OWN, PRODUCT_ROUNDS, .across = 16 },
     { "route", ops_route, OWN, 63 },
     { "experts", ops_experts, OWN, 120, .across = 15 },
+    { "canvas", ops_canvas, OVER(canvases), CANVAS_ROUNDS, .across = 3 },
     { "attention", ops_attention, OVER(texts), 1, .across = 9 },
     { "pairs_of_types", ops_pairs, OWN, 64, .across = 8 },
     { "splits", ops_splits, OVER(long_texts), 4, .across = 4 },

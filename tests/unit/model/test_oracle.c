@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "decode/diffuse.h"
 #include "decode/tree.h"
 #include "model/model.h"
 #include "remove_tree.h"
@@ -32,6 +33,9 @@ typedef struct {
     int32_t n_prefix, n_tokens, n_parents, n_taps, n_probes;
     int32_t prefix[512], tokens[640], parents[ROWS_DECODE], taps[TAPS_MAX];
     double  noise[TAPS_MAX];                       /* quantised models, of each tap: llama.cpp from exact arithmetic */
+    bool    canvas;                                /* the tokens are one, after a step of `before` at t */
+    int32_t before[CANVAS_MAX], n_before, seed, steps;         /* steps: the tokens are written after the prefix */
+    float   t;
     bool    alike;                                 /* and inputs of products are rounded as llama.cpp does it */
     Probe  *probe;
 } Case;
@@ -93,6 +97,10 @@ static Expect *read_expect(const char *name)
         else if (strcmp(kind, "parents") == 0) c->n_parents = read_ids(c->parents, ROWS_DECODE);
         else if (strcmp(kind, "taps") == 0) c->n_taps = read_ids(c->taps, TAPS_MAX);
         else if (strcmp(kind, "noise") == 0) read_noise(c);
+        else if (strcmp(kind, "canvas") == 0) c->canvas = true, c->t = 1;
+        else if (strcmp(kind, "before") == 0) c->n_before = read_ids(c->before, CANVAS_MAX);
+        else if (strcmp(kind, "cooled") == 0) c->t = (float) atof(strtok(NULL, " "));
+        else if (strcmp(kind, "write") == 0) c->seed = atoi(strtok(NULL, " ")), c->steps = atoi(strtok(NULL, " "));
         else read_probe(c, kind);
     }
     free(line);
@@ -138,7 +146,7 @@ static Step open_step(Backend *be)
 {
     Error err;
     Step  s;
-    StepLimits limits = {.n_max = 2 * ROWS_DECODE, .slices_max = 1, .scratch_bytes = (size_t) 32 << 20};
+    StepLimits limits = {.n_max = CANVAS_MAX, .slices_max = 1, .scratch_bytes = (size_t) 32 << 20};
     Stages stages = stages_one(be);
     OK(step_open(&s, &stages, &limits, &err));
     return s;
@@ -266,13 +274,83 @@ static void judge_quantised(const char *file, const Case *c, const Model *m, con
     }
 }
 
+/* A step of a canvas; out NULL: only for what the next one is conditioned on. */
+static void canvas_pass(const Model *m, Step *s, const State *st, const int32_t *token, float t, float *soft,
+                        bool conditioned, Results *out)
+{
+    const int32_t n = m->diffusion.canvas;
+    Error   err;
+    PassOut got;
+    pass_start(s);
+    Slice *sl = pass_slice(s, st, SLICE_BLOCK, n, token, NULL);
+    sl->canvas = (CanvasDraw) {.t = t, .greedy = true};
+    for (int32_t i = 0; out && i < n; i++) pass_want(s, sl, i, WANT_LOGITS, -1);
+    pass_canvas(s, soft, conditioned);
+    OK(model_pass(m, s, &got, 0, &err));
+    if (out)
+        s->be->copy_out(s->be, out->logits, got.logits->data, sizeof(float) * (size_t) n * (size_t) m->vocab);
+    OK(s->be->sync(s->be, &err));
+}
+
+static void run_canvas(const char *file, const Case *c, const Model *m, Step *s)
+{
+    Error    err;
+    State    st;
+    Backend *be = stages_last(&m->stages);
+    const int32_t n = m->diffusion.canvas;
+    const size_t soft_bytes = sizeof(float) * (size_t) n * (size_t) m->dim;
+    assert_int_equal(c->n_tokens, n);
+    OK(state_open(&st, &m->stages, m->spec, m->n_layers, c->n_prefix, 0, n, 0, &err));
+    float *soft = be->alloc(be, soft_bytes, "canvas");
+    Results out = {malloc(sizeof(float) * (size_t) n * (size_t) m->vocab), NULL};
+    assert_true(soft && out.logits);
+    for (int32_t at = 0; at < c->n_prefix; at += CHUNK)
+        pass(m, s, &st, SLICE_CHAIN, c->n_prefix - at < CHUNK ? c->n_prefix - at : CHUNK, c->prefix + at, NULL, 0, NULL,
+             NULL, 0);
+    if (c->n_before) canvas_pass(m, s, &st, c->before, c->t, soft, false, NULL);
+    canvas_pass(m, s, &st, c->tokens, 1, soft, c->n_before > 0, &out);
+    judge_exact(file, c, m, &out);
+    free(out.logits);
+    be->release(be, soft, soft_bytes);
+    state_close(&st);
+}
+
+/* What generate() writes with our noise. */
+static void run_write(const char *file, const Case *c, const Model *m)
+{
+    Error   err;
+    Session s, *one = &s;
+    Spec    sp;
+    int32_t n = 0, text[640];
+    OK(session_open(&s, m, NULL, c->n_prefix + c->n_tokens, 0, 0, false, &err));
+    OK(spec_open(&sp, m, NULL, NULL, 1, CHUNK, 1, (size_t) 32 << 20, &err));
+    OK(session_prompt(&s, c->prefix, c->n_prefix, &err));
+    s.line.sampling.seed = (uint64_t) c->seed;
+    while (n < c->n_tokens) {
+        OK(diffuse_step(&sp, &one, 1, &err));
+        assert_int_equal(s.line.status, ST_OK);
+        for (int32_t i = 0; i < s.line.n_out; i++) text[n++] = s.line.out[i];
+    }
+    print_message("  %-24s %-9s %d tokens in %lld steps\n", file, c->name, n, (long long) s.stats.steps);
+    assert_int_equal(n, c->n_tokens);
+    assert_memory_equal(text, c->tokens, sizeof *text * (size_t) n);
+    assert_int_equal(s.stats.steps, c->steps);
+    spec_close(&sp);
+    session_close(&s);
+}
+
 static void run_case(const char *file, const Case *c, int32_t chunk, Model *m, Step *s)
 {
     Error   err;
     Backend *be = stages_last(&m->stages);
     State   st;
+    if (c->canvas || c->steps) {
+        if (c->canvas) run_canvas(file, c, m, s);
+        else run_write(file, c, m);
+        return;
+    }
     OK(model_set_taps(m, c->taps, c->n_taps, &err));
-    OK(state_open(&st, &m->stages, m->spec, m->n_layers, c->n_prefix + c->n_tokens, 0, 0, &err));
+    OK(state_open(&st, &m->stages, m->spec, m->n_layers, c->n_prefix + c->n_tokens, 0, 0, 0, &err));
     size_t n = (size_t) c->n_tokens, tap_bytes = sizeof(float) * ROWS_DECODE * (size_t) m->tap_width;
     float *taps = be->alloc(be, tap_bytes + 64, "taps");
     Results out = {malloc(n * (size_t) m->vocab * sizeof(float)),
@@ -373,8 +451,8 @@ static void run_draft(const char *file, const Case *c, Model *m, const Model *dm
     PassOut got;
     Backend *be = stages_last(&m->stages);
     State   target, draft;
-    OK(state_open(&target, &m->stages, m->spec, m->n_layers, c->n_prefix + ROWS_DECODE, 0, 0, &err));
-    OK(state_open(&draft, &dm->stages, dm->spec, dm->n_layers, c->n_prefix + ROWS_DECODE, RING, 0, &err));
+    OK(state_open(&target, &m->stages, m->spec, m->n_layers, c->n_prefix + ROWS_DECODE, 0, 0, 0, &err));
+    OK(state_open(&draft, &dm->stages, dm->spec, dm->n_layers, c->n_prefix + ROWS_DECODE, RING, 0, 0, &err));
     size_t tap_bytes = sizeof(float) * CHUNK * (size_t) m->tap_width;
     float *taps = be->alloc(be, tap_bytes, "taps");
     assert_non_null(taps);
@@ -495,7 +573,7 @@ int main(int argc, char **argv)
         MODEL("llama-tied"), MODEL("qwen3"), MODEL("qwen3-tied"), MODEL("qwen35"), MODEL("qwen35-r1"),
         MODEL("qwen35-r3"), MODEL("small-qwen3moe"), MODEL("small-qwen35moe"), MODEL("qwen3moe"), MODEL("qwen3moe-16"),
         MODEL("qwen35moe"), MODEL("small-gemma4"), MODEL("small-gemma4moe"), MODEL("gemma4"), MODEL("gemma4-values"),
-        MODEL("gemma4moe"),
+        MODEL("gemma4moe"), MODEL("small-diffusion"), MODEL("small-diffusion-256"), MODEL("diffusion"),
         DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
         DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), DRAFT("dflash-laguna"),
         DRAFT("small-dflash-laguna"), DRAFT("small-dspark"), DRAFT("small-library"),

@@ -1,0 +1,194 @@
+/* cpu_canvas.c - the end of a denoising step: head, statistics, sample and mixed embedding of each row, a tile of the
+ * vocabulary at a time, so that no row's logits are ever there as a whole. For each tile there are four hand-overs to
+ * the threads: the products, the rows' statistics, decoding the embeddings of ids that any row has a term for, and the
+ * sums, in blocks of columns that stay in a core's cache. Tiles follow one another and no sum is divided, so threads
+ * cannot be seen in a result. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/mathd.h"
+
+enum { PARTS = CANVAS_MAX / 16, BLOCK_COLS = 256, BLOCK_ROWS = 32 };
+
+typedef struct {
+    Cpu             *c;
+    CanvasRow       *found;                        /* [n] */
+    Tensor          *soft;
+    const Tensor    *x;
+    const CanvasEnd *e;
+    const Rows      *r;
+    int32_t          n, parts, part_rows;          /* rows are multiplied in parts, each quantised for itself */
+    const void      *act[PARTS];
+    int32_t          id0, ids;                     /* the tile */
+    Tensor           head;                         /* the tile's rows of it */
+    int32_t          used[CANVAS_IDS], n_used;     /* ids of the tile, from 0, that have a term in any row */
+} CanvasJob;
+
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+static float *z_of(const CanvasJob *j, int32_t row) { return (float *) j->e->z->data + (size_t) row * CANVAS_IDS; }
+static float *row_at(const Tensor *t, int32_t i) { return (float *) t->data + (size_t) i * (size_t) t->cols; }
+
+/* ---- the products ---- */
+
+/* Quantises all rows, which every tile reads. Returns false if they do not fit. */
+static bool place_rows(CanvasJob *j)
+{
+    const ActForm form = matmul_act_form(j->e->head->type);
+    const size_t each = (matmul_act_bytes(form, j->part_rows, j->x->cols) + 63) & ~(size_t) 63;
+    if (each * (size_t) j->parts > INPUT_BYTES) return false;
+    for (int32_t p = 0; p < j->parts; p++) {
+        const int32_t row0 = p * j->part_rows;
+        const void *act[ACT_COUNT] = { NULL };
+        j->act[p] = form == ACT_F32 ? (const void *) row_at(j->x, row0) : j->c->input + each * (size_t) p;
+        act[form] = j->act[p];
+        cpu_quantise(j->c, act, j->x, row0, least(j->part_rows, j->n - row0));
+    }
+    return true;
+}
+
+static void product_task(void *arg, int32_t i, int32_t thread)
+{
+    const CanvasJob *j = arg;
+    const int32_t part = i % j->parts, group = i / j->parts, row0 = part * j->part_rows;
+    cpu_product(j->c, z_of(j, row0), CANVAS_IDS, &j->head, j->head.data, j->act[part],
+                least(j->part_rows, j->n - row0), group, group + 1, cpu_scratch(j->c, thread));
+}
+
+/* The rows [id0, id0 + ids) of a weight as one of its own; id0 is a multiple of WEIGHT_GROUP. */
+static Tensor rows_of(const CanvasJob *j, const Tensor *w)
+{
+    const size_t group = j->c->in_place ? type_row_bytes(w->type, w->cols) * WEIGHT_GROUP
+                                        : matmul_group_bytes(w->type, w->cols);
+    return (Tensor) { w->type, j->ids, w->cols, (uint8_t *) w->data + group * (size_t) (j->id0 / WEIGHT_GROUP), 0 };
+}
+
+/* ---- the rows ---- */
+
+static int32_t find(const float *z, int32_t n, float what)
+{
+    int32_t i = 0;
+    while (i < n && z[i] != what) i++;
+    return i;
+}
+
+static void row_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const CanvasJob *j = arg;
+    const RowKernels *k = j->c->rows;
+    const CanvasDraw *d = &j->r->slices[j->r->slice[i]].canvas;
+    CanvasRow *f = &j->found[i];
+    const bool first = f->best < 0;
+    const float before = f->top;
+    float *z = z_of(j, i), sum[2];
+    if (j->e->scale != 1 || j->e->softcap > 0) k->scale(z, j->ids, j->e->scale, j->e->softcap);
+    const float top = k->cool(z, j->ids, d->t);
+    if (top > before) {
+        f->top = top;
+        f->best = j->id0 + find(z, j->ids, top);
+    }
+    if (d->greedy) f->sample = f->best;
+    else draw_canvas(f, d, j->r->pos[i], z, j->ids, j->id0);
+    const int32_t whole = (j->ids + 15) / 16 * 16;
+    for (int32_t v = j->ids; v < whole; v++) z[v] = -INFINITY;
+    f->again = k->terms(z, whole, before, f->top, sum);
+    f->lean = first ? sum[1] : fmaf(f->again, fmaf(before - f->top, f->sum, f->lean), sum[1]);
+    f->sum = fmaf(f->sum, f->again, sum[0]);
+}
+
+/* ---- mixed embeddings ---- */
+
+static void find_used(CanvasJob *j)
+{
+    bool any[CANVAS_IDS] = { false };
+    for (int32_t i = 0; i < j->n; i++) {
+        const float *z = z_of(j, i);
+        for (int32_t v = 0; v < j->ids; v++) any[v] |= z[v] != 0;
+    }
+    j->n_used = 0;
+    for (int32_t v = 0; v < j->ids; v++)
+        if (any[v]) j->used[j->n_used++] = v;
+}
+
+static void decode_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const CanvasJob *j = arg;
+    const int32_t v = j->used[i];
+    cpu_decode_row(j->c, row_at(j->e->wide, v), j->e->table, j->id0 + v);
+}
+
+static int32_t blocks(int32_t n, int32_t each) { return (n + each - 1) / each; }
+
+static void blend_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const CanvasJob *j = arg;
+    const int32_t across = blocks(j->soft->cols, BLOCK_COLS), c0 = i % across * BLOCK_COLS,
+                  cols = least(BLOCK_COLS, j->soft->cols - c0), end = least(j->n, (i / across + 1) * BLOCK_ROWS);
+    const float *from[CANVAS_IDS];
+    float w[CANVAS_IDS];
+    for (int32_t row = i / across * BLOCK_ROWS; row < end; row++) {
+        const float *z = z_of(j, row);
+        int32_t count = 0;
+        for (int32_t u = 0; u < j->n_used; u++) {
+            const int32_t v = j->used[u];
+            if (z[v] == 0) continue;
+            from[count] = row_at(j->e->wide, v) + c0;
+            w[count++] = z[v];
+        }
+        j->c->rows->blend(row_at(j->soft, row) + c0, j->found[row].again, from, w, count, cols);
+    }
+}
+
+static void end_task(void *arg, int32_t i, int32_t thread)
+{
+    (void) thread;
+    const CanvasJob *j = arg;
+    CanvasRow *f = &j->found[i];
+    f->entropy = (float) (mathd_log((double) f->sum) - (double) f->lean / (double) f->sum);
+    j->c->rows->scale(row_at(j->soft, i), j->soft->cols, j->e->table_scale / f->sum, 0);
+}
+
+/* ---- the operation ---- */
+
+static void one_tile(CanvasJob *j, int32_t id0)
+{
+    Cpu *c = j->c;
+    j->id0 = id0;
+    j->ids = least(CANVAS_IDS, j->e->head->rows - id0);
+    j->head = rows_of(j, j->e->head);
+    const int64_t cells = (int64_t) j->n * j->ids;
+    cpu_run(c, product_task, j, blocks(j->ids, WEIGHT_GROUP) * j->parts, cells * j->x->cols / 4);
+    cpu_run(c, row_task, j, j->n, cells * 60);
+    find_used(j);
+    cpu_run(c, decode_task, j, j->n_used, (int64_t) j->n_used * j->soft->cols * 4);
+    cpu_run(c, blend_task, j, blocks(j->soft->cols, BLOCK_COLS) * blocks(j->n, BLOCK_ROWS),
+            (int64_t) j->n * j->soft->cols);
+}
+
+static void canvas(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, const CanvasEnd *e, const Rows *r)
+{
+    Cpu *c = cpu_of(b);
+    if (cpu_failed(c)) return;
+    CanvasJob j = { .c = c, .found = found, .soft = soft, .x = x, .e = e, .r = r, .n = x->rows };
+    if (x->rows > CANVAS_MAX) {
+        fail(&c->error, ST_UNSUPPORTED, "canvas: %d rows, expected at most %d", x->rows, CANVAS_MAX);
+        return;
+    }
+    const int32_t most = matmul_part_rows(matmul_act_form(e->head->type), x->cols, c->part_bytes);
+    j.parts = blocks(j.n, most);
+    j.part_rows = blocks(j.n, j.parts);
+    if (!place_rows(&j)) {
+        fail(&c->error, ST_UNSUPPORTED, "canvas: rows of %d values are too long", x->cols);
+        return;
+    }
+    for (int32_t i = 0; i < j.n; i++)
+        found[i] = (CanvasRow) { .score = -INFINITY, .top = -INFINITY, .best = -1, .sample = -1 };
+    memset(soft->data, 0, sizeof(float) * (size_t) j.n * (size_t) soft->cols);
+    for (int32_t id0 = 0; id0 < e->head->rows; id0 += CANVAS_IDS) one_tile(&j, id0);
+    cpu_run(c, end_task, &j, j.n, (int64_t) j.n * soft->cols);
+}
+
+void cpu_canvas_ops(Backend *b) { b->canvas = canvas; }

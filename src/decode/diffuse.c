@@ -1,0 +1,235 @@
+#include "decode/diffuse.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+/* ---- the rules ---- */
+
+float diffuse_temperature(const Diffusion *d, int32_t step)
+{
+    const double left = d->steps - step + 1, low = (double) d->t_min;
+    return (float) (low + ((double) d->t_max - low) * left / d->steps);
+}
+
+int32_t diffuse_accept(bool *accepted, const CanvasRow *row, int32_t n, float bound)
+{
+    int32_t order[CANVAS_MAX], count = 0;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = i;
+        for (; at > 0 && row[order[at - 1]].entropy > row[i].entropy; at--) order[at] = order[at - 1];
+        order[at] = i;
+        accepted[i] = false;
+    }
+    while (count < n && sum <= (double) bound) {
+        accepted[order[count]] = true;
+        sum += (double) row[order[count++]].entropy;
+    }
+    return count;
+}
+
+bool diffuse_done(const Diffusion *d, const CanvasRow *row, int32_t n, int32_t same)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double) row[i].entropy;
+    return same >= d->stability && sum / n < (double) d->confidence;
+}
+
+/* ---- a step of a canvas ---- */
+
+/* What draws in the step after `step`, which is 0 for the first canvas. */
+static CanvasDraw draw_of(const Session *s, int32_t step)
+{
+    const Sampling *p = &s->line.sampling;
+    const bool greedy = p->temperature < 1e-5f;
+    const float t = diffuse_temperature(&s->diffusion, step > 0 ? step : 1);
+    return (CanvasDraw) { .seed = p->seed, .block = s->canvas->block, .step = step,
+                          .t = greedy ? t : t * p->temperature, .greedy = greedy };
+}
+
+static void begin_block(Session *s)
+{
+    const CanvasDraw d = draw_of(s, 0);
+    Canvas *c = s->canvas;
+    for (int32_t i = 0; i < s->line.m->diffusion.canvas; i++)
+        c->token[i] = draw_canvas_any(&d, s->line.target.P + i, s->line.m->vocab);
+    c->same = 0;
+}
+
+static Status run_canvas(Spec *sp, Session *s, const CanvasDraw *d, Error *err)
+{
+    Canvas *c = s->canvas;
+    PassOut out;
+    pass_start(&sp->step);
+    pass_slice(&sp->step, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, c->token, NULL)->canvas = *d;
+    pass_canvas(&sp->step, c->soft, c->step > 0);
+    TRY(model_pass(sp->m, &sp->step, &out, 0, err));
+    sp->last->be->copy_out(sp->last->be, c->found, out.found->data,
+                           sizeof *c->found * (size_t) sp->m->diffusion.canvas);
+    return step_wait(sp->last, err);
+}
+
+/* The position of the first row that has no finite result; -1: all have one. */
+static int32_t not_finite(const Session *s)
+{
+    for (int32_t i = 0; i < s->line.m->diffusion.canvas; i++)
+        if (!isfinite(s->canvas->found[i].entropy)) return s->line.target.P + i;
+    return -1;
+}
+
+/* What the next step reads, and whether there is none. */
+static bool renew(Session *s, const CanvasDraw *d)
+{
+    Canvas *c = s->canvas;
+    const int32_t n = s->line.m->diffusion.canvas;
+    bool accepted[CANVAS_MAX], changed = c->step == 0;
+    diffuse_accept(accepted, c->found, n, s->diffusion.entropy_bound);
+    for (int32_t i = 0; i < n; i++) {
+        c->token[i] = accepted[i] ? c->found[i].sample
+                                  : draw_canvas_any(d, s->line.target.P + i, s->line.m->vocab);
+        changed |= c->best[i] != c->found[i].best;
+        c->best[i] = c->found[i].best;
+    }
+    c->step++;
+    c->same = changed ? 0 : c->same + 1;
+    return c->step >= s->diffusion.steps || diffuse_done(&s->diffusion, c->found, n, c->same);
+}
+
+static void finish_block(Session *s)
+{
+    Line *l = &s->line;
+    const int32_t room = line_room(l), n = l->m->diffusion.canvas < room ? l->m->diffusion.canvas : room;
+    memcpy(l->out, s->canvas->best, sizeof *l->out * (size_t) n);
+    memcpy(l->text + l->n_text, l->out, sizeof *l->out * (size_t) n);
+    l->n_out = n;
+    l->n_text += n;
+    l->n_made += n;
+    s->canvas->block++;
+    s->canvas->step = 0;
+    s->stats.generated += n;
+    s->stats.blocks++;
+}
+
+static Status denoise(Spec *sp, Session *s, Error *err)
+{
+    Canvas *c = s->canvas;
+    if (c->step == 0) begin_block(s);
+    const CanvasDraw d = draw_of(s, c->step + 1);
+    Status st = run_canvas(sp, s, &d, err);
+    if (st != ST_OK && st != ST_CANCEL) c->step = 0;               /* what it has left behind is unknown */
+    TRY(st);
+    s->stats.steps++;
+    const int32_t bad = not_finite(s);
+    if (bad >= 0) {
+        s->line.status = ST_BACKEND;
+        fail(&s->line.error, ST_BACKEND, "the logits at position %d are not finite", bad);
+        return ST_OK;
+    }
+    const bool done = renew(s, &d);
+    if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, sp->m->diffusion.canvas, c->step);
+    if (done) finish_block(s);
+    return ST_OK;
+}
+
+/* ---- text that is not committed ---- */
+
+static int32_t least_of(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* The next place after P at which a chunk must end: a mark, the last token of the prompt, or the end. */
+static int32_t next_stop(const Line *l)
+{
+    int32_t stop = l->n_text;
+    if (l->target.P < l->n_prompt - 1) stop = l->n_prompt - 1;
+    for (int32_t i = 0; i < l->n_mark; i++)
+        if (l->mark[i] > l->target.P) stop = least_of(stop, l->mark[i]);
+    return stop;
+}
+
+static bool leaves_checkpoint(const Line *l)
+{
+    bool is = l->target.P == l->n_prompt - 1;
+    for (int32_t i = 0; i < l->n_mark; i++) is |= l->mark[i] == l->target.P;
+    return is;
+}
+
+static Status commit(Spec *sp, Session *s, Error *err)
+{
+    Line *l = &s->line;
+    const int32_t P = l->target.P, n = least_of(next_stop(l) - P, least_of(sp->chunk, l->target.chunk_max));
+    PassOut out;
+    TRY(state_ready(&l->target, &sp->step.on, err));
+    pass_start(&sp->step);
+    pass_slice(&sp->step, &l->target, SLICE_CHAIN, n, l->text + P, NULL);
+    TRY(model_pass(sp->m, &sp->step, &out, 0, err));
+    TRY(step_wait(sp->last, err));
+    state_advance(&l->target, n);
+    /* the chunk is committed, so if this fails it is the session's own error */
+    if (leaves_checkpoint(l)) l->status = step_checkpoint(&sp->step, &l->target, &l->error);
+    return ST_OK;
+}
+
+/* ---- the loop ---- */
+
+static bool has_work(const Session *s) { return s->line.status == ST_OK && line_room(&s->line) > 0; }
+
+/* The session whose turn it is; NULL: none has work. */
+static Session *whose_turn(Spec *sp, Session *const *s, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        s[i]->line.n_out = 0;
+        if (s[i]->line.status == ST_OK && line_room(&s[i]->line) < 1) s[i]->line.status = ST_END;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        Session *next = s[(sp->turn + (uint32_t) i) % (uint32_t) n];
+        if (!has_work(next)) continue;
+        sp->turn = (sp->turn + (uint32_t) i + 1) % (uint32_t) n;
+        return next;
+    }
+    return NULL;
+}
+
+static void count_routes(Session *s, const Routes *r, bool denoised)
+{
+    s->stats.experts_missed += r->missed;
+    s->stats.experts_missed_bytes += r->missed_bytes;
+    s->stats.experts_wait_s += r->waited;
+    if (!denoised) return;
+    s->stats.experts_chosen += r->chosen;
+    s->stats.experts_read += r->read;
+}
+
+Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
+{
+    if (n < 1 || n > sp->sessions_max)
+        return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
+    Session *one = whose_turn(sp, s, n);
+    if (!one) return ST_OK;
+    const double begun = seconds_now();
+    const bool prompt = one->line.target.P < one->line.n_prompt, text = one->line.target.P < one->line.n_text;
+    step_routes(&sp->step);                        /* forgets those of other passes */
+    TRY((text ? commit : denoise)(sp, one, err));
+    const double took = seconds_now() - begun;
+    const Routes routes = step_routes(&sp->step);
+    count_routes(one, &routes, !text);
+    *(prompt ? &one->stats.prefill_s : &one->stats.decode_s) += took;
+    if (prompt) return ST_OK;
+    one->stats.pass_s += took;
+    one->stats.passes++;
+    return ST_OK;
+}
+
+/* With logits of as many rows as others have, which a look inside wants. */
+Status diffuse_largest(Spec *sp, Session *s, Error *err)
+{
+    static const int32_t token[CANVAS_MAX];
+    const int32_t n = sp->m->diffusion.canvas;
+    PassOut out;
+    pass_start(&sp->step);
+    const Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_BLOCK, n, token, NULL);
+    for (int32_t i = 0; i < least_of(n, ROWS_DECODE); i++) pass_want(&sp->step, sl, i, WANT_LOGITS, -1);
+    pass_canvas(&sp->step, s->canvas->soft, true);
+    TRY(model_pass(sp->m, &sp->step, &out, 0, err));
+    return step_wait(sp->last, err);
+}

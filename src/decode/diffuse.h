@@ -1,0 +1,31 @@
+/* diffuse.h - writing by denoising: the loop of models with a canvas (Model.diffusion), and its rules as pure functions.
+ *
+ * A block begins as a canvas of random tokens at the positions after the text. A step runs the canvas through the model
+ * as one BLOCK pass, all positions at once. Positions that the model is sure of take a token drawn for them, all others
+ * a new random one, and the next step reads that and, as self-conditioning, the tokens' mean embedding by this step's
+ * probabilities. Nothing is settled before the last step, whose likeliest tokens are the block. The passes after it
+ * commit them as a chain, like a prompt, so that the prefix cache, checkpoints and images work as ever.
+ *
+ * Every number drawn is keyed by (seed; block, step, position, id), so a seed repeats a text to the bit, whatever
+ * threads, chunks, caches or other sessions there are. */
+#ifndef RATOON_DECODE_DIFFUSE_H
+#define RATOON_DECODE_DIFFUSE_H
+
+#include "decode/spec.h"
+
+/* Temperature of a step, from 1: from t_max down to t_min, which the step after the last one would have. */
+float   diffuse_temperature(const Diffusion *d, int32_t step);
+/* Sets accepted [n]: rows in ascending order of entropy, of equals the lower first, as long as the sum of the entropies
+ * before a row is at most bound. The first is always accepted. n <= CANVAS_MAX. Returns how many there are. */
+int32_t diffuse_accept(bool *accepted, const CanvasRow *row, int32_t n, float bound);
+/* Whether a canvas whose likeliest tokens were the same in so many steps before this one needs no further step. */
+bool    diffuse_done(const Diffusion *d, const CanvasRow *row, int32_t n, int32_t same);
+
+/* One pass for one of the sessions, in turn: a chunk of its prompt or of its last block, or a step of its canvas; after
+ * the last step line.out is the block. Otherwise as spec_step. A session whose pass was cancelled goes on with the same
+ * step; one whose pass failed begins its block anew. */
+Status  diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err);
+/* As spec_largest, the pass over a canvas. */
+Status  diffuse_largest(Spec *sp, Session *s, Error *err);
+
+#endif
