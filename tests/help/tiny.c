@@ -522,14 +522,15 @@ static void add_conditioning(TinyList *list, const TinyModel *m)
     tiny_add(list, TINY_NORM, T_F32, m->seed, "self_cond_pre_norm.weight", "self_cond_pre_norm.weight", m->hidden, 0);
     for (int32_t i = 0; i < 3; i++)
         tiny_add(list, TINY_MATRIX, m->type, m->seed, names[i], names[i], i < 2 ? m->hidden : m->ff,
-                 i < 2 ? m->ff : m->hidden)->scale = 2;
+                 i < 2 ? m->ff : m->hidden)->scale = 1;
 }
 
 static void model_tensors(TinyList *list, const TinyModel *m)
 {
     TinyTensor *embd = tiny_add(list, TINY_MATRIX, m->type_embd, m->seed, "token_embd.weight", "token_embd.weight",
                                 m->hidden, m->vocab);
-    embd->scale = m->tied || is_gemma(m->family) ? 2 : sqrt((double) m->hidden);
+    /* surer than others: what entropies decide shall not hang on the last digits */
+    embd->scale = m->canvas ? 5 : m->tied || is_gemma(m->family) ? 2 : sqrt((double) m->hidden);
     tiny_add(list, TINY_NORM, T_F32, m->seed, "output_norm.weight", "output_norm.weight", m->hidden, 0);
     if (!m->tied)
         tiny_add(list, TINY_MATRIX, m->type_head, m->seed, "output.weight", "output.weight", m->hidden,
@@ -611,11 +612,11 @@ static void gemma_keys(GgufWriter *w, const TinyModel *m, const char *a)
     gguf_write_u32(w, key(k, a, "rope.dimension_count_swa"), (uint32_t) m->head_dim);
     gguf_write_u32(w, key(k, a, "attention.shared_kv_layers"), 0);
     gguf_write_u32(w, key(k, a, "embedding_length_per_layer_input"), 0);
-    gguf_write_f32(w, key(k, a, "final_logit_softcapping"), 8);
+    gguf_write_f32(w, key(k, a, "final_logit_softcapping"), m->canvas ? 30 : 8);
     if (!m->canvas) return;
     gguf_write_u32(w, "diffusion.canvas_length", (uint32_t) m->canvas);
     gguf_write_u32(w, "diffusion.eb_max_steps", 12);
-    gguf_write_f32(w, "diffusion.eb_entropy_bound", 6);
+    gguf_write_f32(w, "diffusion.eb_entropy_bound", 2);
     gguf_write_f32(w, "diffusion.eb_confidence_threshold", 0.4f);
 }
 

@@ -31,7 +31,7 @@ def name_of(name):
 
 
 def load(path):
-    """The model of a file: float32, eager attention, every parameter of the text part taken from the file."""
+    """The model of a file: float64, since steps of a canvas add to each other's rounding, eager attention, every parameter of the text part taken from the file."""
     f = tiny_gguf.File(path)
     c, e = tiny_gguf.common(f), tiny_gguf.experts(f)
     near, kv = f.key("attention.sliding_window_pattern"), f.key("attention.head_count_kv")
@@ -50,7 +50,7 @@ def load(path):
                 num_attention_heads=1, num_key_value_heads=1, head_dim=16)
     model = T.DiffusionGemmaForBlockDiffusion(T.DiffusionGemmaConfig(
         text_config=text.to_dict() | {"final_logit_softcapping": text.final_logit_softcapping}, vision_config=eyes,
-        canvas_length=f.keys["diffusion.canvas_length"], image_token_id=1, boi_token_id=2, eoi_token_id=3))
+        canvas_length=f.keys["diffusion.canvas_length"], image_token_id=-1, boi_token_id=2, eoi_token_id=3))
     model.final_logit_softcapping = f.key("final_logit_softcapping")
     given = {}
     for name, x in tiny_gguf.fuse_experts(f.tensors).items():
@@ -68,7 +68,7 @@ def load(path):
             have[to].copy_(x)
     model.tie_weights()
     assert torch.equal(model.lm_head.weight, given["model.decoder.embed_tokens.weight"])
-    model = model.float().eval()
+    model = model.double().eval()
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")
     return model, f
@@ -104,7 +104,7 @@ def canvas(model, prefix, ids, before=None):
     return model(input_ids=torch.tensor(prefix)[None], decoder_input_ids=torch.tensor(ids)[None],
                  past_key_values=T.DynamicCache(config=model.config.get_text_config()),
                  decoder_position_ids=torch.arange(n, n + len(ids))[None],
-                 self_conditioning_logits=None if before is None else torch.from_numpy(before)[None]).logits[0].numpy()
+                 self_conditioning_logits=None if before is None else torch.from_numpy(before).double()[None]).logits[0].numpy()
 
 
 # ---- our noise ----

@@ -303,7 +303,7 @@ static void resumed(void **state)
     write_on(st, s, text, WRITTEN);
     assert_same(text, want, sizeof want, "from a checkpoint");
     /* the end of that text, without its last block, is committed: an image of its first part */
-    const int32_t place = rt_save_place(s, ASKED);
+    const int32_t place = rt_save_place(s, ASKED - 1);
     assert_true(place >= SHARED && place < ASKED);
     const size_t n = rt_save_bytes(s, place);
     uint8_t *image = malloc(n);
