@@ -20,7 +20,7 @@ LDCONFIG ?= ldconfig
 VERSION := $(shell cat VERSION)
 
 PKGS     := jansson libpcre2-8 libutf8proc libxxhash
-PACKAGES := gcc g++ libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev node-markdown-it
+PACKAGES := gcc g++ libc6-dev make pkg-config python3 libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev liburing-dev node-markdown-it
 ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
@@ -57,11 +57,15 @@ FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mgfni -mamx-tile -mamx-int8
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
 
+# liburing, for src/base/disk.c, as an object of ours: neither programs nor ratoon.pc name it. The compiler is asked for
+# it, since one for another machine must not find this machine's; where there is none, threads read.
+URING    := $(shell $(CC) $(CFLAGS) $(LDFLAGS) -r -nostdlib -o /dev/null -include liburing.h -x c /dev/null -l:liburing.a 2>/dev/null && echo $(BUILD)/uring.o)
+
 SIMD     := $(wildcard src/backend/cpu/simd_*.c)
 SIMD_TILES := src/backend/cpu/simd_matmul_amx.c src/backend/cpu/simd_attend.c src/backend/cpu/simd_roofline.c
 LIB_SRC  := $(filter-out $(SIMD),$(sort $(shell find src/base src/format src/text src/backend src/model src/decode src/engine -name '*.c' 2>/dev/null)))
 PROG_SRC := $(sort $(shell find src/programs -name '*.c' 2>/dev/null))
-LIB_OBJ  := $(BUILD)/src/backend/cuda/image.o $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
+LIB_OBJ  := $(BUILD)/src/backend/cuda/image.o $(URING) $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(SIMD:%.c=$(BUILD)/%.$(l).o)) $(foreach l,$(TILES),$(SIMD_TILES:%.c=$(BUILD)/%.$(l).o))
 PROG_OBJ := $(PROG_SRC:%.c=$(BUILD)/%.o)
 
 all: ratoon $(BUILD)/libratoon.so bench/make_synthetic
@@ -103,6 +107,17 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call SAY,CC)
 	$(Q)$(CC) $(COMMON) -MMD -MP -c -o $@ $<
+
+# Notes which of the two this build is: liburing may come or go between two runs of make.
+$(BUILD)/uring.made: always
+	@mkdir -p $(@D)
+	@echo '$(URING)' | cmp -s - $@ || echo '$(URING)' > $@
+$(BUILD)/uring.o:
+	@mkdir -p $(@D)
+	$(call SAY,LD)
+	$(Q)$(CC) $(LDFLAGS) -r -nostdlib -o $@ -Wl,--whole-archive -l:liburing.a
+$(BUILD)/src/base/disk.o: COMMON += -DURING=$(if $(URING),1,0)
+$(BUILD)/src/base/disk.o: $(BUILD)/uring.made
 
 # The page at `/` of the server: its sources and markdown-it in one file (src/programs/serve/page/assemble.py).
 # Elsewhere than on Debian: MARKDOWN_IT=.../markdown-it.min.js, from the package markdown-it of npm.
@@ -285,4 +300,4 @@ include tests/tests.mk
 include bench/bench.mk
 
 -include $(shell find $(BUILD)/src $(BUILD)/tests $(BUILD)/bench -name '*.d' -type f 2>/dev/null)
-.PHONY: all cuda cuda-compiler setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps
+.PHONY: all always cuda cuda-compiler setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps

@@ -137,9 +137,20 @@ typedef struct {
                                 * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
                                 * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
                                 * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
-    int32_t     unused;        /* 0 */
+    int32_t     expert_slots;  /* with expert_ram: experts per layer that come and go, while the others stay for as long
+                                * as they are the most used; 0: an eighth of all */
+    uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts. Those that are not in memory are
+                                * read from the file when rows choose them; the text is the same. 0: all are in memory;
+                                * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
+                                * session and step (rt_plan says it for others) */
+    const char *expert_io;     /* how they are read: "io_uring", "pread" (in threads), both past the page cache where
+                                * the file system allows; "mmap" (a file that is cut short meanwhile raises SIGBUS);
+                                * "auto" (NULL): io_uring if the system grants it, else pread */
+    const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
+                                * loaded first; NULL, or a file that does not exist: unknown */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
+#define RT_EXPERTS_AUTO UINT64_MAX
 
 /* Loads the files. *out: close it with rt_close; NULL on failure. Strings are not kept. Errors: any but RT_EFULL and
  * RT_ENOTOKEN; RT_ECANCEL if progress returned false. */
@@ -279,6 +290,10 @@ typedef struct {
      * rt_time_pass timed, and how many of them were different in their pass and layer, so that they were read. Both
      * count the rows of all sessions that shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;
+    /* Of an engine with expert_ram, in all passes in which this session took part, prompts included: experts that were
+     * not in memory, their bytes in the file, and seconds in which passes waited for them. */
+    int64_t experts_missed, experts_missed_bytes;
+    double  experts_wait_s;
 } rt_stats;
 /* size: sizeof(rt_stats) of the caller's header; that many bytes are written. */
 void      rt_stats_get(const rt_session *s, rt_stats *out, size_t size);
@@ -327,6 +342,30 @@ size_t    rt_step_costs(const rt_step *st, char *out, size_t cap);
  * replaced. RT_EFORMAT: the line is damaged or no machine has such times; nothing changes. */
 rt_status rt_step_costs_set(rt_step *st, const char *line);
 
+/* ---- experts of which memory holds only some ---- */
+
+/* What an engine with expert_ram has done since it was opened. All zero: its experts are all in memory. */
+enum { RT_LATENCIES = 24 };
+typedef struct {
+    int64_t slots, pinned;     /* experts that memory has room for, in all layers; of these, those that stay as long as
+                                * they are the most used. The others make room for what is read: the ring. */
+    int64_t bytes;             /* of memory for them and for reading */
+    int64_t chosen;            /* how often rows chose an expert. A layer reads each once per pass, from: */
+    int64_t pinned_hits, ring_hits, misses;                                       /* memory, or the file */
+    int64_t missed_bytes;      /* read from the file */
+    int64_t evicted, promoted; /* experts that made room; that came from the ring to stay */
+    int64_t latency[RT_LATENCIES];             /* of reads, by the power of two of their microseconds: [i] counts those
+                                                * below 2^(i + 1) */
+    double  wait_s, pack_s;    /* seconds in which passes waited for reads; in which what was read was packed */
+    char    io[24];            /* how the file is read: "io_uring, direct" */
+} rt_expert_stats;
+/* May be called at any time, in any thread. size: sizeof(rt_expert_stats) of the caller's header. */
+void      rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size);
+/* Adds to the file at path how often each expert was used since the last such call, for expert_profile of later
+ * engines; it is written completely or not at all. RT_END: all experts are in memory, nothing is counted. RT_EFORMAT:
+ * there is a file of another model, or a damaged one; it is left alone. */
+rt_status rt_experts_save(rt_engine *g, const char *path, rt_error *e);
+
 /* ---- memory, before it is taken ---- */
 
 typedef struct {
@@ -354,6 +393,8 @@ typedef struct {
     uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
                                 * of them; pass_bytes and pass_parameters are of such a pass. */
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
+    uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
+                                * 0: it holds all */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

@@ -2,16 +2,17 @@
 """deps.py - the layers of the program, taken from its includes; fails on an include that points up, and on a few things
 that no compiler notices.
 
-A folder may include itself and the folders below it. Programs know the public header and src/text; the format tools among them
-(quantize, inspect, tokenize, model_facts, advice, completion) also src/format. BORDERS are finer: a folder and what it may not include."""
+A folder may include itself and the folders below it. Programs know the public header and src/text; the format tools
+among them (quantize, inspect, tokenize, experts, model_facts, advice, completion) also src/format. BORDERS are finer: a
+folder and what it may not include."""
 import pathlib
 import re
 import sys
 
 root = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["programs", "engine", "decode", "model", "backend", "text", "format", "base"]
-FORMAT_TOOLS = {"cmd_quantize.c", "cmd_inspect.c", "cmd_text.c", "cmd_render.c", "model_facts.c", "advice.c",
-                "completion.c"}
+FORMAT_TOOLS = {"cmd_quantize.c", "cmd_inspect.c", "cmd_text.c", "cmd_render.c", "cmd_experts.c", "model_facts.c",
+                "advice.c", "completion.c"}
 BORDERS = [
     ("programs/serve/request", "programs/serve/run"), ("programs/serve/answer", "programs/serve/run"),
     ("programs/serve/cache", "programs/serve/run"),

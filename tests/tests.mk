@@ -30,7 +30,7 @@ LONG_NAME := $(basename $(notdir $(LONG_SRC)))
 TOOL_SRC  := tests/help/make_tiny.c tests/oracle/peer_tokenizer.c tests/oracle/peer_template.c
 HELP_SRC  := $(filter-out $(TOOL_SRC),$(wildcard tests/help/*.c))
 HELP_OBJ  := $(HELP_SRC:%.c=$(BUILD)/%.o) $(filter-out $(BUILD)/src/programs/main.o,$(PROG_OBJ))
-FUZZ      := gguf safetensors template tokenizer grammar schema image record reply request
+FUZZ      := gguf safetensors hotness template tokenizer grammar schema image record reply request
 FUZZ_BIN  := $(FUZZ:%=$(BUILD)/tests/replay_%)
 
 # PART: of the longest tests one case in PART runs (tests/help/part.h).
@@ -48,6 +48,12 @@ $(TEST_BIN): $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(HTTP) $(HUB) $(LIBS)
 # counts its calls of these functions
 $(BUILD)/tests/test_conversation: LDFLAGS += -Wl,--wrap=chat_prompt_render,--wrap=rt_tokenize_prompt
+# Makes these fail. private: the archives that it is linked from must not be made with it. The linker does not look into
+# an archive for what is wrapped.
+DISK_FAULTS := open pread posix_fadvise malloc calloc pthread_create io_uring_queue_init io_uring_queue_exit io_uring_submit \
+               io_uring_submit_and_wait io_uring_peek_batch_cqe
+$(BUILD)/tests/test_disk: private LDFLAGS += $(DISK_FAULTS:%=-Wl,--wrap=%)
+$(BUILD)/tests/test_disk: $(URING)
 $(addprefix $(BUILD)/tests/,$(basename $(notdir $(LONG_SRC)))): $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(HTTP) $(HUB) $(LIBS)
@@ -158,7 +164,7 @@ part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
 	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 8
 part-races:
-	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool
+	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool run-test_disk
 # Without nvcc what it makes of the kernels is not checked.
 part-gpu:
 	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 8

@@ -35,7 +35,8 @@ class rt_options(Struct):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("draft", c_char_p), ("backend", c_char_p),
                 ("kv_k", c_char_p), ("kv_v", c_char_p), ("draft_type", c_char_p), ("threads", c_int32),
                 ("fa_window", c_int32), ("taps", POINTER(c_int32)), ("n_taps", c_int32), ("no_repack", c_bool),
-                ("overcommit", c_bool), ("hooks", rt_hooks), ("gpu_layers", c_int32), ("unused", c_int32)]
+                ("overcommit", c_bool), ("hooks", rt_hooks), ("gpu_layers", c_int32), ("expert_slots", c_int32),
+                ("expert_ram", c_uint64), ("expert_io", c_char_p), ("expert_profile", c_char_p)]
 
 
 class rt_session_options(Struct):
@@ -68,7 +69,8 @@ class rt_stats(Struct):
                 ("drafted", c_int64), ("accepted", c_int64), ("prefill_s", c_double), ("decode_s", c_double),
                 ("drafts", c_int64), ("plain", c_int64), ("changes", c_int64), ("drafted_by", c_int64 * 8),
                 ("accepted_by", c_int64 * 8), ("pass_s", c_double), ("experts_chosen", c_int64),
-                ("experts_read", c_int64)]
+                ("experts_read", c_int64), ("experts_missed", c_int64),
+                ("experts_missed_bytes", c_int64), ("experts_wait_s", c_double)]
 
 
 class rt_span(Struct):

@@ -27,8 +27,41 @@ typedef struct { const Tensor *gate, *up, *down; Act act; Tensor *h, *wide, *eac
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */
 
 /* Where the rows of a weight are before the upload: in a mapped file at map (NULL: the loader has to convert them), the
- * matrices of a stack `stride` bytes apart. part: the part under which the memory of a copy is counted. */
-typedef struct { const uint8_t *map; uint64_t stride; const char *part; } Source;
+ * matrices of a stack `stride` bytes apart. file: its path, offset: where in it. part: the part under which the memory
+ * of a copy is counted. */
+typedef struct { const uint8_t *map; uint64_t stride, offset; const char *file, *part; } Source;
+
+/* The stacks of a mixture and the layer that it belongs to. */
+enum { STACK_GATE, STACK_UP, STACK_DOWN, STACKS };
+typedef struct { int32_t layer; Tensor *w[STACKS]; Source source[STACKS]; } Stacked;
+
+/* How experts that are not in memory are read: AUTO is io_uring where the system grants it, else pread in a few
+ * threads, both past the page cache where the file system allows. MMAP: from the mapped file. */
+typedef enum { STORE_AUTO, STORE_URING, STORE_PREAD, STORE_MMAP } StoreIo;
+/* ram: bytes that experts may take. ring: slots per layer for experts that come and go, 0: an eighth of all. layers,
+ * used: of the model. count [layers, experts]: how often earlier texts used each expert, NULL: unknown. progress: false
+ * cancels; NULL: none. */
+typedef struct {
+    uint64_t        ram;
+    StoreIo         io;
+    int32_t         ring, layers, used;
+    const uint64_t *count;
+    bool          (*progress)(void *ud, const char *what, int64_t done, int64_t total);
+    void           *ud;
+} StoreOptions;
+/* Memory that a store takes, 0: all experts fit within ram, so they are loaded like other weights. chunk: rows of a
+ * prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
+typedef struct { size_t bytes; int32_t chunk; } StoreNeeds;
+/* What a store has done since it was opened. chosen: experts that rows chose. A layer of a pass reads each expert
+ * once: from a pinned slot, the ring, or a file. latency: reads by the power of two of their microseconds. io: how the
+ * file is read. */
+enum { STORE_LATENCIES = 24 };
+typedef struct {
+    int64_t slots, pinned, bytes;
+    int64_t chosen, pinned_hits, ring_hits, misses, missed_bytes, evicted, promoted, latency[STORE_LATENCIES];
+    double  waited, packing;                       /* seconds in which passes waited for reads, and packed them */
+    char    io[24];
+} StoreStats;
 
 /* The most that a machine can do per second: bytes read from memory, int8 and f32 operations (a multiply-add is
  * two). */
@@ -72,6 +105,14 @@ struct Backend {
      * matrix of a stack); src has the layout of GGUF type w->type; row0 is a multiple of UPLOAD_ROWS, and so is rows
      * except at the end; src may be freed after the call */
     void   (*upload)(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows);
+    /* Experts of which memory holds only some (expert_cache.h); NULL, all four: stacks are always held whole.
+     * store_needs: a pure function. store: before steps are made, takes over the stacks, which are read from their
+     * files when rows choose them; memory was allocated with so many bytes. store_stats, store_counts [layers,
+     * experts]: callable from any thread. */
+    Status (*store_needs)(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err);
+    Status (*store)(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err);
+    void   (*store_stats)(Backend *b, StoreStats *out);
+    void   (*store_counts)(Backend *b, uint64_t *counts);
     void   (*copy_in)(Backend *b, void *dst, const void *host, size_t n);       /* host is captured before it returns */
     void   (*copy_out)(Backend *b, void *host, const void *src, size_t n);        /* host is filled by the next sync */
     const void *(*view)(Backend *b, void *buf, const void *src, size_t n);  /* after sync: src itself if the host can

@@ -62,6 +62,18 @@ static bool attach(Backend *b, Tensor *w, const Source *s)
     return true;
 }
 
+static Status store_needs(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err)
+{
+    Backend *l = ((Null *) b)->like;
+    return l->store_needs(l, out, s, n, o, err);
+}
+
+static Status nothing_stored(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err)
+{
+    (void) b, (void) s, (void) n, (void) memory, (void) o, (void) err;
+    return ST_OK;
+}
+
 static void nothing_kv_save(Backend *b, const LayerSpec *s, bool values, const void *slots, int32_t n,
                             const uint8_t *keep, uint8_t *host)
 {
@@ -238,7 +250,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
         .name = like->name, .level = like->level, .widths = like->widths, .n_widths = like->n_widths,
         .chunk = like->chunk, .device = like->device, .staging = like->staging,
         .weight_bytes = weight_bytes, .kv_bytes = kv_bytes, .memory = memory, .measure = nothing_measured,
-        .attach = attach,
+        .attach = attach, .store_needs = like->store_needs ? store_needs : NULL, .store = nothing_stored,
         .kv_save = nothing_kv_save, .kv_load = nothing_kv_load,
         .fork = null_fork, .fork_bytes = fork_bytes, .alloc = take, .release = nothing_release,
         .upload = nothing_upload, .copy_in = nothing_copy_in, .copy_out = zero_copy_out, .view = zero_view,

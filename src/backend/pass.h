@@ -107,8 +107,9 @@ typedef struct {
  * a factor of the chosen experts' weights, 1: none. */
 typedef enum { ROUTE_SOFTMAX, ROUTE_SIGMOID } Gating;
 typedef struct { Gating gating; int32_t used; float scale; } Router;
-/* Experts that the rows of mixtures chose, and how many different ones these were: what was read. */
-typedef struct { int64_t chosen, read; } Routes;
+/* Experts that the rows of mixtures chose, and how many different ones these were: what was read. missed: of these,
+ * the ones that had to come from a file, their bytes there, and the seconds that passes waited for them. */
+typedef struct { int64_t chosen, read, missed, missed_bytes; double waited; } Routes;
 enum { EXPERTS_MAX = 4096, EXPERTS_USED_MAX = 32 };
 
 /* silu(x) = x * sigmoid(x); gelu is its usual approximation, x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 *

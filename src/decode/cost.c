@@ -43,7 +43,7 @@ void cost_guess_draft(Cost *c, double plain_passes) { c->draft_guess = (float) p
 void cost_experts(Cost *c, double share, int32_t used, int32_t of)
 {
     c->experts = share;
-    c->alike = (double) used / of;
+    c->alike = c->alike_missed = (double) used / of;
 }
 
 void cost_stairs(Cost *c, const int32_t *widths, int32_t n)
@@ -87,10 +87,17 @@ static double reads(const Cost *c, int32_t n)
 /* A pass of n rows in plain passes. Reading the weights takes one, or more in mixtures, the operations take row each;
  * the pass takes at least the longer of the two and at most their sum. Real passes lie about half-way: see the machines
  * of tests/help/replay.h. */
-static double shape(const Cost *c, double row, int32_t n)
+static double works(const Cost *c, double row, int32_t n)
 {
     const double read = reads(c, n);
     return (fmax(read, n * row) + read + (n - 1) * row) / 2;
+}
+
+/* The same, with what it waits for files. */
+static double shape(const Cost *c, double row, int32_t n)
+{
+    const double w = works(c, row, n);
+    return c->waits > 0 ? (1 - c->waits) * w + c->waits * spread(c->alike_missed, n) : w;
 }
 
 /* The time of a row for which `wide` rows take `times` as long as `narrow` ones. */
@@ -99,7 +106,7 @@ static double row_for(const Cost *c, int32_t narrow, int32_t wide, double times)
     double least = ROW_LEAST, most = ROW_MOST;
     for (int i = 0; i < 20; i++) {
         double row = (least + most) / 2;
-        if (shape(c, row, wide) < times * shape(c, row, narrow)) least = row;
+        if (works(c, row, wide) < times * works(c, row, narrow)) least = row;
         else most = row;
     }
     return least;
@@ -166,7 +173,8 @@ static void fit_row(Cost *c)
     int32_t narrow = 1;
     while (!c->seen[narrow]) narrow++;
     if (c->chunk_rows < 2 * narrow) return;
-    c->row = (float) row_for(c, narrow, c->chunk_rows, (double) c->chunk / (double) c->pass_ms[narrow]);
+    const double row = (double) c->row, part = (1 - c->waits) * works(c, row, narrow) / shape(c, row, narrow);
+    c->row = (float) row_for(c, narrow, c->chunk_rows, (double) c->chunk / ((double) c->pass_ms[narrow] * part));
     if (c->chunk_seen == 1) c->row = fminf(c->row, ROW_FIRST);
     c->row_seen = 1;
 }
@@ -228,10 +236,10 @@ void cost_chunk(Cost *c, int32_t rows, double seconds)
     double ms = seconds * 1e3;
     if (rows < CHUNK_LEAST || !possible(ms)) return;
     if (rows > c->chunk_rows) {
-        if (c->chunk_rows) c->chunk *= (float) (shape(c, row, rows) / shape(c, row, c->chunk_rows));
+        if (c->chunk_rows) c->chunk *= (float) (works(c, row, rows) / works(c, row, c->chunk_rows));
         c->chunk_rows = rows;
     }
-    ms *= shape(c, row, c->chunk_rows) / shape(c, row, rows);
+    ms *= works(c, row, c->chunk_rows) / works(c, row, rows);
     if (!c->chunk_seen || (c->chunk_seen < REAL_SCALE && ms < (double) c->chunk)) {
         c->chunk = (float) ms;
         c->chunk_seen++;
@@ -265,17 +273,35 @@ void cost_draft(Cost *c, int32_t sessions, double seconds)
     }
 }
 
-void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
+/* The alikeness at which rows read as many experts as `ratio` rows would by themselves. */
+static double alike_for(int32_t rows, double ratio)
 {
-    if (rows < 2 || read < 1 || chosen < read || !(c->experts > 0)) return;
-    const double ratio = (double) read * rows / (double) chosen;
     double least = 1e-6, most = 1;
     for (int i = 0; i < 20; i++) {
         const double alike = (least + most) / 2;
         if (spread(alike, rows) > ratio) least = alike;
         else most = alike;
     }
-    c->alike += ROUTES * (least - c->alike);
+    return least;
+}
+
+void cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read)
+{
+    if (rows < 2 || read < 1 || chosen < read || !(c->experts > 0)) return;
+    c->alike += ROUTES * (alike_for(rows, (double) read * rows / (double) chosen) - c->alike);
+    if (c->real) rescale(c, 1);
+}
+
+void cost_misses(Cost *c, int32_t rows, int64_t missed, double share)
+{
+    if (!(c->experts > 0) || (missed == 0 && c->missed < 0.01)) return;
+    if (rows == 1) {
+        const double part = fmax(ROUTES, 1.0 / ++c->missed_seen);
+        c->missed += part * ((double) missed - c->missed);
+        c->waits += part * (fmin(fmax(share, 0), 0.99) - c->waits);
+    } else if (c->missed > 0) {
+        c->alike_missed += ROUTES * (alike_for(rows, (double) missed / c->missed) - c->alike_missed);
+    }
     if (c->real) rescale(c, 1);
 }
 
@@ -391,6 +417,7 @@ Status cost_read(Cost *c, const char *text, Error *err)
     x.draft_guess = c->draft_guess;
     x.experts = c->experts;
     x.alike = c->alike;
+    x.alike_missed = c->alike_missed;
     if (!read_text(&x, text)) return fail(err, ST_FORMAT, "costs: the line is damaged or of another version");
     bool believable = believable_draft(&x);
     for (int32_t n = 2; n <= ROWS_DECODE; n++) believable &= !x.seen[n] || believable_pass(&x, n);

@@ -27,6 +27,10 @@ typedef struct {
     double  experts, alike;                        /* mixtures: the share of experts in what a plain pass reads; how
                                                     * likely a row is to choose what another one chose, see
                                                     * cost_routes */
+    double  waits, missed, alike_missed;           /* experts from a file: the share of a plain pass that waits for
+                                                    * them, how many it misses, and `alike` of those, see
+                                                    * cost_misses */
+    int32_t missed_seen;                           /* plain passes that said so */
     float   draft_guess;                           /* a proposal in plain passes, before one was seen */
     int32_t real;                                  /* passes seen in this run, as far as they set the scale */
     bool    told[ROWS_DECODE + 1], draft_told;     /* from an earlier run, and not yet seen in this one */
@@ -43,6 +47,9 @@ void  cost_guess_draft(Cost *c, double plain_passes);
 void  cost_experts(Cost *c, double share, int32_t used, int32_t of);
 /* A pass of so many rows chose experts `chosen` times in all, and read `read` different ones. */
 void  cost_routes(Cost *c, int32_t rows, int64_t chosen, int64_t read);
+/* Of these, a pass of so many rows missed some that had to be read from a file, and spent a share of its time waiting
+ * for them. Rows share fewer of what they miss than of what they use, since what many use is in memory. */
+void  cost_misses(Cost *c, int32_t rows, int64_t missed, double share);
 /* All widths up to a stair cost as much as the stair itself, so decisions fill the stair. widths [n] must outlive the
  * table. */
 void  cost_stairs(Cost *c, const int32_t *widths, int32_t n);
@@ -61,7 +68,7 @@ void  cost_set_draft(Cost *c, double seconds);
  * them counts. */
 void  cost_pass(Cost *c, int32_t rows, double seconds);
 void  cost_draft(Cost *c, int32_t sessions, double seconds);
-/* A pass that read this many rows of a prompt; seconds: of as many rows with logits. */
+/* A pass that read this many rows of a prompt; seconds: of as many rows with logits, without waiting for files. */
 void  cost_chunk(Cost *c, int32_t rows, double seconds);
 /* Whether the table says enough to decide: plain passes were seen, or an earlier run left it. */
 bool  cost_ready(const Cost *c);

@@ -22,6 +22,8 @@ enum { TAP_WAIT = 32, TAP_SLOTS = TAP_WAIT + 2 * ROWS_DECODE, MARKS_MAX = 32 };
 typedef struct {
     int64_t prompt_tokens, resumed, generated, passes, drafted, accepted, drafts, plain, changes, drafted_by[SOURCES],
             accepted_by[SOURCES];
+    int64_t experts_missed, experts_missed_bytes;
+    double  experts_wait_s;
     int64_t experts_chosen, experts_read;          /* in the passes that it decoded in, by the rows of all sessions */
     double  prefill_s, decode_s, pass_s;           /* pass_s: the part of decode_s in the target's passes */
 } SpecStats;

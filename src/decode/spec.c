@@ -809,11 +809,19 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
             finish_decoding(sp, s[i], &sp->role[i], &sp->tree[tree++], &out, sp->role[i].slice->row0);
     double t2 = seconds_now();
     if (!chunk) cost_routes(&sp->cost, sp->step.n_real, t.routes.chosen, t.routes.read);
+    if (!chunk)
+        cost_misses(&sp->cost, sp->step.n_real, t.routes.missed, t.routes.waited / (t.passed - t.drafted));
     if (!chunk) cost_pass(&sp->cost, sp->step.n_real, t.passed - t.drafted);
-    else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real, (t.passed - t.drafted) / sp->body);
+    else if (decoding == 0) cost_chunk(&sp->cost, sp->step.n_real,
+                                       (t.passed - t.drafted - t.routes.waited) / sp->body);
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
+        if (sp->role[i].decodes || sp->role[i].chunk) {
+            s[i]->stats.experts_missed += t.routes.missed;
+            s[i]->stats.experts_missed_bytes += t.routes.missed_bytes;
+            s[i]->stats.experts_wait_s += t.routes.waited;
+        }
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;

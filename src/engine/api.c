@@ -88,6 +88,7 @@ rt_status rt_open(rt_engine **out, const rt_options *o, rt_error *e)
     Status code = sized_read(&known, &sized_options, o, &err);
     if (code == ST_OK) code = engine_backends(&have, &known, &err);
     if (code == ST_OK) code = engine_place(&have, &known, NULL, NULL, &err);
+    if (code == ST_OK) code = engine_experts(&known, &have, NULL, NULL, &err);
     if (code == ST_OK) code = engine_check_device(&have, &known, &err);
     if (code == ST_OK) code = engine_open(out, have, ENGINE_RUNS, &known, &err);
     else backends_close(&have);
@@ -365,7 +366,9 @@ void rt_stats_get(const rt_session *s, rt_stats *out, size_t size)
     const SpecStats *t = &s->s.stats;
     rt_stats now = { t->prompt_tokens, t->resumed, t->generated, t->passes, t->drafted, t->accepted, t->prefill_s,
                      t->decode_s, .drafts = t->drafts, .plain = t->plain, .changes = t->changes, .pass_s = t->pass_s,
-                     .experts_chosen = t->experts_chosen, .experts_read = t->experts_read };
+                     .experts_chosen = t->experts_chosen, .experts_read = t->experts_read,
+                     .experts_missed = t->experts_missed, .experts_missed_bytes = t->experts_missed_bytes,
+                     .experts_wait_s = t->experts_wait_s };
     memcpy(now.drafted_by, t->drafted_by, sizeof t->drafted_by);
     memcpy(now.accepted_by, t->accepted_by, sizeof t->accepted_by);
     sized_write(out, size, &now, sizeof now);

@@ -133,6 +133,21 @@ static Status open_both(rt_engine *g, const ModelOptions *mo, Error *err)
     return job.code;
 }
 
+static Status store_options(StoreOptions *out, const rt_options *o, Error *err)
+{
+    static const char *const io[] = { "auto", "io_uring", "pread", "mmap" };
+    int32_t i = 0;
+    while (i < 4 && o->expert_io && strcmp(o->expert_io, io[i]) != 0) i++;
+    if (i == 4)
+        return fail(err, ST_ARG, "expert_io: '%s', expected auto, io_uring, pread or mmap", o->expert_io);
+    if (o->expert_slots < 0 || o->expert_slots > EXPERTS_MAX)
+        return fail(err, ST_ARG, "expert_slots: %d, expected 1 to %d slots per layer (0: an eighth of all)",
+                    o->expert_slots, EXPERTS_MAX);
+    *out = (StoreOptions) { .ram = o->expert_ram, .io = (StoreIo) i, .ring = o->expert_slots,
+                            .progress = o->hooks.progress, .ud = o->hooks.ud };
+    return ST_OK;
+}
+
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 {
     ModelOptions mo = { .window = o->fa_window, .overcommit = o->overcommit, .progress = o->hooks.progress,
@@ -141,6 +156,8 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
         return fail(err, ST_ARG, "fa_window: %d, expected a number of positions (0: all)", o->fa_window);
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));
     TRY(kv_type(&mo.v_type, o->kv_v, "kv_v", err));
+    TRY(store_options(&mo.store, o, err));
+    mo.hotness = o->expert_profile;
     TRY(gguf_open(&g->model_file, o->model, err));
     TRY(model_check(g->model_file, err));          /* before the tokenizer, whose troubles would say less */
     TRY(open_both(g, &mo, err));
@@ -299,6 +316,7 @@ void rt_close(rt_engine *g)
     model_close(g->draft);
     model_close(g->model);
     token_trie_close(g->trie);
+    free(g->expert_counts);
     tokenizer_close(g->tokenizer);
     gguf_close(g->model_file);
     gguf_close(g->draft_gguf);

@@ -10,6 +10,7 @@
 #include "decode/inspect.h"
 #include "decode/spec.h"
 #include "format/gguf.h"
+#include "format/hotness.h"
 #include "format/safetensors.h"
 #include "model/model.h"
 #include "ratoon_chat.h"
@@ -38,6 +39,7 @@ struct rt_engine {
     Tokenizer   *tokenizer;                        /* NULL: the file has none */
     uint64_t     draft_hash;                       /* of the tokenizer in the drafter's file */
     bool         draft_has_tokenizer;
+    uint64_t    *expert_counts;               /* what rt_experts_save has saved so far; NULL: nothing */
     TokenTrie   *trie;                        /* the vocabulary's, for constraints; NULL: not needed so far */
     char         identity[IMAGE_IDENTITY];    /* identity under which its sessions' images are valid; empty unless it
                                                * runs */
@@ -90,6 +92,9 @@ Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options
  * room there for so many sessions and a step. NULL: the defaults. */
 Status engine_place(Stages *have, const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
                     Error *err);
+/* Decides how much memory experts may take, if that is RT_EXPERTS_AUTO. */
+Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,
+                      Error *err);
 /* Refuses what the device has no room for, even with the smallest session, before anything is loaded. */
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err);
 /* On counting backends: assigns further allocations to this owner. */
@@ -116,7 +121,11 @@ void   engine_recommended_check(const rt_engine *g);
 /* Bytes of one token's keys and values; type: as if both were stored so (T_COUNT: as they are), 0: they cannot be. */
 uint64_t engine_kv_bytes(const Model *m, Type type);
 /* Prompt tokens per pass, unless a step says otherwise. */
-static inline int32_t engine_chunk(const rt_engine *g) { return stages_last(&g->on)->chunk; }
+static inline int32_t engine_chunk(const rt_engine *g)
+{
+    const int32_t chunk = stages_last(&g->on)->chunk, stored = g->model->store.bytes ? g->model->store.chunk : 0;
+    return stored > chunk ? stored : chunk;
+}
 /* Bytes of a model's delta matrices. */
 uint64_t engine_state_bytes(const Model *m);
 /* Creates a step with the scratch that it needs, if there is memory for it. */

@@ -2,6 +2,7 @@
  * follows from it where there is a device: how many layers it runs. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/engine.h"
@@ -138,6 +139,50 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
                 "%s; %s", n, a.layers, (double) x.bytes / 1e9, (double) there / 1e9, stages_last(have)->name, hint);
 }
 
+/* ---- experts in memory ---- */
+
+/* A share of the free main memory stays free beside experts: for what is not planned, and for the system. */
+enum { EXPERT_MARGIN = 16 };
+
+/* What everything but a store of experts takes in main memory; experts: bytes of all of them. */
+static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *have, const rt_options *o, uint64_t ram,
+                             const rt_session_options *so, const rt_step_options *sto, Error *err)
+{
+    Planned p;
+    rt_options with = *o;
+    uint64_t other = 0, session = 0;
+    with.expert_ram = ram;
+    Status st = plan_open(&p, have, ENGINE_SIZES, &with, so, sto, err);
+    for (int32_t k = 0; st == ST_OK && k < p.g->on.n; k++) {
+        Backend *be = p.g->on.at[k].be;
+        if (!be->device) backend_null_parts(be, count_part, (uint64_t *[]) { &other, &session });
+    }
+    if (st == ST_OK) {
+        *experts = p.g->model->expert_bytes;
+        *rest = other - p.g->model->store.bytes + session * (uint64_t) (sto && sto->sessions ? sto->sessions : 1);
+    }
+    plan_close(&p);
+    return st;
+}
+
+Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,
+                      Error *err)
+{
+    const uint64_t there = engine_free(have).in[IN_MAIN], room = there - there / EXPERT_MARGIN;
+    uint64_t rest, experts;
+    struct stat file;                              /* of a split file one part in a few, mostly not a quarter */
+    if (o->expert_ram != RT_EXPERTS_AUTO) return ST_OK;
+    o->expert_ram = 0;
+    if (there == 0 || (o->model && stat(o->model, &file) == 0 && (uint64_t) file.st_size < there / 4)) return ST_OK;
+    TRY(beside_experts(&rest, &experts, have, o, 0, so, sto, err));
+    if (experts == 0 || rest <= room) return ST_OK;
+    /* steps are larger where experts are read from a file, and a session has the usual length */
+    TRY(beside_experts(&rest, &experts, have, o, experts / 4, so, sto, err));
+    /* if there is no room at all, the check of memory refuses, with the figures */
+    o->expert_ram = rest + experts / 16 < room ? room - rest : experts / 16;
+    return ST_OK;
+}
+
 /* ---- the plan ---- */
 
 /* Private resident memory of this process: the size of tables is measured by building them. */
@@ -189,6 +234,7 @@ static void plan_work(rt_needs *n, const rt_engine *g)
     n->experts = m->experts;
     n->experts_used = m->router.used;
     n->expert_bytes = m->expert_bytes;
+    n->expert_ram = m->store.bytes;
     const char *level = stages_last(&g->on)->level;
     snprintf(n->level, sizeof n->level, "%s", level ? level : "");
     if (!d) return;
@@ -233,15 +279,17 @@ static void plan_parts(PlanParts *parts, const Planned *p, const Stages *have, s
     plan_work(n, p->g);
 }
 
-Status engine_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
+Status engine_plan(const rt_options *asked, const rt_session_options *so, const rt_step_options *sto,
                    void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,
                    Error *err)
 {
     Stages have;
     Planned p = { 0 };
+    rt_options known = *asked, *o = &known;
     *needs = (rt_needs) { 0 };
     TRY(engine_backends(&have, o, err));
     Status st = engine_place(&have, o, so, sto, err);
+    if (st == ST_OK) st = engine_experts(o, &have, so, sto, err);
     const size_t before = resident();
     if (st == ST_OK) st = plan_open(&p, &have, ENGINE_PLANS, o, so, sto, err);
     const size_t after = resident();

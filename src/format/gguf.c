@@ -322,7 +322,10 @@ static Status read_tensor_list(Reader *r, GgufTensor *t, Extent *e, int32_t n)
     TRY(check_extents(p, t, e, n, p->size - start, r->err));
     if (n > 0 && !r->image) TRY(file_map(&p->file, r->err));
     const uint8_t *data = (r->image ? r->image : p->file.map) + (n > 0 ? start : 0);
-    for (int32_t i = 0; i < n; i++) t[e[i].i].data = data + e[i].offset;
+    for (int32_t i = 0; i < n; i++) {
+        t[e[i].i].data = data + e[i].offset;
+        t[e[i].i].offset = start + e[i].offset;
+    }
     return ST_OK;
 }
 

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t       bytes;                          /* size of data, checked against the file */
     const uint8_t *data;                           /* mapped, or in the caller's image (gguf_parse) */
     const char    *file;                           /* path of the part that holds it */
+    uint64_t       offset;                         /* of data in it */
 } GgufTensor;
 
 typedef enum { GV_U8, GV_I8, GV_U16, GV_I16, GV_U32, GV_I32, GV_F32, GV_BOOL, GV_STRING, GV_ARRAY, GV_U64, GV_I64,

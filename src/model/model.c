@@ -108,7 +108,7 @@ typedef struct {
     Tensor     *at;
     WeightView  view;
     int64_t     row0;
-    int32_t     rows, cols, n, stage;              /* n: matrices */
+    int32_t     rows, cols, n, stage, layer;       /* n: matrices; layer -1: none */
     const int32_t *from;                           /* [rows] which row of the file each is, -1: zeros; NULL: all, in
                                                     * order */
     size_t      bytes;                             /* to allocate; 0: the backend reads the file */
@@ -128,6 +128,8 @@ typedef struct {
     Bind again;                                    /* binds the embedding once more, in a model with several stages */
     Backend *up[STAGES_MAX];
     uint8_t *room[STAGES_MAX];
+    struct { Stacked *s; int32_t n; StoreNeeds needs; } store[STAGES_MAX];    /* bytes 0: stacks are loaded whole */
+    Hotness hot;                                   /* count NULL: unknown */
     Error *err;
 } Loader;
 /* bytes of a tensor read from the file at once; bytes of the next ones that the disk reads meanwhile */
@@ -216,7 +218,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
                        Fused *fused)
 {
     Model *m = l->m;
-    Found f = { .bind = b, .stage = stage, .at = (Tensor *) (void *) (base + b->place),
+    Found f = { .bind = b, .stage = stage, .layer = il, .at = (Tensor *) (void *) (base + b->place),
                 .rows = size_of(m, il, b->rows), .cols = size_of(m, il, b->cols),
                 .n = b->kind == BIND_EXPERTS ? size_of(m, il, SIZE_EXPERTS) : 1 };
     if (f.rows == 0 || f.cols == 0 || f.n == 0) return ST_OK;  /* this model lacks the tensor */
@@ -456,6 +458,104 @@ static int64_t values_of(const Found *f) { return (int64_t) f->rows * f->cols * 
 
 static const char *part_of(const Loader *l) { return l->m->target ? "drafter weights" : "weights"; }
 
+/* A matrix or stack without its data. */
+static Tensor descriptor(const Loader *l, const Found *f)
+{
+    return (Tensor) { loaded_type(l, f), f->rows, f->cols, NULL, f->bind->kind == BIND_EXPERTS ? f->n : 0 };
+}
+
+static Source source_of(const Loader *l, const Found *f)
+{
+    const Type type = loaded_type(l, f);
+    const size_t row_bytes = type_row_bytes(type, f->cols);
+    Source s = { .stride = row_bytes * (size_t) f->view.ne[1], .part = part_of(l) };
+    if (type != f->view.type || f->from) return s;
+    s.map = f->view.data + row_bytes * (size_t) f->row0;
+    s.offset = f->view.offset + row_bytes * (size_t) f->row0;
+    s.file = f->view.file;
+    return s;
+}
+
+static bool is_stored(const Loader *l, const Found *f)
+{
+    return f->bind->kind == BIND_EXPERTS && l->store[f->stage].needs.bytes > 0;
+}
+
+/* With what the model's keys say. */
+static StoreOptions store_options(const Loader *l)
+{
+    StoreOptions o = l->o->store;
+    o.layers = l->m->n_layers;
+    o.used = l->m->router.used;
+    o.count = l->hot.count;
+    return o;
+}
+
+/* Lists the mixtures of a stage; families bind their stacks in the order of STACK_. */
+static Status list_mixtures(Loader *l, int32_t stage)
+{
+    int32_t n = 0;
+    Stacked *s = calloc((size_t) l->m->n_layers, sizeof *s);
+    if (!s) return fail(l->err, ST_MEMORY, "%s: out of memory", l->m->file);
+    for (int32_t i = 0, p = 0; i < l->n; i++) {
+        const Found *f = &l->found[i];
+        if (f->bind->kind != BIND_EXPERTS || f->stage != stage) continue;
+        *f->at = descriptor(l, f);
+        s[n].layer = f->layer;
+        s[n].w[p] = f->at;
+        s[n].source[p] = source_of(l, f);
+        p = (p + 1) % STACKS;
+        n += p == 0;
+    }
+    l->store[stage].s = s;
+    l->store[stage].n = n;
+    return ST_OK;
+}
+
+HotnessModel model_hotness(const Model *m, const Gguf *g)
+{
+    return (HotnessModel) { m->n_layers, m->experts, m->router.used, m->name[0] ? m->name : NULL, gguf_file_bytes(g) };
+}
+
+static Status read_hotness(Loader *l)
+{
+    const HotnessModel of = model_hotness(l->m, l->w->gguf);
+    Status st = hotness_read(&l->hot, l->o->hotness, &of, l->err);
+    return st == ST_END ? ST_OK : st;
+}
+
+/* Asks the backends what they need where memory shall not hold all experts. */
+static Status plan_stores(Loader *l)
+{
+    if (l->o->hotness && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target) TRY(read_hotness(l));
+    for (int32_t k = 0; k < l->m->stages.n && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target; k++) {
+        Backend *be = l->m->stages.at[k].be;
+        if (!be->store_needs) continue;
+        const StoreOptions o = store_options(l);
+        TRY(list_mixtures(l, k));
+        StoreNeeds *needs = &l->store[k].needs;
+        if (l->store[k].n) TRY(be->store_needs(be, needs, l->store[k].s, l->store[k].n, &o, l->err));
+        l->m->store.bytes += needs->bytes;
+        if (needs->bytes) l->m->store.chunk = needs->chunk;
+    }
+    return ST_OK;
+}
+
+/* Hands the mixtures over. */
+static Status open_stores(Loader *l)
+{
+    for (int32_t k = 0; k < l->m->stages.n; k++) {
+        const size_t bytes = l->store[k].needs.bytes;
+        Backend *be = l->m->stages.at[k].be;
+        if (bytes == 0) continue;
+        void *memory = model_alloc(l->m, k, bytes, "experts", l->err);
+        if (!memory) return ST_MEMORY;
+        const StoreOptions o = store_options(l);
+        TRY(be->store(be, l->store[k].s, l->store[k].n, memory, &o, l->err));
+    }
+    return ST_OK;
+}
+
 /* Determines what to allocate for a tensor, unless the backend reads it in place. */
 static Status place(Loader *l, Found *f)
 {
@@ -483,12 +583,10 @@ static Status place(Loader *l, Found *f)
             m->n_expert_weights += (uint64_t) values_of(f);
         }
     }
-    size_t row_bytes = type_row_bytes(type, f->cols);
-    const int32_t stack = f->bind->kind == BIND_EXPERTS ? f->n : 0;
-    Source s = { .stride = row_bytes * (size_t) f->view.ne[1], .part = part_of(l) };
-    if (type == f->view.type && !f->from) s.map = f->view.data + row_bytes * (size_t) f->row0;
-    *f->at = (Tensor) { type, f->rows, f->cols, NULL, stack };
-    f->bytes = be->attach(be, f->at, &s) ? 0 : padded / ALIGNED * ALIGNED;
+    const Source s = source_of(l, f);
+    *f->at = descriptor(l, f);
+    const bool there = is_stored(l, f) || be->attach(be, f->at, &s);
+    f->bytes = there ? 0 : padded / ALIGNED * ALIGNED;
     return ST_OK;
 }
 
@@ -515,7 +613,7 @@ static Status check_memory(const Loader *l)
 {
     const Model *m = l->m;
     for (int32_t k = 0; k < m->stages.n && !l->o->overcommit; k++) {
-        uint64_t need = stage_bytes(l, k, true) + stage_bytes(l, k, false), there = 0, total;
+        uint64_t need = stage_bytes(l, k, true) + stage_bytes(l, k, false) + l->store[k].needs.bytes, there = 0, total;
         m->stages.at[k].be->memory(m->stages.at[k].be, &there, &total);
         if (there > 0 && need > there)
             return fail(l->err, ST_MEMORY, "%s: its weights take %.2f GB, but %.2f GB of memory are free", m->file,
@@ -535,19 +633,22 @@ static Status take_room(Loader *l)
 
 static Status upload_all(Loader *l)
 {
+    TRY(plan_stores(l));
     for (int32_t i = 0; i < l->n; i++) TRY(place(l, &l->found[i]));
     TRY(check_memory(l));
     read_ahead(l);                                 /* the disk reads while the system clears memory */
     TRY(take_room(l));
-    for (int32_t i = 0; i < l->n; i++) l->total += values_of(&l->found[i]);
+    for (int32_t i = 0; i < l->n; i++) l->total += is_stored(l, &l->found[i]) ? 0 : values_of(&l->found[i]);
     for (int32_t i = 0; i < l->n; i++) {
         Found *f = &l->found[i];
         int64_t before = l->done;
+        if (is_stored(l, f)) continue;
         TRY(report(l));
         if (is_vector(f) || f->from) l->read += file_bytes(f);
         TRY(is_vector(f) ? upload_vector(l, f) : upload_matrix(l, f));
         l->done = before + values_of(f);
     }
+    TRY(open_stores(l));
     return report(l);
 }
 
@@ -664,6 +765,8 @@ Status model_open(Model **out, const Stages *stages, const Weights *w, const Mod
     Loader l = { .m = m, .w = w, .o = o, .err = err };
     if (st == ST_OK) st = load(&l);
     free(l.found);
+    for (int32_t k = 0; k < STAGES_MAX; k++) free(l.store[k].s);
+    hotness_free(&l.hot);
     for (int32_t k = 0; k < m->stages.n; k++)
         if (l.up[k]) l.up[k]->close(l.up[k]);
     if (st != ST_OK) {

@@ -6,6 +6,7 @@
 #define RATOON_MODEL_MODEL_H
 
 #include "backend/backend.h"
+#include "format/hotness.h"
 #include "model/step.h"
 #include "model/weights.h"
 
@@ -99,7 +100,11 @@ struct Model {
                                                                    * file */
     uint64_t      n_weights;                                                      /* values in matrices */
     uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
+    StoreNeeds    store;                           /* of the experts, if memory does not hold all; bytes 0: it does */
 };
+
+/* What a file of used experts is of. */
+HotnessModel model_hotness(const Model *m, const Gguf *g);
 
 typedef struct {
     Type  k_type, v_type;   /* of a target; T_COUNT: F16, or F32 for a file that is F32 throughout */
@@ -107,6 +112,9 @@ typedef struct {
     bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
     bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
     bool  overcommit;       /* do not check whether there is memory for the weights */
+    StoreOptions store;     /* of a target: how much of its experts memory shall hold; ram 0: all */
+    const char *hotness;    /* the file that says how often earlier texts used each expert; NULL, or no such file:
+                             * unknown */
     bool  mtp;              /* drafters: the target's own layer after its trunk, from the target's file */
     bool (*progress)(void *ud, const char *what, int64_t done, int64_t total);    /* false cancels; NULL: none */
     void *ud;

@@ -465,6 +465,9 @@ Routes step_routes(Step *s)
         s->be->routes(s->be, &one);
         sum.chosen += one.chosen;
         sum.read += one.read;
+        sum.missed += one.missed;
+        sum.missed_bytes += one.missed_bytes;
+        sum.waited += one.waited;
     }
     return sum;
 }

@@ -9,7 +9,7 @@ int32_t weights_n(const Weights *w) { return w->gguf ? gguf_n_tensors(w->gguf) :
 static void from_gguf(WeightView *out, const GgufTensor *t)
 {
     *out = (WeightView) { .name = t->name, .file = t->file, .known = t->known && t->type != T_I32, .type = t->type,
-                          .n_dims = t->n_dims, .data = t->data };
+                          .n_dims = t->n_dims, .data = t->data, .offset = t->offset };
     for (int32_t i = 0; i < 4; i++) out->ne[i] = t->ne[i];
 }
 

@@ -15,6 +15,7 @@ typedef struct {
     int32_t           n_dims;                      /* trailing ones dropped */
     int64_t           ne[4];
     const uint8_t    *data;
+    uint64_t          offset;                      /* of data in a GGUF file */
 } WeightView;
 
 const char *weights_path(const Weights *w);

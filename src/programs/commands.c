@@ -159,12 +159,16 @@ const Command commands[] = {
       "Examples:\n"
       "  ratoon experts -m qwen3.6-35b-a3b.gguf --prompts prompts.jsonl\n"
       "  ratoon experts -m model.gguf --prompts mine.jsonl -n 1 --svg experts.svg\n"
+      "  ratoon experts -m model.gguf --prompts mine.jsonl \\\n"
+      "         --write-hotness model.gguf.spark.csv           keeps the counts\n"
+      "  ratoon experts -m model.gguf --hotness model.gguf.spark.csv    only shows them\n"
       "\n"
       "Each prompt is read and continued. For each layer: experts that were used at\n"
       "all; what share of the calls the most used 3, 12.5 and 25 % took (at least one\n"
       "expert); how many experts 50, 80 and 90 % of the calls need; how many of a row's\n"
       "experts the row before used too; and the four most used ones. With -n 1 only the\n"
-      "prompts count.\n" },
+      "prompts count. With --hotness, rows are the calls of the layer that has most,\n"
+      "divided by the experts that a row uses (doc/experts.md).\n" },
     { "tokenize", cmd_tokenize, "[MODEL] [PROMPT...]", "Print the token ids of a text, separated by commas.",
       "Examples:\n"
       "  ratoon tokenize -m model.gguf -p 'Hello, world'\n"

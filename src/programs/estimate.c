@@ -47,7 +47,7 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
 {
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
-    rt_status code = p->gpu_layers ? RT_OK : program_place(p, sessions, &out->needs, e);
+    rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
     if (code == RT_OK)
         code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
     if (code == RT_OK) code = lines(out, p, e);

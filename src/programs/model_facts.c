@@ -99,6 +99,8 @@ static void read_gguf(ModelFacts *f, const Gguf *g)
         int32_t mtp = number_of(g, f->arch, "nextn_predict_layers"), all = number_of(g, f->arch, "block_count");
         f->vocab = rows_of(g, "token_embd.weight");
         f->layers = all > mtp ? all - mtp : 0;
+        f->experts = number_of(g, f->arch, "expert_count");
+        f->experts_used = number_of(g, f->arch, "expert_used_count");
         f->own_layer = mtp > 0;
     }
 }

@@ -17,6 +17,7 @@ typedef struct {
     char      arch[64], name[128];                 /* general.architecture, general.name; of a folder: its class, "" */
     int32_t   layers;                              /* of a target without MTP; of a drafter the target's; 0: unknown */
     int32_t   width, vocab;                        /* hidden size, vocabulary; 0: unknown */
+    int32_t   experts, experts_used;               /* of a layer, of a row; 0: not a mixture, or a folder */
     bool      own_layer;                           /* a target with an MTP layer */
     int32_t   last_tap;                            /* of a drafter: the last target layer that it reads; 0: unknown */
     char      unread[16];                          /* the first tensor type that is not known here; "": none */

@@ -199,6 +199,16 @@ const OptionSpec option_table[] = {
       "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "
       "the others, and the text stays the same. auto: as many as fit; 0: none (default: all)", .also = "--n-gpu-layers",
       .values = "auto|all" },
+    { "--expert-ram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_ram), 0, 0, C_LOADS,
+      "of a mixture of experts: memory for its experts, such as 12G; the others are read from the file when the text "
+      "needs them, and the text stays the same. auto: all, or as many as free memory has room for (default: auto)",
+      .values = "auto|all" },
+    { "--expert-slots", NULL, KIND_INT, "N", AT(expert_slots), 1, 4096, C_LOADS,
+      "with --expert-ram: experts per layer that come and go, while the most used stay (default: an eighth of those in "
+      "memory)", .also = "--spark-slots" },
+    { "--expert-io", NULL, KIND_CHOICE, "HOW", AT(expert_io), 0, 0, C_LOADS,
+      "with --expert-ram: how experts are read: io_uring, pread, or mmap through the page cache (default: auto, the "
+      "first of them that works here)", .values = "auto|io_uring|pread|mmap" },
     { "--cache-type-k", "-ctk", KIND_CHOICE, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, "
       "q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)",
       .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },
@@ -242,6 +252,11 @@ const OptionSpec option_table[] = {
       "draw the accepted guesses from a profile; results are labelled as simulated" },
     { "--write-profile", NULL, KIND_TEXT, "FILE", AT(write_profile), 0, 0, C_BENCH,
       "write the measured acceptance to a file for --simulate-acceptance", .writes = true },
+    { "--hotness", NULL, KIND_TEXT, "FILE", AT(hotness), 0, 0, C_EXPERTS,
+      "show the counts of a file that --write-hotness wrote; no prompts, and the model is not loaded" },
+    { "--write-hotness", NULL, KIND_TEXT, "FILE", AT(write_hotness), 0, 0, C_EXPERTS,
+      "add the counts to those of a file, usually MODEL.gguf.spark.csv, which is made if it does not exist",
+      .writes = true },
     { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY,
       "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all", .values = "greedy|t0.7|t1" },
     { "--check-tensors", NULL, KIND_FLAG, NULL, AT(check_tensors), 0, 0, C_INSPECT,

@@ -7,11 +7,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "programs/command_line.h"
 #include "programs/config.h"
 #include "programs/program.h"
 #include "programs/suggest.h"
+#include "ratoon.h"
 
 /* Prints "ratoon COMMAND: WHERE: ...". Returns false. */
 static bool refuse(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -78,6 +80,21 @@ static bool read_flag(Options *o, const OptionSpec *s, const char *value)
     return true;
 }
 
+/* "12G", "1.5GiB", "800M": units are powers of 1024. Returns false if it is none of these, or too small or large. */
+static bool memory_bytes_of(uint64_t *out, const char *value)
+{
+    char *end = NULL;
+    const double v = strtod(value, &end);
+    static const char units[] = "KMGT";
+    const char *const unit = strchr(units, toupper((unsigned char) *end));
+    if (end == value || !*end || !unit || !isfinite(v)) return false;
+    if (end[1] && strcasecmp(end + 1, "B") != 0 && strcasecmp(end + 1, "iB") != 0) return false;
+    const double bytes = ldexp(v, 10 * (int) (unit - units + 1));
+    if (!(bytes >= 1 && bytes < 0x1p62)) return false;
+    *out = (uint64_t) bytes;
+    return true;
+}
+
 /* value NULL: a flag that was given without one. */
 static bool read_value(Options *o, const OptionSpec *s, const char *value)
 {
@@ -130,6 +147,14 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
             return refuse(o, "%s is '%s', expected a whole number from 0 to 18446744073709551615", s->name, value);
         *(Seed *) place = (Seed) { v, true };
         return true;
+    }
+    case KIND_MEMORY: {
+        Seed *memory = (Seed *) place;
+        memory->given = true;
+        memory->value = strcmp(value, "auto") == 0 ? RT_EXPERTS_AUTO : 0;
+        if (memory->value || strcmp(value, "all") == 0) return true;
+        return memory_bytes_of(&memory->value, value) ||
+               refuse(o, "%s is '%s', expected auto, all, or memory with a unit such as 12G or 800M", s->name, value);
     }
     case KIND_REAL: {
         double v = strtod(value, &end);

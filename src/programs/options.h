@@ -23,6 +23,9 @@ typedef struct {
     const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
+    Seed        expert_ram;                        /* see rt_options; not given: RT_EXPERTS_AUTO */
+    const char *expert_io;
+    int32_t     expert_slots;
     /* the input */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
     bool        chat, special, nfc;
@@ -42,9 +45,9 @@ typedef struct {
     /* what to report */
     bool        json, stats, quiet, verbose, check_tensors, roofline, no_history, man, force;
     const char *csv, *svg, *completion, *config;
-    /* verify, bench, eval, doctor */
+    /* verify, bench, eval, doctor, experts */
     const char *budgets, *thread_list, *modes, *passes, *after, *simulate, *write_profile, *text, *prompt_tokens,
-               *serve, *compare, *compare_rate;
+               *serve, *compare, *compare_rate, *hotness, *write_hotness;
     int32_t     pairs, repeats, window, compare_limit;
     /* serve; 0: the default */
     const char *host, *cors, *api_key_file, *generate_key, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning,

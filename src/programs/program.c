@@ -170,7 +170,9 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL,
         .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type, .no_repack = o->no_repack,
         .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
-        .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers
+        .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
+        .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
+        .expert_io = o->expert_io, .expert_slots = o->expert_slots
     );
 }
 
@@ -348,9 +350,11 @@ rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
     rt_step_options st = program_step_options(p);
     st.sessions = sessions;
     *n = (rt_needs) { 0 };
-    if (!names_gpu(p->o)) return RT_OK;
     rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
-    if (code == RT_OK) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    if (code != RT_OK) return code;
+    if (names_gpu(p->o)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    p->expert_ram = n->expert_ram;
+    p->placed = true;
     return code;
 }
 
@@ -360,7 +364,7 @@ static bool has_room(Program *p)
     rt_needs n, fit = { 0 };
     rt_error e = { 0 };
     char need[24], room[24], hint[64] = "no layer would: --backend cpu";
-    if (p->gpu_layers || !names_gpu(p->o)) return true;            /* whoever has asked has looked */
+    if (p->placed || (!names_gpu(p->o) && p->o->ctx == 0)) return true;    /* whoever has asked has looked */
     if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
     if (n.device_free == 0 || needs_device(&n, 1) <= n.device_free || p->o->overcommit) return true;
     p->gpu_layers = RT_LAYERS_AUTO;

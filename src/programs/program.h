@@ -59,7 +59,9 @@ typedef struct {
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
-    int32_t     gpu_layers;                        /* as program_place found them; 0: not asked yet */
+    bool        placed;                            /* program_place has found the next two */
+    int32_t     gpu_layers;
+    uint64_t    expert_ram;                        /* see rt_needs */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };

@@ -25,7 +25,7 @@ LIBS = BUILD / "debian"
 CC = "aarch64-linux-gnu-gcc"
 QEMU = "qemu-aarch64"
 DEVELOP = ["libjansson-dev", "libpcre2-dev", "libutf8proc-dev", "libxxhash-dev", "libcmocka-dev", "libmicrohttpd-dev",
-           "libedit-dev", "libcurl4-openssl-dev", "libssl-dev", "zlib1g"]
+           "libedit-dev", "libcurl4-openssl-dev", "libssl-dev", "liburing-dev", "zlib1g"]
 TESTS = ["matmul", "ops", "math"]
 LEVELS = ["portable", "neon", "i8mm"]
 DEMO = ["-m", ROOT / "models/demo/ratoon-demo-q8_0.gguf", "-d", ROOT / "models/demo/dflash-ratoon-demo-bf16.gguf"]

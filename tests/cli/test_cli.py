@@ -187,7 +187,7 @@ class Help(Cli):
         self.says("inspect", expect=2, names=["FILE"])
         self.says("eval", expect=2, names=["FILE"])
         self.says("verify", expect=2, names=["--prompts"])
-        self.says("experts", expect=2, names=["--prompts"])
+        self.says("experts", expect=2, names=["--prompts", "--hotness"])
         self.says("bench", expect=2, names=["--roofline", "--passes", "--prompt-tokens", "--prompts", "--serve"])
         self.says("bench", "--passes", "1", "--roofline", expect=2, names=["--passes"])
         self.says("bench", "--passes", "1", "--serve", "1", expect=2, names=["--passes"])

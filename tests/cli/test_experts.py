@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`ratoon experts` on small mixtures, and the skewed routes that bench/make_synthetic writes.
+"""`ratoon experts` on small mixtures, the file that keeps its counts, and the skewed routes that bench/make_synthetic
+writes.
 
     python3 tests/cli/test_experts.py [-v] [Experts.test_name ...]
 
@@ -24,16 +25,24 @@ TEXTS = ["hello, hello, hello world", "def f(x):\n    return x", "The sun rises 
 
 
 def setUpModule():
-    for name in "qwen3", "qwen3moe-16", "qwen35moe":
+    for name in "qwen3", "qwen3moe-16", "qwen35moe", "qwen35moe-mtp", "laguna":
         subprocess.run([MAKE_TINY, name, os.path.dirname(path("x"))], check=True)
     write("prompts.jsonl", "".join(json.dumps({"id": "t/%d" % i, "prompt": t}) + "\n" for i, t in enumerate(TEXTS)))
 
 
-def run(*args, code=0):
-    p = subprocess.run([RATOON, "experts", "-q", "--prompts", path("prompts.jsonl"), *args], capture_output=True,
-                       text=True, timeout=300)
+def experts(*args, code=0):
+    p = subprocess.run([RATOON, "experts", "-q", *args], capture_output=True, text=True, timeout=300)
     assert p.returncode == code, (p.returncode, p.stderr)
     return p
+
+
+def run(*args, code=0):
+    return experts("--prompts", path("prompts.jsonl"), *args, code=code)
+
+
+def read(name):
+    with open(path(name), encoding="utf-8") as f:
+        return f.read()
 
 
 class Experts(unittest.TestCase):
@@ -93,6 +102,92 @@ class Experts(unittest.TestCase):
         self.assertIn("prompts.jsonl: is an input",
                       run("-m", path("qwen35moe.gguf"), "--svg", path("prompts.jsonl"), code=1).stderr)
         self.assertIn("no-such", run("-m", path("qwen35moe.gguf"), "--svg", "/no-such/x.svg", code=1).stderr)
+
+
+class Hotness(unittest.TestCase):
+    def count(self, name, file, *args):
+        return json.loads(run("-m", path(name + ".gguf"), "-n", "3", "--write-hotness", path(file), "--json",
+                              *args).stdout)
+
+    def show(self, name, file, *args):
+        return json.loads(experts("-m", path(name + ".gguf"), "--hotness", path(file), "--json", *args).stdout)
+
+    def rows(self, text):
+        return [[int(x) for x in line.split(",")] for line in text.splitlines() if not line.startswith("#")]
+
+    def test_counts_are_kept_and_add_up(self):
+        j = self.count("qwen3moe-16", "a.csv")
+        text = read("a.csv")
+        self.assertEqual(text.splitlines()[0], "# hotness table: n_layer=4 n_expert=16 n_expert_used=4")
+        self.assertIn("\n# model: bytes=%d name=" % os.path.getsize(path("qwen3moe-16.gguf")), text)
+        calls = [layer["calls"] for layer in j["layers"]]
+        self.assertEqual(self.rows(text), calls)
+        shown = self.show("qwen3moe-16", "a.csv")
+        self.assertEqual((shown["rows"], shown["hotness"]), (j["rows"], "a.csv"))
+        for a, b in zip(shown["layers"] + [shown["mean"]], j["layers"] + [j["mean"]]):
+            self.assertGreater(b.pop("again"), 0)
+            self.assertEqual(a, b)
+        self.assertEqual(self.count("qwen3moe-16", "a.csv")["layers"], self.count("qwen3moe-16", "b.csv")["layers"])
+        self.assertEqual(self.rows(read("a.csv")), [[2 * x for x in row] for row in calls])
+        self.assertEqual(self.show("qwen3moe-16", "a.csv")["rows"], 2 * j["rows"])
+
+    def test_layers(self):
+        """Layers without experts have zeros, the layer for multi-token prediction has no line."""
+        self.count("laguna", "laguna.csv")
+        rows = self.rows(read("laguna.csv"))
+        self.assertEqual((len(rows), set(rows[0]), min(map(sum, rows[1:])) > 0), (6, {0}, True))
+        self.assertEqual([x["layer"] for x in self.show("laguna", "laguna.csv")["layers"]], [1, 2, 3, 4, 5])
+        j = self.count("qwen35moe-mtp", "mtp.csv")
+        self.assertEqual(self.rows(read("mtp.csv")), [x["calls"] for x in j["layers"]])
+        self.assertEqual(len(j["layers"]), 4)
+
+    def test_of_other_programs(self):
+        """Files without the line of the model, shown without loading it: a card that is not there is not missed."""
+        rows = "0,0,0,0,0,0,0,0\n" + "8,4,2,2,0,0,0,0\n" * 3
+        write("other.csv", "# hotness table: n_layer=4 n_expert=8 n_expert_used=2\n" + rows)
+        svg = path("other.svg")
+        out = experts("-m", path("qwen35moe.gguf"), "--hotness", path("other.csv"), "--svg", svg).stdout.splitlines()
+        self.assertRegex(out[0], "90 % +most used$")
+        self.assertEqual([line.split()[0] for line in out[1:5]], ["1", "2", "3", "mean"])
+        self.assertRegex(out[1], r"^ +1 +4 +50\.0 % +50\.0 % +75\.0 % +1 +3 +4 +0 1 2 3$")
+        self.assertEqual(out[5], "8 rows; each row uses 2 of 8 experts in 3 layers")
+        xml.etree.ElementTree.parse(svg)
+        write("other.csv", rows)
+        self.assertEqual(self.show("qwen35moe", "other.csv", "--backend", "cuda:7")["rows"], 8)
+        run("-m", path("qwen35moe.gguf"), "--backend", "cuda:7", code=1)
+        write("other.csv", "0,0,0,0,0,0,0,0\n" * 4)
+        self.assertEqual(self.show("qwen35moe", "other.csv", "--svg", svg)["rows"], 0)
+        write("other.csv", rows.replace("8,4", "4294967300,4"))
+        self.count("qwen35moe", "other.csv")               # and old calls fade
+        self.assertLess(max(map(sum, self.rows(read("other.csv")))), 1 << 32)
+        self.assertGreater(max(map(sum, self.rows(read("other.csv")))), 1 << 31)
+
+    def test_refusals(self):
+        self.count("qwen35moe", "mine.csv")
+        before, model, mine = read("mine.csv"), path("qwen35moe.gguf"), path("mine.csv")
+        for other in "laguna", "qwen3moe-16":              # before any prompt, none of which has room in the context
+            self.assertNotIn("mine.csv", run("-m", path(other + ".gguf"), "--ctx", "2", code=1).stderr)
+            for said in (experts("-m", path(other + ".gguf"), "--hotness", mine, code=1).stderr,
+                         run("-m", path(other + ".gguf"), "--write-hotness", mine, "--ctx", "2", code=1).stderr):
+                self.assertIn("mine.csv: line 3: belongs to the model 'tiny' of %d bytes" % os.path.getsize(model),
+                              said)
+        self.assertEqual(read("mine.csv"), before)
+        write("cut.csv", before[:-1])
+        for option in "--hotness", "--write-hotness":
+            call = experts if option == "--hotness" else run
+            self.assertIn("line 7 does not end", call("-m", model, option, path("cut.csv"), code=1).stderr)
+        self.assertEqual(read("cut.csv"), before[:-1])
+        self.assertIn("none.csv: there is no such file",
+                      experts("-m", model, "--hotness", path("none.csv"), code=1).stderr)
+        self.assertIn("its layers have no experts", experts("-m", path("qwen3.gguf"), "--hotness", mine, code=1).stderr)
+        for out, source in (("--svg", "--hotness"), ("--write-hotness", "--prompts")):
+            file = mine if source == "--hotness" else path("prompts.jsonl")
+            self.assertIn("is an input", experts("-m", model, source, file, out, file, code=1).stderr)
+        self.assertIn("qwen35moe.gguf: is an input", run("-m", model, "--write-hotness", model, code=1).stderr)
+        self.assertIn("no-such", run("-m", model, "--write-hotness", "/no-such/x.csv", code=1).stderr)
+        self.assertIn("--prompts with --write-hotness", run("-m", model, "--hotness", mine, code=2).stderr)
+        self.assertIn("--write-hotness needs --prompts",
+                      experts("-m", model, "--hotness", mine, "--write-hotness", mine, code=2).stderr)
 
 
 class Skew(unittest.TestCase):

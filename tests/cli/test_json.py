@@ -144,7 +144,9 @@ class Json(unittest.TestCase):
         self.compare("eval", ["-m", path("qwen3.gguf"), "-q", path("prompts.jsonl")])
 
     def test_experts(self):
-        self.compare("experts", ["-m", path("qwen3moe.gguf"), "-q", "--prompts", path("prompts.jsonl"), "-n", "4"])
+        model = ["-m", path("qwen3moe.gguf"), "-q"]
+        self.compare("experts", [*model, "--prompts", path("prompts.jsonl"), "-n", "4", "--write-hotness",
+                                 path("hot.csv")], [*model, "--hotness", path("hot.csv")])
 
     def test_bench(self):
         prompts = ["--prompts", path("prompts.jsonl"), "-n", "8", "--pairs", "1", "--ignore-eos"]

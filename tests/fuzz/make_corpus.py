@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_gguf and fuzz_safetensors: good files, and one bad file for each check of the readers.
+"""Writes the seed corpora of fuzz_gguf, fuzz_safetensors and fuzz_hotness: good files, and one bad file for each check
+of the readers.
 
-    python3 tests/fuzz/make_corpus.py        # rewrites tests/fuzz/corpus/{gguf,safetensors}; the same bytes every time
+    python3 tests/fuzz/make_corpus.py        # rewrites their folders in tests/fuzz/corpus; the same bytes every time
 """
 import json
 import struct
@@ -133,9 +134,25 @@ SAFE = {
     "s06_metadata": padded({"__metadata__": {"a": 1}, "w": entry()}, D),
 }
 
+HEAD = b"# hotness table: n_layer=3 n_expert=4 n_expert_used=2\n"
+MODEL = b"# model: bytes=123456 name=Small Mix 1.0\n"
+ROWS = b"0,0,0,0\n1,2,3,4\n9007199254740000,0,0,992\n"
+HOTNESS = {
+    "good_all": HEAD + b"# one line for each layer, one count for each expert\n" + MODEL + ROWS,
+    "good_rows": ROWS[:-1], "good_published": HEAD + ROWS,
+    "good_blanks": b"\n 0,\t0 ,0,0\r\n\t\r\n# a word\n" + ROWS[8:],
+    "h01_empty": b"", "h02_layers": b"# n_layer=4\n" + ROWS, "h02_experts": b"# n_layer=3 n_expert=8\n" + ROWS,
+    "h02_used": b"# n_layer=3 n_expert=4 n_expert_used=8\n" + ROWS, "h02_number": b"# n_layer=3x\n" + ROWS,
+    "h03_name": MODEL.replace(b"1.0", b"1.1") + ROWS, "h03_bytes": MODEL.replace(b"3456", b"3457") + ROWS,
+    "h03_malformed": b"# model: bytes= name\n" + ROWS, "h04_short": b"0,0,0\n", "h04_long": b"0,0,0,0,\n",
+    "h05_missing": ROWS[:16], "h05_too_many": ROWS * 2, "h06_sign": b"0,-1,0,0\n", "h06_nul": b"0,1\0,0,0\n",
+    "h06_large": b"18446744073709551617,0,0,0\n", "h07_total": b"9007199254740992,0,0,1\n",
+    "h08_cut": MODEL + ROWS[:-1],
+}
+
 
 def main():
-    for folder, files in (("gguf", GGUF), ("safetensors", SAFE)):
+    for folder, files in (("gguf", GGUF), ("safetensors", SAFE), ("hotness", HOTNESS)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (HERE / folder / name).write_bytes(data)

@@ -100,7 +100,9 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
     }
 }
 
-/* A row of a type without an encoder: random bits, with scales that make the values about as large as `row`'s. */
+static bool from_grid(Type t) { return t >= T_IQ2_XXS && t <= T_IQ3_S; }
+
+/* Random bits, with scales that make the values about as large as `row`'s. */
 static void random_row(uint8_t *bytes, float *row, const TinyTensor *t, int64_t r)
 {
     const TypeInfo *info = type_info(t->type);
@@ -141,10 +143,9 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
                 for (int64_t c = 0; c < t->ne[0]; c++) ((int32_t *) bytes)[c] = (int32_t) row[c];
                 gguf_write_data(w, bytes, (size_t) t->ne[0] * sizeof(int32_t));
             }
-            else if (quant_encode(bytes, t->type, row, t->ne[0]))
-                gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             else {
-                random_row(bytes, row, t, r);
+                if (from_grid(t->type)) random_row(bytes, row, t, r);
+                else quant_encode(bytes, t->type, row, t->ne[0]);
                 gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             }
         }
@@ -308,13 +309,24 @@ static TinyModel model_256(TinyFamily family)
     return m;
 }
 
+/* For types with blocks of 256, and small beyond that: tests make one per type. */
+static TinyModel model_blocks(TinyModel m, bool all)
+{
+    m.vocab = 96, m.n_layer = m.family == TINY_LAGUNA ? 3 : 2, m.interval = 2, m.ff = m.ff_expert = 256;
+    m.head_dim = 128;
+    if (is_hybrid(m.family)) m.n_rot = 32;
+    m.n_expert = all ? 3 : 8, m.n_used = all ? 3 : 2;
+    return m;
+}
+
 const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", "qwen35", "qwen35-r1", "qwen35-r3",
                                   "qwen35-mtp", "qwen35-ollama", "qwen35-grouped", "small-llama", "small-qwen3",
                                   "small-qwen35", "small-qwen35-r3", "qwen3moe", "qwen3moe-16", "qwen35moe",
                                   "qwen35moe-fused", "qwen35moe-mtp", "small-qwen3moe", "small-qwen35moe",
                                   "small-qwen35moe-fused", "laguna", "laguna-each", "small-laguna",
                                   "small-laguna-each", "gemma4", "gemma4-values", "gemma4moe", "gemma4moe-fused",
-                                  "small-gemma4", "small-gemma4moe", "small-gemma4moe-fused", NULL};
+                                  "small-gemma4", "small-gemma4moe", "small-gemma4moe-fused", "qwen3moe-all",
+                                  "qwen35moe-all", "laguna-all", "qwen3moe-two", "qwen35moe-two", "laguna-two", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
@@ -348,8 +360,17 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
     if (strstr(name, "-grouped")) m.style = TINY_GROUPED;
     if (strstr(name, "-each")) m.gate_each = true, m.window = 0, m.n_rot = m.head_dim, m.n_dense = 2;
+    if (strstr(name, "-all") || strstr(name, "-two")) m = model_blocks(m, strstr(name, "-all") != NULL);
     *out = m;
     return true;
+}
+
+bool tiny_model_types(TinyModel *m, const char *name)
+{
+    Type t;
+    if (!type_from_name(&t, name)) return (m->recipe = recipe_find(name)) != NULL;
+    m->type = m->type_embd = m->type_head = t;
+    return type_info(t)->weight;
 }
 
 typedef struct { const TinyModel *m; TinyList *list; int32_t layer; } TinyBlock;
@@ -520,6 +541,11 @@ static void model_tensors(TinyList *list, const TinyModel *m)
     if (m->style == TINY_OLLAMA) {                 /* an image encoder's tensors, which a text model ignores */
         tiny_add(list, TINY_MATRIX, T_F32, m->seed, "v.patch", "v.patch_embed.weight", 48, 32);
         tiny_add(list, TINY_SMALL, T_F32, m->seed, "mm.bias", "mm.0.bias", 32, 0);
+    }
+    const RecipeModel of = {.n_layer = m->n_layer, .tied = m->tied, .grouped = m->n_head >= 4 * m->n_head_kv};
+    for (int32_t i = 0; m->recipe && i < list->n; i++) {
+        TinyTensor *t = &list->at[i];
+        t->type = recipe_type(m->recipe, &of, t->name, t->n_dims, t->ne);
     }
 }
 

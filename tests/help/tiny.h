@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "format/gguf.h"
 #include "format/quant.h"
+#include "format/recipe.h"
 
 /* ---- random numbers: a counter in, the same bits out everywhere ---- */
 
@@ -64,14 +65,19 @@ typedef struct {
                                                     * llama3 scaling */
     bool       add_bos;
     Type       type, type_embd, type_head;         /* of matrices; a type that does not divide the columns
-                                                    * becomes Q8_0 */
+                                                    * becomes Q8_0. Types from grids: random blocks, since their
+                                                    * encoders take seconds */
+    const Recipe *recipe;                          /* the types of a quantised file in their place; NULL: none */
 } TinyModel;
 
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
  * which a row uses 2, F32: it runs in milliseconds. */
 TinyModel tiny_model(TinyFamily family);
-/* One of tiny_names (hidden 256 with a tokenizer, or "small-..."); returns false if the name is unknown. */
+/* One of tiny_names: hidden 256 with a tokenizer, "small-...", or a mixture that uses all of 3 experts ("-all") or 2 of
+ * 8 ("-two"), in rows of whole blocks of 256. Returns false if the name is unknown. */
 bool      tiny_model_named(TinyModel *out, const char *name);
+/* A weight type or, where there is none of that name, a recipe for all matrices; returns false if it is neither. */
+bool      tiny_model_types(TinyModel *m, const char *name);
 Status    tiny_model_write(const TinyModel *m, const char *path, Error *err);
 
 extern const char *const tiny_names[];             /* NULL-terminated */

@@ -12,6 +12,7 @@ An expectation file is text, one record a line:
   case NAME                    then what goes in: prefix N ids.. | tokens N ids.. | parents N ids.. (a tree) | taps N layers..
   row I MEAN ABSMAX N id value ..          logits of row I: mean, largest magnitude, the 8 largest and 4 others
   tap I LAYER MEAN ABSMAX N index value .. state of row I after LAYER (n_layer: after the output norm)
+  noise N value ..                         quant_layers.py: by how much rounding may change each tap, a share of its norm
   pair I PREVIOUS N id value ..            DFlash2: selector scores of row I after token PREVIOUS
 """
 import argparse

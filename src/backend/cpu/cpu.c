@@ -178,6 +178,36 @@ static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t ro
     cpu_run(c, pack_task, &j, (groups + j.per_task - 1) / j.per_task, (int64_t) rows * w->cols);
 }
 
+/* ---- experts of which memory holds only some ---- */
+
+static Status store_needs(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err)
+{
+    return expert_store_needs(out, s, n, cpu_of(b)->in_place, b->chunk, cpu_experts_rows(s, n, o->used), o, err);
+}
+
+static Status store(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err)
+{
+    Cpu *c = cpu_of(b);
+    TRY(expert_store_open(c->store, s, n, c->in_place, memory, o, err));
+    if (!o->count) return ST_OK;
+    Pool *pool;
+    TRY(pool_open(&pool, c->threads, err));
+    Status st = expert_store_fill(*c->store, pool, o, err);
+    pool_close(pool);
+    return st;
+}
+
+static void store_stats(Backend *b, StoreStats *out)
+{
+    *out = (StoreStats) { 0 };
+    if (*cpu_of(b)->store) expert_store_stats(*cpu_of(b)->store, out);
+}
+
+static void store_counts(Backend *b, uint64_t *counts)
+{
+    if (*cpu_of(b)->store) expert_store_counts(*cpu_of(b)->store, counts);
+}
+
 /* ---- passes ---- */
 
 static bool pass_begin(Backend *b, const void *key, size_t n)
@@ -200,6 +230,11 @@ static Status cpu_sync(Backend *b, Error *err)
 static void cpu_close(Backend *b)
 {
     Cpu *c = cpu_of(b);
+    if (!c->pool) {                                /* not a fork */
+        expert_store_close(*c->store);
+        free(c->store);
+    }
+    expert_reader_close(c->reader);
     pool_close(c->pool);
     give(c->scratch, (size_t) c->threads * SCRATCH_BYTES);
     give(c->input, INPUT_BYTES);
@@ -251,9 +286,12 @@ static Status cpu_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->threads = pool_threads(c->pool);
     c->scratch = take((size_t) c->threads * SCRATCH_BYTES);
     c->input = take(INPUT_BYTES);
-    if (!c->scratch || !c->input) {
+    if (!c->scratch || !c->input) st = fail(err, ST_MEMORY, "cpu backend: no memory for the workspace of %d threads",
+                                            c->threads);
+    if (st == ST_OK && *c->store) st = expert_reader_open(&c->reader, *c->store, err);
+    if (st != ST_OK) {
         cpu_close(&c->be);
-        return fail(err, ST_MEMORY, "cpu backend: no memory for the workspace of %d threads", c->threads);
+        return st;
     }
     *out = &c->be;
     return ST_OK;
@@ -270,7 +308,13 @@ static Status cpu_open(Backend **out, const char *detail, const BackendOptions *
     TRY(choose_level(&level, detail, err));
     pthread_once(&half_once, half_table_fill);
     Cpu *c = calloc(1, sizeof *c);
-    if (!c) return fail(err, ST_MEMORY, "cpu backend: out of memory");
+    ExpertStore **none = calloc(1, sizeof *none);
+    if (!c || !none) {
+        free(c);
+        free(none);
+        return fail(err, ST_MEMORY, "cpu backend: out of memory");
+    }
+    c->store = none;
     c->threads = pool_size(o->threads);
     c->in_place = o->no_repack;
     c->level = level;
@@ -282,7 +326,8 @@ static Status cpu_open(Backend **out, const char *detail, const BackendOptions *
     Backend *b = &c->be;
     *b = (Backend) {
         .name = "cpu", .level = level_name(level), .chunk = 256, .weight_bytes = weight_bytes, .memory = cpu_memory,
-        .measure = measure, .attach = attach, .fork = cpu_fork, .fork_bytes = fork_bytes, .alloc = cpu_alloc,
+        .measure = measure, .attach = attach, .store_needs = store_needs, .store = store, .store_stats = store_stats,
+        .store_counts = store_counts, .fork = cpu_fork, .fork_bytes = fork_bytes, .alloc = cpu_alloc,
         .release = cpu_release, .upload = upload, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill,
         .copy = copy, .pass_begin = pass_begin, .pass_end = pass_end, .sync = cpu_sync, .close = cpu_close
     };

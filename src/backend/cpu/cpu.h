@@ -6,6 +6,7 @@
 #define RATOON_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "backend/cpu/expert_store.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/roofline.h"
@@ -30,6 +31,8 @@ typedef struct {
     const DeltaKernels  *dn;
     uint8_t             *scratch;                  /* [threads, SCRATCH_BYTES] */
     uint8_t             *input;                    /* [INPUT_BYTES] */
+    ExpertStore        **store;                    /* of the backend and all its forks; *store NULL: whole stacks */
+    ExpertReader        *reader;                   /* of a fork, if there is a store */
     Roofline            *roof;                     /* of a fork that has run measure */
     Routes               routes;                   /* since they were last asked for */
     Error                error;                    /* the first failure since the last sync */
@@ -62,6 +65,10 @@ void cpu_quantise(Cpu *c, const void *const act[ACT_COUNT], const Tensor *x, int
  * matrix: the one of w, as cpu_matrix says. With weights in place, scratch holds a group at a time. */
 void cpu_product(const Cpu *c, float *y, size_t y_stride, const Tensor *w, const uint8_t *matrix, const void *act,
                  int32_t n, int32_t group0, int32_t group1, void *scratch);
+
+/* How many rows of a prompt `experts` can take at once for any of these mixtures, so that it reads each expert once: a
+ * power of two. */
+int32_t cpu_experts_rows(const Stacked *s, int32_t n, int32_t used);
 
 /* Each fills in its part of the operation table. */
 void cpu_rows_ops(Backend *b);              /* cpu_rows.c: products, norms, elementwise, rotation, ends of passes */

@@ -1,10 +1,12 @@
 /* cpu_experts.c - mixtures of experts. The rows of a pass are put in order of their experts, so that each expert's
  * weights are read once, however many rows chose it. There is one hand-over to the threads for each stage of all
- * experts together: gate and up, activation, down, and the sums of the rows. */
+ * experts together: gate and up, activation, down, and the sums of the rows. Where memory holds only some experts,
+ * those that are there go through the first three stages while the others are read, which follow as they arrive. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/expert_store.h"
 #include "backend/cpu/matmul_layout.h"
 
 static float *row_of(const Tensor *t, int32_t i) { return (float *) t->data + (size_t) i * (size_t) t->cols; }
@@ -82,10 +84,19 @@ typedef struct {
     int32_t        row0, n, used;                  /* rows [row0, row0 + n) of x */
     int32_t       *place, *row;                    /* [n * used] of each row's ranks, -1: none; the row of each place */
     int32_t       *expert, *start, n_experts;      /* the experts that rows chose; places [start[t], start[t + 1]) */
+    int32_t       *todo;                           /* which of them are computed now */
+    const uint8_t **slot;                          /* where they are; NULL: whole stacks are in memory */
     const void    *act[ACT_COUNT];                 /* the rows of x in each form that gate and up need */
     uint8_t       *act_h;                          /* the places of h, see act_of_h; NULL: as they are */
     int32_t        pieces;                         /* tasks of a matrix */
 } Mixture;
+
+/* Matrix t of a stack. */
+static const uint8_t *matrix_of(const Mixture *m, const Tensor *w, int32_t t)
+{
+    if (!m->slot) return cpu_matrix(m->c, w, m->expert[t]);
+    return m->slot[t] + ((const StoredStack *) w->data)->at;
+}
 
 static int32_t groups_of(const Tensor *w) { return (w->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP; }
 static int32_t rows_of(const Mixture *m, int32_t t) { return m->start[t + 1] - m->start[t]; }
@@ -166,7 +177,7 @@ static void piece_of(const Mixture *m, const Tensor *w, int32_t piece, int32_t *
 static void wide_task(void *arg, int32_t i, int32_t thread)
 {
     const Mixture *m = arg;
-    const int32_t t = i / (2 * m->pieces), of_expert = i % (2 * m->pieces);
+    const int32_t t = m->todo[i / (2 * m->pieces)], of_expert = i % (2 * m->pieces);
     const Tensor *w = of_expert < m->pieces ? m->e->gate : m->e->up;
     const Tensor *to = of_expert < m->pieces ? m->e->h : m->e->wide;
     const ActForm form = matmul_act_form(w->type);
@@ -179,17 +190,17 @@ static void wide_task(void *arg, int32_t i, int32_t thread)
         const int32_t at = m->start[t] + (int32_t) ((int64_t) rows_of(m, t) * k / parts);
         const int32_t n = m->start[t] + (int32_t) ((int64_t) rows_of(m, t) * (k + 1) / parts) - at;
         const void *act = gather(m, scratch, form, at, n);
-        cpu_product(m->c, row_of(to, at), (size_t) to->cols, w, cpu_matrix(m->c, w, m->expert[t]), act, n, g0, g1,
+        cpu_product(m->c, row_of(to, at), (size_t) to->cols, w, matrix_of(m, w, t), act, n, g0, g1,
                     scratch + gather_bytes(m, form));
     }
 }
 
-/* Task t: what an expert's gate lets through, quantised. */
-static void act_task(void *arg, int32_t t, int32_t thread)
+/* Task i: what an expert's gate lets through, quantised. */
+static void act_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const Mixture *m = arg;
-    const int32_t n = rows_of(m, t), ffn = m->e->h->cols;
+    const int32_t t = m->todo[i], n = rows_of(m, t), ffn = m->e->h->cols;
     float *h = row_of(m->e->h, m->start[t]);
     m->c->rows->glu(h, h, row_of(m->e->wide, m->start[t]), (int64_t) n * ffn, m->e->act);
     if (m->act_h) m->c->mm->quantise(act_of_h(m, t), matmul_act_form(m->e->down->type), h, n, ffn, 0, n);
@@ -198,12 +209,12 @@ static void act_task(void *arg, int32_t t, int32_t thread)
 static void down_task(void *arg, int32_t i, int32_t thread)
 {
     const Mixture *m = arg;
-    const int32_t t = i / m->pieces;
+    const int32_t t = m->todo[i / m->pieces];
     const Tensor *w = m->e->down, *to = m->e->each;
     int32_t g0, g1;
     piece_of(m, w, i % m->pieces, &g0, &g1);
-    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, cpu_matrix(m->c, w, m->expert[t]),
-                act_of_h(m, t), rows_of(m, t), g0, g1, cpu_scratch(m->c, thread));
+    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, matrix_of(m, w, t), act_of_h(m, t), rows_of(m, t),
+                g0, g1, cpu_scratch(m->c, thread));
 }
 
 static void sum_task(void *arg, int32_t i, int32_t thread)
@@ -227,18 +238,90 @@ static void cut(Mixture *m, const Tensor *w, int32_t matrices)
     m->pieces = want < 1 ? 1 : (int32_t) want;
 }
 
-static void run_mixture(Mixture *m)
+/* The first three stages of n experts, todo. */
+static void run_experts(Mixture *m, int32_t n)
 {
     Cpu *c = m->c;
     const Experts *e = m->e;
-    const int64_t places = m->start[m->n_experts], one = (int64_t) e->gate->rows * e->gate->cols;
+    const int64_t one = (int64_t) e->gate->rows * e->gate->cols;
+    int64_t places = 0;
+    if (n == 0) return;
+    for (int32_t i = 0; i < n; i++) places += rows_of(m, m->todo[i]);
+    cut(m, e->gate, 2 * n);
+    cpu_run(c, wide_task, m, 2 * n * m->pieces, places * one / 2);
+    cpu_run(c, act_task, m, n, places * e->h->cols * 16);
+    cut(m, e->down, n);
+    cpu_run(c, down_task, m, n * m->pieces, places * one / 4);
+}
+
+static int32_t layer_of(const Mixture *m) { return ((const StoredStack *) m->e->gate->data)->layer; }
+
+/* Begins to read the first of n missing experts, those with most rows first, as far as there is room, and puts those
+ * that another fork has read into todo. Returns how many it has dealt with. */
+static int32_t begin_missing(Mixture *m, const int32_t *missing, int32_t n, int32_t *n_todo)
+{
+    int32_t i = 0;
+    for (; i < n; i++) {
+        const int32_t t = missing[i];
+        const ExpertBegin b = expert_reader_begin(m->c->reader, layer_of(m), m->expert[t], t, &m->slot[t]);
+        if (b == EXPERT_BUSY || b == EXPERT_FULL) break;
+        if (b == EXPERT_HELD) m->todo[(*n_todo)++] = t;
+    }
+    return i;
+}
+
+/* Computes what is in todo and lets go of it. */
+static void run_held(Mixture *m, int32_t n, bool passing)
+{
+    run_experts(m, n);
+    for (int32_t i = 0; i < n; i++)
+        expert_reader_release(m->c->reader, layer_of(m), m->expert[m->todo[i]], passing);
+}
+
+/* All experts of a layer of which memory holds only some. missing [n_experts]: scratch. After a failure what is being
+ * read is still waited for. */
+static void run_stored(Mixture *m, int32_t *missing)
+{
+    Cpu *c = m->c;
+    const bool passing = m->n > ROWS_DECODE;
+    int32_t n_missing = 0, begun = 0, n = 0, tag[EXPERT_LOADS];
+    const uint8_t *at[EXPERT_LOADS];
+    for (int32_t t = 0; t < m->n_experts; t++) missing[t] = rows_of(m, t);     /* for now: how often it was chosen */
+    expert_reader_choose(c->reader, layer_of(m), m->expert, missing, m->n_experts, m->n, m->slot);
+    for (int32_t t = 0; t < m->n_experts; t++) {
+        if (m->slot[t]) m->todo[n++] = t;
+        else missing[n_missing++] = t;
+    }
+    begun = begin_missing(m, missing, n_missing, &n);
+    run_held(m, n, false);
+    for (;;) {
+        const uint64_t since = expert_reader_now(c->reader);
+        n = 0;
+        if (!cpu_failed(c)) begun += begin_missing(m, missing + begun, n_missing - begun, &n);
+        const int32_t arrived = expert_reader_arrived(c->reader, c->pool, tag, at, &c->error);
+        for (int32_t i = 0; i < arrived; i++) {
+            m->slot[tag[i]] = at[i];
+            if (at[i]) m->todo[n++] = tag[i];
+        }
+        run_held(m, n, passing);
+        if (arrived == 0 && n == 0 && (cpu_failed(c) || begun == n_missing)) return;
+        if (arrived == 0 && n == 0) expert_reader_wait(c->reader, since);
+    }
+}
+
+/* times [experts]: scratch */
+static void run_mixture(Mixture *m, int32_t *times)
+{
+    Cpu *c = m->c;
+    const int64_t places = m->start[m->n_experts];
     cpu_quantise(c, m->act, m->x, m->row0, m->n);
-    cut(m, e->gate, 2 * m->n_experts);
-    cpu_run(c, wide_task, m, 2 * m->n_experts * m->pieces, places * one / 2);
-    cpu_run(c, act_task, m, m->n_experts, places * e->h->cols * 16);
-    cut(m, e->down, m->n_experts);
-    cpu_run(c, down_task, m, m->n_experts * m->pieces, places * one / 4);
-    cpu_run(c, sum_task, m, m->n, places * e->each->cols);
+    if (m->slot) {
+        run_stored(m, times);
+    } else {
+        for (int32_t t = 0; t < m->n_experts; t++) m->todo[t] = t;
+        run_experts(m, m->n_experts);
+    }
+    if (!cpu_failed(c)) cpu_run(c, sum_task, m, m->n, places * m->e->each->cols);
 }
 
 /* Places all that n rows need in the input buffer; returns false if it does not fit. */
@@ -247,13 +330,16 @@ static bool place_all(Mixture *m, int32_t n, int32_t **by_count, int32_t **times
     const size_t experts = (size_t) m->e->gate->n, pairs = (size_t) n * (size_t) m->used;
     const size_t most = experts < pairs ? experts : pairs;
     const ActForm h = matmul_act_form(m->e->down->type);
+    const bool stored = m->c->reader && expert_reader_has(m->c->reader, m->e->gate);
     size_t at = 0;
-    int32_t **list[] = { &m->place, &m->row, &m->expert, &m->start, by_count, times };
-    const size_t length[] = { pairs, pairs, most, most + 1, (size_t) n + 1, experts };
-    for (int k = 0; k < 6; k++) {
+    int32_t **list[] = { &m->place, &m->row, &m->expert, &m->start, &m->todo, by_count, times };
+    const size_t length[] = { pairs, pairs, most, most + 1, most, (size_t) n + 1, experts };
+    for (int k = 0; k < 7; k++) {
         *list[k] = (int32_t *) (void *) (m->c->input + at);
         at += lines_up(sizeof(int32_t) * length[k]);
     }
+    m->slot = stored ? (const uint8_t **) (void *) (m->c->input + at) : NULL;
+    if (stored) at += lines_up(sizeof *m->slot * most);
     memset(m->act, 0, sizeof m->act);
     for (int k = 0; k < 2; k++) {
         const ActForm form = matmul_act_form((k ? m->e->up : m->e->gate)->type);
@@ -264,6 +350,26 @@ static bool place_all(Mixture *m, int32_t n, int32_t **by_count, int32_t **times
     m->act_h = h == ACT_F32 ? NULL : m->c->input + at;
     if (m->act_h) at += lines_up(matmul_act_bytes(h, (int32_t) pairs, m->e->down->cols)) + 64 * most;
     return at <= INPUT_BYTES;
+}
+
+/* What place_all uses at most. */
+static size_t input_bytes(Tensor *const w[STACKS], int32_t n, int32_t used)
+{
+    const Tensor *down = w[STACK_DOWN];
+    const size_t pairs = (size_t) n * (size_t) used, lists = 32 * pairs + 128 * (size_t) down->n;
+    size_t bytes = lists + matmul_act_bytes(matmul_act_form(down->type), (int32_t) pairs, down->cols);
+    for (int p = STACK_GATE; p <= STACK_UP; p++)
+        bytes += matmul_act_bytes(matmul_act_form(w[p]->type), n, w[p]->cols);
+    return bytes;
+}
+
+int32_t cpu_experts_rows(const Stacked *s, int32_t n, int32_t used)
+{
+    enum { ROWS_MOST = 4096 };
+    int32_t rows = ROWS_MOST;
+    for (int32_t i = 0; i < n; i++)
+        while (rows > ROWS_DECODE && input_bytes(s[i].w, rows, used) > INPUT_BYTES) rows /= 2;
+    return rows;
 }
 
 static bool room_to_gather(const Mixture *m)
@@ -297,14 +403,16 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
         }
         m.c->routes.chosen += m.start[m.n_experts];
         m.c->routes.read += m.n_experts;
-        run_mixture(&m);
+        run_mixture(&m, times);
     }
 }
 
 static void routes(Backend *b, Routes *out)
 {
-    *out = cpu_of(b)->routes;
-    cpu_of(b)->routes = (Routes) { 0 };
+    Cpu *c = cpu_of(b);
+    *out = c->routes;
+    c->routes = (Routes) { 0 };
+    if (c->reader) expert_reader_missed(c->reader, out);
 }
 
 void cpu_experts_ops(Backend *b)

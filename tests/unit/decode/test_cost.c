@@ -309,6 +309,44 @@ static void mixtures(void **state)
     }
 }
 
+/* Experts from a file: rows share few of those that they miss, so that wide passes wait for nearly as many times longer
+ * as they have rows. From plain passes and a few narrow ones, a pass of any width. */
+static void misses(void **state)
+{
+    (void) state;
+    enum { USED = 8, OF = 256, MISSED = 60 };
+    static const double alike[] = { 0.04, 0.3 };
+    for (size_t k = 0; k < sizeof alike / sizeof *alike; k++) {
+        double ms[ROWS_DECODE + 1], more[ROWS_DECODE + 1];
+        for (int32_t n = 1; n <= ROWS_DECODE; n++) {   /* 10 ms of work, 0.5 ms a row; 30 ms of waiting */
+            const double read = (1 - pow(1 - 0.12, n)) / 0.12;
+            more[n] = (1 - pow(1 - alike[k], n)) / alike[k];
+            ms[n] = 0.5 * (fmax(4 + 6 * read, 0.5 * n) + 4 + 6 * read + 0.5 * n) + 30 * more[n];
+        }
+        Cost c;
+        cost_reset(&c);
+        cost_experts(&c, 0.6, USED, OF);
+        cost_chunk(&c, 256, 1e-3 * 0.5 * (128 + 54 + 128));
+        for (int32_t i = 0; i < 3; i++) {
+            cost_misses(&c, 1, MISSED, 30 / ms[1]);
+            cost_pass(&c, 1, 1e-3 * ms[1]);
+        }
+        for (int32_t i = 0; i < 60; i++) {
+            const int32_t n = 2 + i % 7;
+            cost_routes(&c, n, 40 * USED * n, (int64_t) (40 * USED * (1 - pow(1 - 0.12, n)) / 0.12));
+            cost_misses(&c, n, (int64_t) (MISSED * more[n]), 30 * more[n] / ms[n]);
+        }
+        assert_true(c.waits > 0.6 && c.waits < 0.8);
+        for (int32_t n = 1; n <= ROWS_DECODE; n++) {
+            const double off = (double) c.pass_ms[n] / ms[n];
+            if (off < 0.9 || off > 1.1)
+                fail_msg("alike %.2f, %d rows: predicted %.3f of the real time", alike[k], n, off);
+        }
+        for (int32_t i = 0; i < 200; i++) cost_misses(&c, 1, 0, 0);    /* all that is needed is in memory by now */
+        assert_true(c.waits < 0.01);
+    }
+}
+
 /* Passes whose rows share no expert count as well as those whose rows share all, else rows would seem more alike than
  * they are; and neither end makes times that are none. */
 static void routes_at_the_ends(void **state)
@@ -335,7 +373,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(shape_of_a_pass), cmocka_unit_test(without_a_chunk), cmocka_unit_test(first_passes),
         cmocka_unit_test(another_run), cmocka_unit_test(loud_machines), cmocka_unit_test(load_at_the_start),
         cmocka_unit_test(told_a_stall), cmocka_unit_test(cold_chunk), cmocka_unit_test(refuted_lines),
-        cmocka_unit_test(bad_lines), cmocka_unit_test(mixtures), cmocka_unit_test(routes_at_the_ends),
+        cmocka_unit_test(bad_lines), cmocka_unit_test(mixtures), cmocka_unit_test(misses),
+        cmocka_unit_test(routes_at_the_ends),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ struct Cache {
     pthread_t       writer;
     bool            has_disk, has_writer, writes, closing, flushing, idle;  /* idle: nothing is due to be written */
     atomic_bool     give_up;
-    Disk            disk;
+    CacheDisk       disk;
     CacheEntry    **entry;
     size_t          n, room, ram_bytes;
     int64_t         latest, behind;     /* latest value of now(), and the sum of all backward steps of the clock */
@@ -265,18 +265,18 @@ static CacheEntry *named(const Cache *c, RecordName name)
 
 /* Registers a file that this process did not write, or wrote in an earlier run. Called without the lock; returns with
  * it held. */
-static void meet_file(Cache *c, const DiskFile *f)
+static void meet_file(Cache *c, const CacheFile *f)
 {
     Error err = { 0 };
     CacheEntry *e = calloc(1, sizeof *e), *there;
-    Status st = e ? disk_front(&c->disk, f->name, &e->front, &e->rec, &err) : ST_MEMORY;
+    Status st = e ? cache_disk_front(&c->disk, f->name, &e->front, &e->rec, &err) : ST_MEMORY;
     if (st == ST_OK) {
         e->name = record_name(e->rec.identity, e->rec.n_identity, e->rec.tokens, e->rec.n_tokens);
         if (e->name.high != f->name.high || e->name.low != f->name.low)
             st = fail(&err, ST_FORMAT, "%016llx%016llx.ratoon: it holds a text of another name",
                       (unsigned long long) f->name.high, (unsigned long long) f->name.low);
     }
-    bool left = st == ST_UNSUPPORTED || (st == ST_FORMAT && disk_remove(&c->disk, f->name, NULL) != ST_OK);
+    bool left = st == ST_UNSUPPORTED || (st == ST_FORMAT && cache_disk_remove(&c->disk, f->name, NULL) != ST_OK);
     if (left || st == ST_FORMAT) say(c, 1, "cache: %s %s/%s", left ? "left alone" : "removed", c->disk.path, err.text);
     enter(c);
     c->count.damaged += st == ST_FORMAT;
@@ -309,10 +309,10 @@ static void meet_file(Cache *c, const DiskFile *f)
 static void meet_folder(Cache *c)
 {
     Error err = { 0 };
-    DiskFile *file;
+    CacheFile *file;
     size_t n;
     leave(c);
-    Status st = disk_list(&c->disk, &file, &n, &err);
+    Status st = cache_disk_list(&c->disk, &file, &n, &err);
     if (st != ST_OK) say(c, 1, "cache: %s", err.text);
     enter(c);
     for (size_t i = c->n; i-- > 0 && st == ST_OK; ) {
@@ -357,7 +357,7 @@ static bool make_disk_room(Cache *c, uint64_t need)
         Error err = { 0 };
         least->pins++;
         leave(c);
-        Status st = disk_remove(&c->disk, least->name, &err);
+        Status st = cache_disk_remove(&c->disk, least->name, &err);
         enter(c);
         if (st == ST_OK) {
             drop_file(c, least);
@@ -384,7 +384,7 @@ static void write_entry(Cache *c, CacheEntry *e)
         Record r = e->rec;
         leave(c);
         record_seal(&r, e->front, e->image);
-        st = disk_write(&c->disk, e->name, &r, e->front, e->image, &c->give_up, &err);
+        st = cache_disk_write(&c->disk, e->name, &r, e->front, e->image, &c->give_up, &err);
         enter(c);
     }
     e->writing = false;
@@ -471,7 +471,7 @@ Status cache_open(Cache **out, const CacheOptions *o, Error *err)
     pthread_condattr_setclock(&by, CLOCK_MONOTONIC);
     pthread_cond_init(&c->changed, &by);
     pthread_condattr_destroy(&by);
-    Status st = o->dir ? disk_open(&c->disk, o->dir, err) : ST_OK;
+    Status st = o->dir ? cache_disk_open(&c->disk, o->dir, err) : ST_OK;
     if (st == ST_OK && o->dir) {
         c->has_disk = c->writes = true;
         enter(c);
@@ -520,7 +520,7 @@ void cache_close(Cache *c, int32_t drain_ms)
     enter(c);
     for (size_t i = 0; i < c->n; i++) free_entry(c, c->entry[i]);
     leave(c);
-    disk_close(&c->disk);
+    cache_disk_close(&c->disk);
     free(c->entry);
     free(c->ignored);
     pthread_mutex_destroy(&c->lock);
@@ -628,10 +628,10 @@ static Status read_entry(Cache *c, CacheEntry *e, bool beyond)
     if (room) c->ram_bytes += (size_t) e->rec.n_image;
     leave(c);
     uint8_t *image = new_image(e->rec.n_image);
-    Status st = image ? disk_image(&c->disk, e->name, &e->rec, image, &err) : ST_MEMORY;
-    if (st == ST_OK) disk_touch(&c->disk, e->name);
+    Status st = image ? cache_disk_image(&c->disk, e->name, &e->rec, image, &err) : ST_MEMORY;
+    if (st == ST_OK) cache_disk_touch(&c->disk, e->name);
     if (st == ST_FORMAT) {
-        bool gone = disk_remove(&c->disk, e->name, NULL) == ST_OK;
+        bool gone = cache_disk_remove(&c->disk, e->name, NULL) == ST_OK;
         say(c, 1, "cache: %s %s/%s", gone ? "removed" : "left alone", c->disk.path, err.text);
     }
     enter(c);
@@ -683,7 +683,7 @@ bool cache_find(Cache *c, CacheHit *hit, const char *identity, const int32_t *t,
                             read ? CACHE_DISK : CACHE_RAM, e };
     }
     leave(c);
-    if (touch) disk_touch(&c->disk, name);
+    if (touch) cache_disk_touch(&c->disk, name);
     return e != NULL;
 }
 
@@ -726,7 +726,7 @@ void cache_reject(Cache *c, CacheHit *hit, const char *why)
 {
     CacheEntry *e = hit->entry;
     say(c, 1, "cache: a record of %d tokens is dropped: %s", hit->tokens, why);
-    if (c->has_disk) disk_remove(&c->disk, e->name, NULL);
+    if (c->has_disk) cache_disk_remove(&c->disk, e->name, NULL);
     enter(c);
     c->count.damaged++;
     drop_file(c, e);

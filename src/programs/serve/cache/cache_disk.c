@@ -43,7 +43,7 @@ static void remove_if_dead(int dir, const char *name)
 }
 
 /* Calls each(ud, name) for every file of the folder. */
-static Status for_files(const Disk *d, bool (*each)(void *ud, const char *name), void *ud, Error *err)
+static Status for_files(const CacheDisk *d, bool (*each)(void *ud, const char *name), void *ud, Error *err)
 {
     int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -60,14 +60,14 @@ static Status for_files(const Disk *d, bool (*each)(void *ud, const char *name),
 
 static bool tidy(void *ud, const char *name)
 {
-    if (strncmp(name, TEMPORARY, sizeof TEMPORARY - 1) == 0) remove_if_dead(((const Disk *) ud)->fd, name);
+    if (strncmp(name, TEMPORARY, sizeof TEMPORARY - 1) == 0) remove_if_dead(((const CacheDisk *) ud)->fd, name);
     return true;
 }
 
-Status disk_open(Disk *d, const char *path, Error *err)
+Status cache_disk_open(CacheDisk *d, const char *path, Error *err)
 {
     struct stat st;
-    *d = (Disk) { .fd = -1 };
+    *d = (CacheDisk) { .fd = -1 };
     if (!save_folders(path, 0700) || (mkdir(path, 0700) != 0 && errno != EEXIST))
         return fail(err, ST_IO, "%s: the cache's folder cannot be made: %m", path);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -85,25 +85,25 @@ Status disk_open(Disk *d, const char *path, Error *err)
     d->fd = fd;
     d->path = strdup(path);
     Status status = d->path ? for_files(d, tidy, d, err) : fail(err, ST_MEMORY, "%s: out of memory", path);
-    if (status != ST_OK) disk_close(d);
+    if (status != ST_OK) cache_disk_close(d);
     return status;
 }
 
-void disk_close(Disk *d)
+void cache_disk_close(CacheDisk *d)
 {
     if (d->fd >= 0) close(d->fd);
     free(d->path);
-    *d = (Disk) { .fd = -1 };
+    *d = (CacheDisk) { .fd = -1 };
 }
 
 /* ---- reading ---- */
 
-typedef struct { const Disk *d; DiskFile *at; size_t n, room; } List;
+typedef struct { const CacheDisk *d; CacheFile *at; size_t n, room; } List;
 
 static bool list_one(void *ud, const char *name)
 {
     List *l = ud;
-    DiskFile f;
+    CacheFile f;
     struct stat st;
     if (!is_record(&f.name, name) || fstatat(l->d->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
         return true;
@@ -114,7 +114,7 @@ static bool list_one(void *ud, const char *name)
     return true;
 }
 
-Status disk_list(const Disk *d, DiskFile **out, size_t *n, Error *err)
+Status cache_disk_list(const CacheDisk *d, CacheFile **out, size_t *n, Error *err)
 {
     List l = { .d = d };
     Status st = for_files(d, list_one, &l, err);
@@ -168,7 +168,8 @@ static Status read_parts(int fd, uint8_t *out, size_t n, size_t at, const char *
     return ST_OK;
 }
 
-static Status open_record(int *out, uint64_t *bytes, const Disk *d, RecordName of, char name[NAME_BYTES], Error *err)
+static Status open_record(int *out, uint64_t *bytes, const CacheDisk *d, RecordName of, char name[NAME_BYTES],
+                          Error *err)
 {
     struct stat st;
     file_name(name, of);
@@ -197,7 +198,7 @@ static Status front_of(int fd, uint64_t bytes, const char *name, uint8_t **front
     return st;
 }
 
-Status disk_front(const Disk *d, RecordName of, uint8_t **front, Record *out, Error *err)
+Status cache_disk_front(const CacheDisk *d, RecordName of, uint8_t **front, Record *out, Error *err)
 {
     int fd;
     uint64_t bytes;
@@ -216,7 +217,7 @@ static bool same_text(const Record *a, const Record *b)
            memcmp(a->tokens, b->tokens, sizeof *a->tokens * (size_t) a->n_tokens) == 0;
 }
 
-Status disk_image(const Disk *d, RecordName of, const Record *like, uint8_t *image, Error *err)
+Status cache_disk_image(const CacheDisk *d, RecordName of, const Record *like, uint8_t *image, Error *err)
 {
     int fd;
     uint64_t bytes;
@@ -250,7 +251,7 @@ static Status write_all(int fd, const uint8_t *p, size_t n, const char *name, at
     return ST_OK;
 }
 
-static Status open_temporary(int *out, Disk *d, char name[NAME_BYTES], Error *err)
+static Status open_temporary(int *out, CacheDisk *d, char name[NAME_BYTES], Error *err)
 {
     struct stat st;
     for (int32_t tries = 0; tries < 1000; tries++) {
@@ -270,8 +271,8 @@ static Status open_temporary(int *out, Disk *d, char name[NAME_BYTES], Error *er
     return fail(err, why_unwritten(), "%s: no file can be made: %m", d->path);
 }
 
-Status disk_write(Disk *d, RecordName of, const Record *r, const uint8_t *front, const uint8_t *image,
-                  atomic_bool *stop, Error *err)
+Status cache_disk_write(CacheDisk *d, RecordName of, const Record *r, const uint8_t *front, const uint8_t *image,
+                        atomic_bool *stop, Error *err)
 {
     int fd;
     char temporary[NAME_BYTES], name[NAME_BYTES];
@@ -289,7 +290,7 @@ Status disk_write(Disk *d, RecordName of, const Record *r, const uint8_t *front,
     return st;
 }
 
-Status disk_remove(const Disk *d, RecordName of, Error *err)
+Status cache_disk_remove(const CacheDisk *d, RecordName of, Error *err)
 {
     char name[NAME_BYTES];
     file_name(name, of);
@@ -298,7 +299,7 @@ Status disk_remove(const Disk *d, RecordName of, Error *err)
     return fail(err, ST_IO, "%s: cannot be removed: %m", name);
 }
 
-void disk_touch(const Disk *d, RecordName of)
+void cache_disk_touch(const CacheDisk *d, RecordName of)
 {
     char name[NAME_BYTES];
     file_name(name, of);

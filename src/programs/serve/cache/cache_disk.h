@@ -9,25 +9,25 @@
 
 #include "programs/serve/cache/cache_record.h"
 
-typedef struct { int fd; char *path; uint32_t n_temporary; } Disk;
+typedef struct { int fd; char *path; uint32_t n_temporary; } CacheDisk;
 
 /* Creates the folder (mode 0700) if it is missing; removes unfinished files of dead processes. */
-Status disk_open(Disk *d, const char *path, Error *err);
-void   disk_close(Disk *d);
+Status cache_disk_open(CacheDisk *d, const char *path, Error *err);
+void   cache_disk_close(CacheDisk *d);
 
 /* A file with a record's name. used: seconds at which it was last written or touched. */
-typedef struct { RecordName name; uint64_t bytes; int64_t used; } DiskFile;
-Status disk_list(const Disk *d, DiskFile **out, size_t *n, Error *err);           /* free *out */
+typedef struct { RecordName name; uint64_t bytes; int64_t used; } CacheFile;
+Status cache_disk_list(const CacheDisk *d, CacheFile **out, size_t *n, Error *err);      /* free *out */
 
 /* Everything about a file except its image; *front (free it) holds what out points to. ST_IO: missing or unreadable. */
-Status disk_front(const Disk *d, RecordName name, uint8_t **front, Record *out, Error *err);
+Status cache_disk_front(const CacheDisk *d, RecordName name, uint8_t **front, Record *out, Error *err);
 /* Reads and verifies the image of exactly the text of `like`, into image [like->n_image]. */
-Status disk_image(const Disk *d, RecordName name, const Record *like, uint8_t *image, Error *err);
+Status cache_disk_image(const CacheDisk *d, RecordName name, const Record *like, uint8_t *image, Error *err);
 /* Writes, syncs and renames. stop is polled every megabyte; if it returns true, writing is given up (ST_CANCEL).
  * ST_FULL: the disk is full. ST_UNSUPPORTED: a folder has this name. */
-Status disk_write(Disk *d, RecordName name, const Record *r, const uint8_t *front, const uint8_t *image,
-                  atomic_bool *stop, Error *err);
-Status disk_remove(const Disk *d, RecordName name, Error *err);                    /* also ST_OK if it did not exist */
-void   disk_touch(const Disk *d, RecordName name);
+Status cache_disk_write(CacheDisk *d, RecordName name, const Record *r, const uint8_t *front, const uint8_t *image,
+                        atomic_bool *stop, Error *err);
+Status cache_disk_remove(const CacheDisk *d, RecordName name, Error *err);         /* also ST_OK if it did not exist */
+void   cache_disk_touch(const CacheDisk *d, RecordName name);
 
 #endif

@@ -1,0 +1,319 @@
+#include "backend/expert_cache.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An expert is promoted if its score exceeds the weakest pinned one's by this factor, so that two of about the same
+ * score do not change places again and again. */
+static const double MARGIN = 1.05;
+/* Scores grow instead of the old ones shrinking; above this all are scaled down. */
+static const double UNIT_MOST = 1e100;
+enum { WEAKEST = 32, NONE = -1 };
+
+/* layer NONE: empty. next, prev: the ring's list, oldest first; a pinned slot is in none. */
+typedef struct { int32_t layer, expert, users, next, prev; bool pinned; } Slot;
+/* weak: the weakest pinned slots when they were last looked at, ascending by the scores that they had then. A score
+ * never falls behind another one except by being overtaken, so the first of them bounds all pinned scores from below. */
+typedef struct {
+    int32_t first, n, empty, to_pin, oldest, newest;
+    int32_t weak[WEAKEST], n_weak, at_weak;
+    double  score[WEAKEST];
+} Kind;
+
+struct ExpertCache {
+    int32_t  layers, experts, kinds, mixtures;     /* mixtures: layers that have experts */
+    double   unit, per_row;                        /* what a row counts now; its growth per row and layer, as a
+                                                    * logarithm of 2 */
+    double  *score;                                /* [layers, experts] */
+    int32_t *slot_of;                              /* [layers, experts] */
+    int32_t *kind_of;                              /* [layers] */
+    Kind    *kind;
+    Slot    *slot;
+    int64_t  evicted, promoted;
+};
+
+static size_t index_of(const ExpertCache *c, int32_t layer, int32_t expert)
+{
+    return (size_t) layer * (size_t) c->experts + (size_t) expert;
+}
+
+static Kind *kind_of(const ExpertCache *c, int32_t slot) { return &c->kind[c->kind_of[c->slot[slot].layer]]; }
+
+static double slot_score(const ExpertCache *c, int32_t slot)
+{
+    const Slot *s = &c->slot[slot];
+    return c->score[index_of(c, s->layer, s->expert)];
+}
+
+/* ---- the ring ---- */
+
+static void unlink_slot(ExpertCache *c, Kind *k, int32_t slot)
+{
+    Slot *s = &c->slot[slot];
+    *(s->prev == NONE ? &k->oldest : &c->slot[s->prev].next) = s->next;
+    *(s->next == NONE ? &k->newest : &c->slot[s->next].prev) = s->prev;
+}
+
+static void link_newest(ExpertCache *c, Kind *k, int32_t slot)
+{
+    Slot *s = &c->slot[slot];
+    s->prev = k->newest;
+    s->next = NONE;
+    *(k->newest == NONE ? &k->oldest : &c->slot[k->newest].next) = slot;
+    k->newest = slot;
+}
+
+static void link_oldest(ExpertCache *c, Kind *k, int32_t slot)
+{
+    Slot *s = &c->slot[slot];
+    s->next = k->oldest;
+    s->prev = NONE;
+    *(k->oldest == NONE ? &k->newest : &c->slot[k->oldest].prev) = slot;
+    k->oldest = slot;
+}
+
+/* ---- opening ---- */
+
+static Status check_shape(const CacheShape *s, size_t *slots, Error *err)
+{
+    *slots = 0;
+    for (int32_t k = 0; k < s->kinds; k++) {
+        if (s->ring[k] < 1 || s->ring[k] > s->slots[k])
+            return fail(err, ST_ARG, "expert cache: a ring of %d of %d slots, expected 1 to all", s->ring[k],
+                        s->slots[k]);
+        *slots += (size_t) s->slots[k];
+    }
+    return *slots <= INT32_MAX / 2 ? ST_OK : fail(err, ST_ARG, "expert cache: %zu slots are too many", *slots);
+}
+
+static void place_kinds(ExpertCache *c, const CacheShape *s)
+{
+    int32_t at = 0;
+    for (int32_t k = 0; k < c->kinds; k++) {
+        c->kind[k] = (Kind) { .first = at, .n = s->slots[k], .empty = at, .to_pin = s->slots[k] - s->ring[k],
+                              .oldest = NONE, .newest = NONE };
+        at += s->slots[k];
+    }
+    for (int32_t i = 0; i < at; i++) c->slot[i] = (Slot) { .layer = NONE, .next = NONE, .prev = NONE };
+    for (size_t i = 0; i < (size_t) c->layers * (size_t) c->experts; i++) c->slot_of[i] = NONE;
+    for (int32_t il = 0; il < c->layers; il++) c->mixtures += (c->kind_of[il] = s->kind[il]) != NONE;
+    c->unit = 1;
+    c->per_row = 1 / (s->half_life * (c->mixtures ? c->mixtures : 1));
+}
+
+Status expert_cache_open(ExpertCache **out, const CacheShape *s, Error *err)
+{
+    size_t slots;
+    *out = NULL;
+    TRY(check_shape(s, &slots, err));
+    const size_t all = (size_t) s->layers * (size_t) s->experts;
+    ExpertCache *c = calloc(1, sizeof *c);
+    if (c) {
+        c->layers = s->layers;
+        c->experts = s->experts;
+        c->kinds = s->kinds;
+        c->score = calloc(all, sizeof *c->score);
+        c->slot_of = malloc(all * sizeof *c->slot_of);
+        c->kind_of = malloc((size_t) s->layers * sizeof *c->kind_of);
+        c->kind = malloc((size_t) s->kinds * sizeof *c->kind);
+        c->slot = malloc(slots * sizeof *c->slot);
+    }
+    if (!c || !c->score || !c->slot_of || !c->kind_of || !c->kind || !c->slot) {
+        expert_cache_close(c);
+        return fail(err, ST_MEMORY, "expert cache: out of memory");
+    }
+    place_kinds(c, s);
+    *out = c;
+    return ST_OK;
+}
+
+void expert_cache_close(ExpertCache *c)
+{
+    if (!c) return;
+    free(c->score);
+    free(c->slot_of);
+    free(c->kind_of);
+    free(c->kind);
+    free(c->slot);
+    free(c);
+}
+
+/* ---- scores ---- */
+
+void expert_cache_seed(ExpertCache *c, const uint64_t *count, int32_t used)
+{
+    const double steady = 1 / (c->per_row * c->mixtures * log(2));     /* the score of an expert that every row chose */
+    for (int32_t il = 0; il < c->layers; il++) {
+        double rows = 0;
+        for (int32_t e = 0; e < c->experts; e++) rows += (double) count[index_of(c, il, e)] / used;
+        for (int32_t e = 0; rows > 0 && e < c->experts; e++)
+            c->score[index_of(c, il, e)] = (double) count[index_of(c, il, e)] / rows * steady * c->unit;
+    }
+}
+
+static void scale_down(ExpertCache *c)
+{
+    const double by = 1 / c->unit;
+    for (size_t i = 0; i < (size_t) c->layers * (size_t) c->experts; i++) c->score[i] *= by;
+    for (int32_t k = 0; k < c->kinds; k++)
+        for (int32_t i = 0; i < c->kind[k].n_weak; i++) c->kind[k].score[i] *= by;
+    c->unit = 1;
+}
+
+void expert_cache_count(ExpertCache *c, int32_t layer, const int32_t *expert, const int32_t *times, int32_t n,
+                        int32_t n_rows)
+{
+    const int32_t rows = n_rows < CACHE_ROWS ? n_rows : CACHE_ROWS;
+    for (int32_t i = 0; i < n; i++)
+        c->score[index_of(c, layer, expert[i])] += c->unit * times[i] * rows / n_rows;
+    c->unit *= exp2(rows * c->per_row);
+    if (c->unit > UNIT_MOST) scale_down(c);
+}
+
+double expert_cache_score(const ExpertCache *c, int32_t layer, int32_t expert)
+{
+    return c->score[index_of(c, layer, expert)] / c->unit;
+}
+
+/* ---- who is pinned ---- */
+
+/* Looks at all pinned slots of a kind for the weakest. */
+static void find_weakest(ExpertCache *c, Kind *k)
+{
+    k->n_weak = k->at_weak = 0;
+    for (int32_t s = k->first; s < k->first + k->n; s++) {
+        if (!c->slot[s].pinned) continue;
+        const double score = slot_score(c, s);
+        int32_t i = k->n_weak;
+        if (i == WEAKEST && score >= k->score[i - 1]) continue;
+        if (i == WEAKEST) i--;
+        else k->n_weak++;
+        for (; i > 0 && k->score[i - 1] > score; i--) {
+            k->score[i] = k->score[i - 1];
+            k->weak[i] = k->weak[i - 1];
+        }
+        k->score[i] = score;
+        k->weak[i] = s;
+    }
+}
+
+/* The weakest pinned slot, if it is weaker than `than`; NONE. Those whose score has grown since they were listed are
+ * passed over; once none is left, all are looked at again. */
+static int32_t weaker_than(ExpertCache *c, Kind *k, double than)
+{
+    for (int look = 0; look < 2; look++) {
+        for (; k->at_weak < k->n_weak; k->at_weak++) {
+            const int32_t s = k->weak[k->at_weak];
+            if (k->score[k->at_weak] * MARGIN >= than) return NONE;
+            if (c->slot[s].pinned && slot_score(c, s) * MARGIN < than) return s;
+        }
+        if (look == 0) find_weakest(c, k);
+    }
+    return NONE;
+}
+
+static void promote(ExpertCache *c, int32_t slot)
+{
+    Kind *k = kind_of(c, slot);
+    const int32_t weak = weaker_than(c, k, slot_score(c, slot));
+    if (weak == NONE) return;
+    unlink_slot(c, k, slot);
+    c->slot[slot].pinned = true;
+    c->slot[weak].pinned = false;
+    link_newest(c, k, weak);
+    c->promoted++;
+}
+
+/* ---- slots ---- */
+
+int32_t expert_cache_find(const ExpertCache *c, int32_t layer, int32_t expert)
+{
+    return c->slot_of[index_of(c, layer, expert)];
+}
+
+bool expert_cache_pinned(const ExpertCache *c, int32_t slot) { return c->slot[slot].pinned; }
+
+/* The slot whose expert gives way; its place in the ring is the newest from now on. */
+static int32_t evict(ExpertCache *c, Kind *k)
+{
+    int32_t s = k->oldest;
+    while (s != NONE && c->slot[s].users > 0) s = c->slot[s].next;
+    if (s == NONE) return NONE;
+    if (c->slot[s].layer != NONE) {
+        c->slot_of[index_of(c, c->slot[s].layer, c->slot[s].expert)] = NONE;
+        c->evicted++;
+    }
+    unlink_slot(c, k, s);
+    return s;
+}
+
+int32_t expert_cache_take(ExpertCache *c, int32_t layer, int32_t expert)
+{
+    Kind *k = &c->kind[c->kind_of[layer]];
+    const int32_t s = k->empty < k->first + k->n ? k->empty++ : evict(c, k);
+    if (s == NONE) return NONE;
+    Slot *slot = &c->slot[s];
+    slot->layer = layer;
+    slot->expert = expert;
+    slot->users = 1;
+    slot->pinned = k->to_pin > 0;
+    c->slot_of[index_of(c, layer, expert)] = s;
+    if (slot->pinned) {
+        k->to_pin--;
+        k->n_weak = k->at_weak = 0;                /* it may be the weakest of all */
+        return s;
+    }
+    link_newest(c, k, s);
+    promote(c, s);
+    return s;
+}
+
+void expert_cache_use(ExpertCache *c, int32_t slot)
+{
+    Kind *k = kind_of(c, slot);
+    c->slot[slot].users++;
+    if (c->slot[slot].pinned) return;
+    unlink_slot(c, k, slot);
+    link_newest(c, k, slot);
+    promote(c, slot);
+}
+
+void expert_cache_done(ExpertCache *c, int32_t slot, bool first)
+{
+    Kind *k = kind_of(c, slot);
+    c->slot[slot].users--;
+    if (!first || c->slot[slot].pinned) return;
+    unlink_slot(c, k, slot);
+    link_oldest(c, k, slot);
+}
+
+/* The newest slot of the ring that is not empty. */
+static int32_t newest_filled(const ExpertCache *c, const Kind *k)
+{
+    int32_t s = k->newest;
+    while (s != NONE && c->slot[s].layer == NONE) s = c->slot[s].prev;
+    return s;
+}
+
+/* An empty slot belongs to the ring, as the first to be filled. Where it was pinned, the ring's newest expert is from
+ * now on, or, if the ring holds none, the next that comes. */
+void expert_cache_drop(ExpertCache *c, int32_t slot)
+{
+    Slot *s = &c->slot[slot];
+    Kind *k = kind_of(c, slot);
+    const int32_t up = s->pinned ? newest_filled(c, k) : NONE;
+    if (!s->pinned) unlink_slot(c, k, slot);
+    else if (up == NONE) k->to_pin++;
+    if (up != NONE) {
+        unlink_slot(c, k, up);
+        c->slot[up].pinned = true;
+    }
+    c->slot_of[index_of(c, s->layer, s->expert)] = NONE;
+    *s = (Slot) { .layer = NONE };
+    link_oldest(c, k, slot);
+    k->n_weak = k->at_weak = 0;
+}
+
+int64_t expert_cache_evicted(const ExpertCache *c) { return c->evicted; }
+int64_t expert_cache_promoted(const ExpertCache *c) { return c->promoted; }
