@@ -35,8 +35,9 @@ static const char chat_qwen[] = "{% for m in messages %}<|im_start|>{{ m.role }}
 static const char chat_laguna[] = "\u3008|EOS|\u3009{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n"
                                   "</{{ m.role }}>\n{% endfor %}{% if add_generation_prompt %}<assistant>\n</think>"
                                   "{% endif %}";
-static const char chat_gemma[] = "<bos>{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-                                 "{{ m.content }}<turn|>\n{% endfor %}{% if add_generation_prompt %}<|turn>model\n"
+static const char chat_gemma[] = "<bos>{% for m in messages %}<|turn>"
+                                 "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<turn|>\n"
+                                 "{% endfor %}{% if add_generation_prompt %}<|turn>model\n"
                                  "{% endif %}";
 #define CHAT_TOKENS(id) \
     {id, CONTROL, "<|endoftext|>"}, {id + 1, CONTROL, "<|im_start|>"}, {id + 2, CONTROL, "<|im_end|>"}
@@ -60,7 +61,8 @@ static const VocabShape vocab_gemma = {262144, 238, 262144, 2, 1, 106, 0, 4, "qw
 typedef struct { int32_t experts, used, ffn, shared, dense; } Mixture;
 
 static const Mixture mixture_35b = {256, 8, 512, 512, 0}, mixture_30b = {128, 8, 768, 0, 0},
-                     mixture_laguna = {256, 8, 512, 512, 1}, mixture_gemma = {128, 8, 704, 0, 0}, mixture_small = {64, 4, 256, 256, 0};
+                     mixture_laguna = {256, 8, 512, 512, 1}, mixture_gemma = {128, 8, 704, 0, 0},
+                     mixture_small = {64, 4, 256, 256, 0};
 
 typedef struct {
     const char *name, *arch;

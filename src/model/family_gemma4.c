@@ -1,9 +1,9 @@
 /* gemma4: Google's Gemma 4, the mixture 26B-A4B and the dense 31B and 12B (spec diffusion-gemma.md sections 2 and 3).
- * Layers with a window and full ones have heads of different widths and counts and a rotation each; full layers may have
- * no value projection, and what the key projection gives is the value too. What attention and the feed-forward part
- * give is normed before it is added, and a layer ends with a factor on all of its output. In a mixture a dense path and
- * the experts run side by side on the same input. The small models, with inputs per layer and layers that share keys
- * and values, are refused. */
+ * Layers with a window and full ones have heads of different widths and counts, and a rotation each. A full layer may
+ * lack a value projection: then what the key projection gives is the value too. What attention and the feed-forward
+ * part give is normed before it is added, and a layer ends with a factor on all of its output. In a mixture a dense
+ * path and the experts run side by side on the same input. The small models, with inputs per layer and layers that
+ * share keys and values, are refused. */
 #include "model/model.h"
 
 #include <math.h>
@@ -231,9 +231,9 @@ static Tensor *mixture(const Model *m, Step *s, int32_t il, const Gemma4Layer *w
     return step_norm(s, y, &w->post_expert_norm, m->eps);
 }
 
-static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
+/* All of a layer but the factor at its end. */
+static void add_layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
-    const Gemma4Params *p = m->params;
     const Gemma4Layer *w = model_layer(m, il);
     Tensor *a = attention(m, s, il, w, step_norm(s, x, &w->attn_norm, m->eps));
     const Tensor *h = step_add_norm(s, x, step_norm(s, a, &w->post_attn_norm, m->eps), &w->ffn_norm, m->eps);
@@ -243,7 +243,13 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
         step_add(s, y, mixture(m, s, il, w, x));
     }
     step_add(s, x, step_norm(s, y, &w->post_ffn_norm, m->eps));
+}
+
+static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
+{
+    const Gemma4Params *p = m->params;
     const float factor = s->canvas.soft ? p->factor[il] : p->text_factor[il];
+    add_layer(m, s, il, x);
     if (factor != 1) step_scale(s, x, factor);
 }
 

@@ -126,8 +126,8 @@ Tensor *step_join(Step *s, const Tensor *x0, const Tensor *x1);
 /* down (act(gate x) * up x); step_swiglu: with silu */
 Tensor *step_ffn(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
 Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down);
-/* The mixture of experts of x, by the router's logits [rows, experts]; bias and factor NULL: none (Backend.route). gate,
- * up, down: stacks. */
+/* The mixture of experts of x, by the router's logits [rows, experts]; bias and factor NULL: none (Backend.route).
+ * gate, up, down: stacks. */
 Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Tensor *factor,
                  const Router *r, const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
 /* What the mixtures of all stages have read since the last call, up to the last wait; zeros if no backend counts. */

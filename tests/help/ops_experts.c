@@ -107,9 +107,9 @@ void ops_route(Run *r, const Turn *t)
         const int32_t *of_row = id + (int64_t) i * used;
         for (int32_t j = 0; j < used && i >= real; j++) run_must(r, of_row[j] == -1, "no experts for rows beyond");
         if (i >= real) continue;
-        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, scaled ? factor.h : NULL, experts, used, how.scale);
-        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, scaled ? factor.h : NULL, experts, used,
-                           how.scale);
+        const float *f = scaled ? factor.h : NULL;
+        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, f, experts, used, how.scale);
+        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, f, experts, used, how.scale);
     }
 }
 

@@ -106,7 +106,8 @@ typedef struct {
     int32_t    conv_group, rank, top_k; /* dflash2 */
     bool       laguna;                  /* norms of taps, gates, causal; HF layout: q, k and v in one tensor */
     bool       gate_each;               /* laguna: per element, not per head */
-    bool       gemma;                   /* all layers but the last slide, which the Luce layout does not say; soft cap */
+    bool       gemma;                   /* all layers but the last slide, which the Luce layout does not say, and a
+                                         * soft cap */
     bool       markov;                  /* DSpark's head of this rank, guessing from row 1 on */
     int32_t    own_rows;                /* own embedding, and a head for so many tokens; 0: the target's */
     bool       library;                 /* HF layout: the dialect of speculators */

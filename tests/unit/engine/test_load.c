@@ -14,8 +14,8 @@
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
                TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG, HEADER } What;
-typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF,
-               LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DRAFT_C, DRAFT_B, DRAFT_HF,
+               DRAFT2_C, DRAFT2_HF, LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config, or
  * in the header of a folder's tensors, the text `name` becomes `text`. */
@@ -487,13 +487,13 @@ static void gemma4_keys(void **state)
         { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(3, 1, 2, 1) }, .code = RT_EFORMAT,
           .named = { "layer 0 has 4 query heads, expected a multiple of its 3 key heads" } },
         { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(2, 2, 2, 1) }, .code = RT_EFORMAT,
-          .named = { "blk.1.attn_k.weight", "expected [64, 128]" } },
+          .named = { "blk.1.attn_k.weight", "expected [64, 256]" } },
         { GEMMA4, { KEY_DROP, .name = "gemma4.attention.key_length" }, .code = RT_EFORMAT,
           .named = { "attention.key_length", "missing" } },
         { GEMMA4, { KEY_DROP, .name = "gemma4.attention.key_length_swa" }, .code = RT_EFORMAT,
           .named = { "attention.key_length_swa", "missing" } },
         { GEMMA4, KEY(KEY_U32, "gemma4.attention.value_length", 32), .code = RT_EUNSUPPORTED,
-          .named = { "attention.value_length is 32, expected the key length 64" } },
+          .named = { "attention.value_length is 32, expected the key length 128" } },
         { GEMMA4, KEY(KEY_U32, "gemma4.attention.value_length_swa", 64), .code = RT_EUNSUPPORTED,
           .named = { "attention.value_length_swa is 64, expected the key length 32" } },
         { GEMMA4, { KEY_DROP, .name = "gemma4.rope.freq_base" }, .code = RT_EFORMAT,
@@ -502,10 +502,10 @@ static void gemma4_keys(void **state)
           .named = { "rope.freq_base_swa", "missing" } },
         { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count_swa", 15), .code = RT_EFORMAT,
           .named = { "rope.dimension_count_swa is 15, expected an even number" } },
-        { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count", 66), .code = RT_EFORMAT,
-          .named = { "rope.dimension_count is 66" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count", 130), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 130" } },
         { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count", 16), .code = RT_EFORMAT,
-          .named = { "rope_freqs.weight has 32 values, expected 8" } },
+          .named = { "rope_freqs.weight has 64 values, expected 8" } },
         { GEMMA4, KEY(KEY_F32, "gemma4.final_logit_softcapping", -1), .code = RT_EFORMAT,
           .named = { "final_logit_softcapping is -1" } },
         { GEMMA4, { KEY_DROP, .name = "gemma4.final_logit_softcapping" }, .code = RT_OK, .named = { NULL } },
@@ -516,19 +516,19 @@ static void gemma4_keys(void **state)
         { GEMMA4MOE, { KEY_DROP, .name = "gemma4.feed_forward_length" }, .code = RT_EFORMAT,
           .named = { "blk.0.ffn_gate.weight", "expected [64, 1]" } },
         { GEMMA4, { TENSOR_DROP, .name = "rope_freqs.weight" }, .code = RT_EFORMAT,
-          .named = { "rope_freqs.weight is missing (shape [32])" } },
+          .named = { "rope_freqs.weight is missing (shape [64])" } },
         { GEMMA4, { TENSOR_ZERO, .name = "rope_freqs.weight" }, .code = RT_EFORMAT,
           .named = { "rope_freqs.weight value 0 is 0" } },
         { GEMMA4, { TENSOR_DROP, .name = "blk.0.attn_v.weight" }, .code = RT_EFORMAT,
           .named = { "blk.0.attn_v.weight is missing (shape [64, 64])" } },
         { GEMMA4, { TENSOR_ADD, .name = "blk.1.attn_v.weight" }, .code = RT_EFORMAT,
-          .named = { "blk.1.attn_v.weight", "expected [64, 64]" } },
+          .named = { "blk.1.attn_v.weight", "expected [64, 128]" } },
         { GEMMA4, { TENSOR_DROP, .name = "blk.1.post_attention_norm.weight" }, .code = RT_EFORMAT,
           .named = { "blk.1.post_attention_norm.weight", "missing" } },
         { GEMMA4, { TENSOR_DROP, .name = "blk.1.post_ffw_norm.weight" }, .code = RT_EFORMAT,
           .named = { "blk.1.post_ffw_norm.weight", "missing" } },
         { GEMMA4, { TENSOR_SHORT, .name = "blk.1.attn_k_norm.weight" }, .code = RT_EFORMAT,
-          .named = { "blk.1.attn_k_norm.weight", "expected [64, 1]" } },
+          .named = { "blk.1.attn_k_norm.weight", "expected [128, 1]" } },
         { GEMMA4, { TENSOR_DROP, .name = "blk.2.layer_output_scale.weight" }, .code = RT_OK, .named = { NULL } },
         { GEMMA4, { TENSOR_ADD, .name = "blk.0.inp_gate.weight" }, .code = RT_EUNSUPPORTED,
           .named = { "blk.0.inp_gate.weight", "unknown" } },
@@ -1329,7 +1329,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
-        cmocka_unit_test(laguna_keys), cmocka_unit_test(gemma4_keys), cmocka_unit_test(mixtures), cmocka_unit_test(tensors),
+        cmocka_unit_test(laguna_keys), cmocka_unit_test(gemma4_keys), cmocka_unit_test(mixtures),
+        cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
         cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place),
         cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),

@@ -205,12 +205,14 @@ static double compare(const Probe *p, const float *x, int32_t n)
     return p->layer == -1 && p->n > 8 ? fmax(worst, other - p->value[7]) : worst;
 }
 
+/* A canvas's second step reads a mean of embeddings that nearly cancel each other, brought to the usual size. */
 static void report(const char *file, const Case *c, double worst, const Probe *at)
 {
+    const double most = c->n_before ? 4 * TOLERANCE : TOLERANCE;
     print_message("  %-24s %-9s within %.1e\n", file, c->name, worst);
-    if (!(worst <= TOLERANCE))
+    if (!(worst <= most))
         fail_msg("%s %s: row %d layer %d differs by %g, expected at most %g", file, c->name, at->row, at->layer, worst,
-                 TOLERANCE);
+                 most);
 }
 
 /* ---- targets ---- */
