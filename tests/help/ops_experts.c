@@ -43,8 +43,8 @@ static int32_t place_of(const float *p, int32_t experts, int32_t e)
     return before;
 }
 
-static void check_softmax(Run *r, const float *z, const int32_t *ids, const float *w, int32_t experts, int32_t used,
-                          float scale)
+static void check_softmax(Run *r, const float *z, const int32_t *ids, const float *w, const float *factor,
+                          int32_t experts, int32_t used, float scale)
 {
     double sum = 0, want[EXPERTS_USED_MAX];
     bool sane = true;
@@ -53,13 +53,13 @@ static void check_softmax(Run *r, const float *z, const int32_t *ids, const floa
         sum += want[j] = exp((double) z[ids[j]] - (double) z[ids[0]]);
         sane = sane && isfinite(want[j]);
     }
-    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / sum;
+    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / sum * (factor ? (double) factor[ids[j]] : 1);
     if (sane) run_expect(r, "weights", w, want, used, 2e-6);
 }
 
 /* Sigmoids are the backend's, within an error; so is their order. */
 static void check_sigmoid(Run *r, const float *z, const float *bias, const int32_t *ids, const float *w,
-                          int32_t experts, int32_t used, float scale)
+                          const float *factor, int32_t experts, int32_t used, float scale)
 {
     double sum = 0, want[EXPERTS_USED_MAX], worst = INFINITY;
     for (int32_t e = 0; e < experts; e++)
@@ -78,7 +78,8 @@ static void check_sigmoid(Run *r, const float *z, const float *bias, const int32
         run_must(r, chosen || 1 / (1 + exp(-(double) z[e])) + (bias ? (double) bias[e] : 0) <= worst + 1e-6,
                  "the best experts");
     }
-    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / fmax(sum, 0x1p-14);
+    for (int32_t j = 0; j < used; j++)
+        want[j] *= (double) scale / fmax(sum, 0x1p-14) * (factor ? (double) factor[ids[j]] : 1);
     run_expect(r, "weights", w, want, used, 2e-6);
 }
 
@@ -90,11 +91,12 @@ void ops_route(Run *r, const Turn *t)
     const int32_t real = t->round % 3 ? n : (n + 1) / 2;
     uint64_t seed = h_mix((uint64_t) t->round + 5);
     const Router how = { t->round / 7 % 3 ? ROUTE_SIGMOID : ROUTE_SOFTMAX, used, t->round % 2 ? 1 : 2.5f };
-    const bool biased = t->round / 7 % 3 == 2;
+    const bool biased = t->round / 7 % 3 == 2, scaled = t->round / 3 % 2;
     const Rows rows = counted_rows(r, n, real);
-    Mat z = mat_of(r, n, experts, odd_logits(r, n, experts, &seed)), bias = mat_make(r, 1, experts, seed, 0.3f);
+    Mat z = mat_of(r, n, experts, odd_logits(r, n, experts, &seed)), bias = mat_make(r, 1, experts, seed, 0.3f),
+        factor = mat_make(r, 1, experts, seed + 1, 1);
     Tensor ids = mat_ids(r, n, used, NULL), weight = mat_blank(r, n, used);
-    r->b->route(r->b, &ids, &weight, &z.t, biased ? &bias.t : NULL, &how, &rows);
+    r->b->route(r->b, &ids, &weight, &z.t, biased ? &bias.t : NULL, scaled ? &factor.t : NULL, &how, &rows);
     int32_t *id = run_host(r, sizeof *id * (size_t) n * (size_t) used);
     run_fetch(r, id, ids.data, sizeof *id * (size_t) n * (size_t) used);
     run_give_bytes(r, "ids", id, sizeof *id * (size_t) n * (size_t) used);
@@ -105,8 +107,9 @@ void ops_route(Run *r, const Turn *t)
         const int32_t *of_row = id + (int64_t) i * used;
         for (int32_t j = 0; j < used && i >= real; j++) run_must(r, of_row[j] == -1, "no experts for rows beyond");
         if (i >= real) continue;
-        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, experts, used, how.scale);
-        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, experts, used, how.scale);
+        const float *f = scaled ? factor.h : NULL;
+        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, f, experts, used, how.scale);
+        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, f, experts, used, how.scale);
     }
 }
 

@@ -17,7 +17,7 @@ typedef struct {
     Cpu *c;
     int32_t *ids, n;                               /* [rows, used]; n: rows that count */
     Tensor *weight;
-    const Tensor *logits, *bias;
+    const Tensor *logits, *bias, *factor;
     const Router *r;
 } Routing;
 
@@ -62,12 +62,13 @@ static void route_task(void *arg, int32_t i, int32_t thread)
     for (int32_t j = 0; j < used; j++) sum += w[j];
     if (a->r->gating == ROUTE_SIGMOID && sum < 0x1p-14f) sum = 0x1p-14f;
     for (int32_t j = 0; j < used; j++) w[j] = w[j] / sum * a->r->scale;
+    for (int32_t j = 0; a->factor && j < used; j++) w[j] *= ((const float *) a->factor->data)[ids[j]];
 }
 
-static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *r,
-                  const Rows *rows)
+static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
+                  const Tensor *factor, const Router *r, const Rows *rows)
 {
-    Routing a = { cpu_of(b), ids->data, rows->count[0], weight, logits, bias, r };
+    Routing a = { cpu_of(b), ids->data, rows->count[0], weight, logits, bias, factor, r };
     if (!cpu_failed(a.c)) cpu_run(a.c, route_task, &a, logits->rows, (int64_t) logits->rows * logits->cols * 8);
 }
 
