@@ -62,13 +62,15 @@ static void link_newest(ExpertCache *c, Kind *k, int32_t slot)
     k->newest = slot;
 }
 
+/* Empty slots stay in front, so that they are filled before an expert gives way. */
 static void link_oldest(ExpertCache *c, Kind *k, int32_t slot)
 {
     Slot *s = &c->slot[slot];
     s->next = k->oldest;
-    s->prev = NONE;
-    *(k->oldest == NONE ? &k->newest : &c->slot[k->oldest].prev) = slot;
-    k->oldest = slot;
+    while (s->next != NONE && c->slot[s->next].layer == NONE) s->next = c->slot[s->next].next;
+    s->prev = s->next == NONE ? k->newest : c->slot[s->next].prev;
+    *(s->prev == NONE ? &k->oldest : &c->slot[s->prev].next) = slot;
+    *(s->next == NONE ? &k->newest : &c->slot[s->next].prev) = slot;
 }
 
 /* ---- opening ---- */
@@ -208,7 +210,7 @@ static void unpin(ExpertCache *c, Kind *k, int32_t slot)
     for (i = k->pinned / 2; i-- > 0; ) sink(k, i);
 }
 
-/* The weakest pinned slot, if it is weaker than `than`; NONE. One whose score has grown since it was looked at sinks. */
+/* The weakest pinned slot, if it is weaker than `than`; NONE. One whose score has grown since then sinks. */
 static int32_t weaker_than(ExpertCache *c, Kind *k, double than)
 {
     for (; k->pinned > 0; sink(k, 0)) {
@@ -299,14 +301,6 @@ void expert_cache_done(ExpertCache *c, int32_t slot, bool first)
     link_oldest(c, k, slot);
 }
 
-/* The newest slot of the ring that is not empty. */
-static int32_t newest_filled(const ExpertCache *c, const Kind *k)
-{
-    int32_t s = k->newest;
-    while (s != NONE && c->slot[s].layer == NONE) s = c->slot[s].prev;
-    return s;
-}
-
 /* An empty slot belongs to the ring, as the first to be filled. Where it was pinned, the ring's newest expert is from
  * now on, or, if the ring holds none, the next that comes. */
 void expert_cache_drop(ExpertCache *c, int32_t slot)
@@ -316,9 +310,9 @@ void expert_cache_drop(ExpertCache *c, int32_t slot)
     if (!s->pinned) {
         unlink_slot(c, k, slot);
     } else {
-        const int32_t up = newest_filled(c, k);
+        const int32_t up = k->newest;
         unpin(c, k, slot);
-        if (up == NONE) {
+        if (up == NONE || c->slot[up].layer == NONE) {
             k->to_pin++;
         } else {
             unlink_slot(c, k, up);
