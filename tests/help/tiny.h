@@ -58,6 +58,7 @@ typedef struct {
     bool       add_bos;
     Type       type, type_embd, type_head;         /* of matrices; a type that does not divide the columns
                                                     * becomes Q8_0 */
+    Type       type_down;                          /* of every other layer's down stack; T_F32: as the others */
 } TinyModel;
 
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
