@@ -215,7 +215,8 @@ static rt_options opening_of(int32_t kind, const PublicRig *p)
 
 /* ---- what a model tells ---- */
 
-enum { SESSIONS = 3, CTX = 160, CHUNK = 16, PREFIX = 20, CHAIN = 18, TREE = 10, LENGTH = 16, PROMPT_MOST = 40 };
+enum { SESSIONS = 3, CTX = 160, CHUNK = 16, WIDE = 80, PREFIX = 20, CHAIN = 18, TREE = 10, LENGTH = 16,
+       PROMPT_MOST = 90 };
 typedef struct {
     float   chain[CHAIN][VOCAB], tree[TREE][VOCAB];
     int32_t text[SESSIONS][LENGTH];
@@ -260,12 +261,13 @@ static rt_engine *opened(const rt_options *o)
     return g;
 }
 
+/* With the automatic budget prompts are read in passes that are wider than any that decodes. */
 static rt_step *new_step(rt_engine *g, int32_t budget, int32_t threads)
 {
     rt_step *st;
     rt_error e;
-    const rt_step_options o = RT_STEP_OPTIONS(.sessions = SESSIONS, .chunk = CHUNK, .budget = budget,
-                                              .threads = threads);
+    const rt_step_options o = RT_STEP_OPTIONS(.sessions = SESSIONS, .chunk = budget ? CHUNK : WIDE,
+                                              .budget = budget, .threads = threads);
     if (rt_step_new(&st, g, &o, &e) != RT_OK) fail_msg("%s", e.text);
     return st;
 }
@@ -1193,7 +1195,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(the_same_text), CASE(several_steps_at_once), CASE(figures_of_passes), CASE(what_was_used_is_kept),
         CASE(wrong_profiles_are_left_alone), CASE(cancelled_among_reads), CASE(failed_reads),
-        CASE(failures_of_several), CASE(failures_wake_others), CASE(a_file_that_is_cut), CASE(refused_ways), CASE(wrong_options_are_refused),
+        CASE(failures_of_several), CASE(failures_wake_others), CASE(a_file_that_is_cut), CASE(refused_ways),
+        CASE(wrong_options_are_refused),
         CASE(no_memory_is_an_error), CASE(the_plan_is_what_is_allocated), CASE(what_a_store_needs),
         CASE(as_many_as_fit),
     };
