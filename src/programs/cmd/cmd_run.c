@@ -7,6 +7,7 @@
 #include "programs/constraint.h"
 #include "programs/costs.h"
 #include "programs/drive.h"
+#include "programs/expert_use.h"
 #include "programs/sampling.h"
 #include "text/json_flow.h"
 #include "text/reply/reply.h"
@@ -146,6 +147,8 @@ static bool print_json(Run *r)
                               (json_int_t) s->accepted, "accept_length", accept_length(s), "prefill_s", s->prefill_s,
                               "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen",
                               (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read);
+    const rt_expert_stats experts = expert_use_since(&r->p, &r->p.loaded);
+    json_object_set_new(stats, "expert_store", expert_use_json(&experts, s->prefill_s + s->decode_s));
     json_t *sampling = sampling_json(&r->sampling);
     json_object_set_new(sampling, "seed", json_integer((json_int_t) r->sampling.seed));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
@@ -180,6 +183,8 @@ static void print_stats(const Run *r)
     if (s->experts_read && s->generated)
         fprintf(stderr, "experts: %lld chosen, %lld read (%.1f per token)\n", (long long) s->experts_chosen,
                 (long long) s->experts_read, (double) s->experts_read / (double) s->generated);
+    const rt_expert_stats experts = expert_use_since(&r->p, &r->p.loaded);
+    expert_use_print(stderr, &experts, s->prefill_s + s->decode_s);
     if (r->o.budget == BUDGET_OPTION_AUTO && r->p.files.draft[0])
         fprintf(stderr, "  controller: %lld drafts, %lld mode switches\n", (long long) s->drafts,
                 (long long) s->changes);
