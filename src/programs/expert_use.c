@@ -51,8 +51,8 @@ json_t *expert_use_json(const rt_expert_stats *s, double seconds)
 {
     if (s->slots == 0) return json_null();
     return json_pack("{s:I s:I s:I s:s s:I s:I s:I s:I s:f s:f s:f s:I s:I s:I s:f s:f s:f}", "slots",
-                     (json_int_t) s->slots, "pinned", (json_int_t) s->pinned, "bytes", (json_int_t) s->bytes, "io", s->io,
-                     "chosen", (json_int_t) s->chosen, "pinned_hits", (json_int_t) s->pinned_hits, "ring_hits",
+                     (json_int_t) s->slots, "pinned", (json_int_t) s->pinned, "bytes", (json_int_t) s->bytes, "io",
+                     s->io, "chosen", (json_int_t) s->chosen, "pinned_hits", (json_int_t) s->pinned_hits, "ring_hits",
                      (json_int_t) s->ring_hits, "misses", (json_int_t) s->misses, "pinned_rate",
                      expert_use_share(s, s->pinned_hits), "ring_rate", expert_use_share(s, s->ring_hits), "miss_rate",
                      expert_use_share(s, s->misses), "missed_bytes", (json_int_t) s->missed_bytes, "evicted",

@@ -214,7 +214,8 @@ const OptionSpec option_table[] = {
       "with --expert-ram: which experts earlier texts used, so that those are in memory first (default: "
       "MODEL.gguf.spark.csv beside the model, if it is there)" },
     { "--spark", NULL, KIND_FLAG, NULL, AT(spark), 0, 0, C_LEARNS,
-      "keep which experts texts use in MODEL.gguf.spark.csv beside the model (or --expert-profile), for the next start" },
+      "keep which experts texts use in MODEL.gguf.spark.csv beside the model (or --expert-profile), for the next "
+      "start" },
     { "--spark-vram", NULL, KIND_MEMORY, "SIZE", AT(expert_ram), 1 << 30, 0, C_LOADS,
       "the same as --expert-ram, and a number without a unit counts GiB: the CPU keeps experts in main memory" },
     { "--spark-calibrate", NULL, KIND_TEXT, "FILE|DIR", AT(spark_calibrate), 0, 0, C_LEARNS,

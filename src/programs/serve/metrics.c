@@ -215,7 +215,7 @@ static void read_times(FILE *f, const int64_t *latency)
 static void experts_text(FILE *f, const rt_expert_stats *s)
 {
     if (s->slots == 0) return;
-    family(f, "expert_slots", "gauge", "Experts that memory has room for: those that stay, and those that come and go.");
+    family(f, "expert_slots", "gauge", "Experts that memory has room for: to stay, and to come and go.");
     fprintf(f, "ratoon_expert_slots{tier=\"pinned\"} %lld\nratoon_expert_slots{tier=\"ring\"} %lld\n",
             (long long) s->pinned, (long long) (s->slots - s->pinned));
     single(f, "expert_ram_bytes", "gauge", (double) s->bytes, "Memory for experts and for reading them.");
