@@ -141,12 +141,14 @@ static bool print_json(Run *r)
     json_t *tokens = json_array();
     for (int32_t i = 0; i < r->n_token; i++) json_array_append_new(tokens, json_integer(r->token[i]));
     const rt_stats *s = &r->stats;
-    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f s:I s:I}", "prompt_tokens",
+    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f s:I s:I s:I s:I s:f}", "prompt_tokens",
                               (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted",
                               (json_int_t) s->accepted, "accept_length", accept_length(s), "prefill_s", s->prefill_s,
                               "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen",
-                              (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read);
+                              (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read,
+                              "experts_missed", (json_int_t) s->experts_missed, "experts_missed_bytes",
+                              (json_int_t) s->experts_missed_bytes, "experts_wait_s", s->experts_wait_s);
     const rt_expert_stats experts = expert_use_since(&r->p, &r->p.loaded);
     json_object_set_new(stats, "expert_store", expert_use_json(&experts, s->prefill_s + s->decode_s));
     json_t *sampling = sampling_json(&r->sampling);
