@@ -138,11 +138,16 @@ rt_peaks peaks_median(const rt_peaks *round, int32_t n)
 rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)
 {
     enum { ROUNDS_LEAST = 3, THREADS_ALL = 256 };
-    static const double SECONDS = 0.6;
+    static const double SECONDS = 0.6, TAKES = 1.1e9;              /* the memory that is read, at most 1 GiB */
     rt_peaks round[PEAK_ROUNDS] = { 0 };
     rt_roofline *r;
     int32_t i = 0;
     *out = (rt_peaks) { 0 };
+    if (n->free > 0 && (double) n->free < TAKES && !o->overcommit) {   /* the system would kill the process */
+        snprintf(e->text, sizeof e->text, "measuring takes up to %.1f GB, but %.1f GB of memory are free", TAKES / 1e9,
+                 (double) n->free / 1e9);
+        return e->code = RT_ENOMEM;
+    }
     rt_status code = rt_roofline_new(&r, o->backend, o->threads, e);
     if (code != RT_OK) return code;
     const double begun = seconds_now();

@@ -97,6 +97,18 @@ class Experts(unittest.TestCase):
         again = self.serve("--expert-ram", "8M")
         self.assertTrue(again.json("/props")["experts"]["profile"])
 
+    def test_ends_while_it_learns(self):
+        """Which would take minutes; what was learned so far is kept."""
+        text = os.path.join(self.folder, "long.txt")
+        with open(text, "w", encoding="utf-8") as f:
+            f.write("".join("Line %d of a long text. " % i for i in range(20000)))
+        server = Server("-m", self.model, "-d", "none", "--expert-ram", "8M", "--spark-calibrate", text, wait=False)
+        self.addCleanup(server.stop)
+        server.expect("calibrating: ")
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("ready in", server.log)
+        self.assertGreater(self.calls(), 0)
+
     def test_not_kept(self):
         server = self.serve("--expert-ram", "8M", "--spark", "--expert-profile", "/no-such/x.csv")
         for text in "hello", "world":

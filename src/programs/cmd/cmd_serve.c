@@ -228,11 +228,9 @@ static bool open_port(Serve *v)
 static bool on_load(void *ud, int64_t done, int64_t total)
 {
     Server *s = ud;
-    if (s->state == SERVER_LOADING) {
-        if (total > 0) s->loaded = (int) (done * 1000 / total);
-        return !s->stop;
-    }
-    return !s->scheduler || scheduler_progress(s->scheduler);
+    if (s->scheduler) return scheduler_progress(s->scheduler);
+    if (total > 0) s->loaded = (int) (done * 1000 / total);
+    return !s->stop;
 }
 
 /* Chooses the context and checks that there is room for it, before anything large is loaded. */
@@ -428,7 +426,7 @@ static void *engine_thread(void *ud)
         say_ready(v);
         scheduler_run(s->scheduler);
     } else {
-        v->failed = true;
+        v->failed = !s->stop;                      /* else it was asked to end meanwhile */
         unsigned char byte = 0;
         ssize_t ignored = write(pipe_fd[1], &byte, 1);
         (void) ignored;
