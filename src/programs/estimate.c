@@ -246,7 +246,9 @@ static double disk_bytes_per_s(const char *path, const rt_needs *n)
 ExpertTier experts_measure(const Program *p, const rt_needs *n)
 {
     const double share = fmin(1, (double) n->expert_ram / (double) n->expert_bytes);
-    return (ExpertTier) { share, expert_profile_hits(p, share), disk_bytes_per_s(p->files.model, n) };
+    ExpertTier t = { .share = share, .disk_bytes_per_s = disk_bytes_per_s(p->files.model, n) };
+    expert_profile_hits(p, &t.hits, &share, 1);
+    return t;
 }
 
 void costs_experts(Costs *c, const rt_needs *n, const ExpertTier *t)

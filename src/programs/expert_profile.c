@@ -9,6 +9,7 @@
 
 #include "base/save.h"
 #include "format/hotness.h"
+#include "programs/drive.h"
 #include "programs/model_facts.h"
 
 /* PIECE: bytes of a piece of text; CTX: tokens of such a piece, at most one for each byte, and those around it */
@@ -17,12 +18,16 @@ static const double KEPT_EVERY = 60;
 
 /* ---- which file ---- */
 
-/* From the header alone. Returns false if the file is none of a mixture; opening it says what is wrong with it. */
-static bool mixture_of(const Program *p, ModelFacts *f)
+/* From the header alone. Returns false if it cannot be read. */
+static bool read_facts(const Program *p, ModelFacts *f)
 {
     Error err = { 0 };
-    return model_facts(f, p->files.model, &err) == ST_OK && f->layers > 0 && f->experts > 0 && f->experts_used > 0 &&
-           f->experts_used <= f->experts;
+    return model_facts(f, p->files.model, &err) == ST_OK;
+}
+
+static bool is_mixture(const ModelFacts *f)
+{
+    return f->layers > 0 && f->experts > 0 && f->experts_used > 0 && f->experts_used <= f->experts;
 }
 
 static Status read_profile(const Program *p, const ModelFacts *f, Hotness *out, Error *err)
@@ -44,6 +49,7 @@ static bool fits(Program *p, const ModelFacts *f)
     Error err = { 0 };
     const Status st = read_profile(p, f, &h, &err);
     hotness_free(&h);
+    p->profile.there = st == ST_OK;
     if (st == ST_OK || st == ST_END) return true;
     if (p->o->expert_profile) return complain(p->o, "%s", err.text) == 0;
     note(p->o, "the profile of the experts is left alone: %s", err.text);
@@ -61,7 +67,8 @@ bool expert_profile_find(Program *p)
     if (o->expert_profile) snprintf(p->profile.path, sizeof p->profile.path, "%s", o->expert_profile);
     else snprintf(p->profile.path, sizeof p->profile.path, "%s.spark.csv", p->files.model);
     if (!wanted && access(p->profile.path, F_OK) != 0) return forget(p);
-    if (!mixture_of(p, &f)) {
+    if (!read_facts(p, &f)) return forget(p);      /* opening it will say why */
+    if (!is_mixture(&f)) {
         if (wanted) note(o, "%s has no experts: no profile of them is read or kept", base_name(p->files.model));
         return forget(p);
     }
@@ -92,33 +99,37 @@ static int most_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Memory goes to the most used experts of all layers, as the store does it. */
-static double hits_of(const Hotness *h, double share)
+/* Sorts the counts of all layers together, as memory goes to the most used experts whatever their layer. Returns their
+ * number; all: the sum. */
+static size_t sort_counts(const Hotness *h, double *all)
 {
-    double all = 0, held = 0;
     size_t n = 0;
+    *all = 0;
     for (int32_t i = 0; i < h->layers; i++) {
         const uint64_t total = hotness_total(h, i);
-        all += (double) total;
+        *all += (double) total;
         if (total == 0) continue;                  /* it has no experts */
         memmove(h->count + n, h->count + (size_t) i * (size_t) h->experts, (size_t) h->experts * sizeof *h->count);
         n += (size_t) h->experts;
     }
-    if (all == 0) return share;
     qsort(h->count, n, sizeof *h->count, most_first);
-    for (size_t i = 0; i < (size_t) (share * (double) n); i++) held += (double) h->count[i];
-    return held / all;
+    return n;
 }
 
-double expert_profile_hits(const Program *p, double share)
+void expert_profile_hits(const Program *p, double *hits, const double *share, int32_t n)
 {
     ModelFacts f;
-    Hotness h;
+    Hotness h = { 0 };
     Error err = { 0 };
-    if (!p->profile.path[0] || !mixture_of(p, &f) || read_profile(p, &f, &h, &err) != ST_OK) return share;
-    const double hits = hits_of(&h, share);
+    double all = 0;
+    const bool known = p->profile.there && read_facts(p, &f) && read_profile(p, &f, &h, &err) == ST_OK;
+    const size_t experts = known ? sort_counts(&h, &all) : 0;
+    for (int32_t k = 0; k < n; k++) {
+        double held = 0;
+        for (size_t i = 0; i < (size_t) (share[k] * (double) experts); i++) held += (double) h.count[i];
+        hits[k] = all > 0 ? held / all : share[k];
+    }
     hotness_free(&h);
-    return hits;
 }
 
 /* ---- texts to learn from ---- */
@@ -223,7 +234,8 @@ static bool learn_piece(Learner *l, const char *s, size_t n)
     if (st < RT_OK) return complain(o, "%s", rt_session_error(l->session)) == 0;
     if (st == RT_OK) st = rt_next(l->step, l->session, &b);
     if (st >= RT_OK) return true;
-    return complain(o, "--spark-calibrate: %s", st == RT_ECANCEL ? "interrupted" : rt_step_error(l->step)) == 0;
+    return complain(o, "--spark-calibrate: %s",
+                    st == RT_ECANCEL ? "interrupted" : drive_error(l->step, l->session)) == 0;
 }
 
 static bool learn_texts(Learner *l)

@@ -10,14 +10,14 @@
 /* After the files are found: settles which file it is, whether it is read and whether it is kept. Returns false after
  * reporting an error: --expert-profile names a file that is damaged or another model's, or --spark-calibrate one that
  * cannot be read. */
-bool   expert_profile_find(Program *p);
+bool expert_profile_find(Program *p);
 /* Once the engine is open: reads the texts of --spark-calibrate, one token each, and keeps what they used. Returns
  * false after reporting an error, or if it was cancelled. */
-bool   expert_profile_learn(Program *p);
+bool expert_profile_learn(Program *p);
 /* Adds to the file what was used since the last time, if it is kept. at_once false: not again within a minute. */
-void   expert_profile_keep(Program *p, bool at_once);
-/* The share of calls that finds its expert in memory, by the profile, if memory holds this share of all experts and
- * these are the most used ones; without a profile the share itself, as if all were used alike. */
-double expert_profile_hits(const Program *p, double share);
+void expert_profile_keep(Program *p, bool at_once);
+/* hits [n]: the shares of calls that find their expert in memory, by the profile, if memory holds these shares of all
+ * experts, the most used ones; without a profile the shares themselves, as if all were used alike. */
+void expert_profile_hits(const Program *p, double *hits, const double *share, int32_t n);
 
 #endif

@@ -62,8 +62,9 @@ typedef struct {
     bool        placed;                            /* program_place has found the next two */
     int32_t     gpu_layers;
     uint64_t    expert_ram;                        /* see rt_needs */
-    struct { char path[4200]; bool keeps; double kept; } profile;      /* of the experts (expert_profile.h); path "":
-                                                                        * none; kept: when it was last written */
+    /* Of the experts (expert_profile.h). path "": none; there: it exists, and is this model's; kept: when it was last
+     * written. */
+    struct { char path[4200]; bool there, keeps; double kept; } profile;
     rt_expert_stats loaded;                        /* what experts had done when loading was over */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */

@@ -161,8 +161,8 @@ class Hotness(unittest.TestCase):
         self.assertEqual(self.show("qwen35moe", "other.csv", "--svg", svg)["rows"], 0)
         write("other.csv", rows.replace("8,4", "4294967300,4"))
         self.count("qwen35moe", "other.csv")               # and old calls fade
-        self.assertLess(max(map(sum, self.rows(read("other.csv")))), 1 << 32)
-        self.assertGreater(max(map(sum, self.rows(read("other.csv")))), 1 << 31)
+        self.assertLessEqual(max(map(sum, self.rows(read("other.csv")))), 1 << 22)
+        self.assertGreater(max(map(sum, self.rows(read("other.csv")))), 1 << 21)
 
     def test_refusals(self):
         self.count("qwen35moe", "mine.csv")

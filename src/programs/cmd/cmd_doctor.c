@@ -225,6 +225,17 @@ static void print_cards(const Doctor *d)
     }
 }
 
+static void print_experts(const Doctor *d)
+{
+    char a[24], b[24];
+    const rt_needs *n = &d->memory.needs;
+    if (n->expert_ram == 0) return;
+    printf("experts    %s of %s are in memory, the others are read from the file",
+           memory_text(a, (double) n->expert_ram), memory_text(b, (double) n->expert_bytes));
+    if (d->tier.disk_bytes_per_s > 0) printf(", which gives %s/s just now", memory_text(a, d->tier.disk_bytes_per_s));
+    puts(" (ratoon plan tells more)");
+}
+
 static void print_model(const Doctor *d)
 {
     char a[24], b[24], c[24], arch[256];
@@ -239,11 +250,7 @@ static void print_model(const Doctor *d)
         printf(", and %s of the GPU's (%d of %d layers), %s free", memory_text(a, memory_bytes_gpu(m, m->ctx)),
                m->needs.gpu_layers, m->needs.layers, memory_text(c, (double) m->needs.device_free));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
-    if (m->needs.expert_ram)
-        printf("experts    %s of %s are in memory, the others are read from the file", memory_text(a, (double)
-               m->needs.expert_ram), memory_text(b, (double) m->needs.expert_bytes));
-    if (d->tier.disk_bytes_per_s > 0) printf(", which gives %s/s just now", memory_text(a, d->tier.disk_bytes_per_s));
-    if (m->needs.expert_ram) puts(" (ratoon plan tells more)");
+    print_experts(d);
     if (loaded(d)) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
     if (loaded(d) && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
     if (loaded(d)) putchar('\n');

@@ -334,25 +334,24 @@ static void print_tables(const Plan *x)
 
 /* What other amounts of memory for experts would bring, and this one, ascending. */
 enum { EXPERT_ROWS = 5 };
-typedef struct { double share, hits, tok_s; } ExpertRow;
-static void expert_rows(const Plan *x, ExpertRow row[EXPERT_ROWS])
+typedef struct { double share[EXPERT_ROWS], hits[EXPERT_ROWS], tok_s[EXPERT_ROWS]; } ExpertRows;
+static ExpertRows expert_rows(const Plan *x)
 {
-    int32_t n = 0;
+    ExpertRows r;
     bool own = false;
-    for (double share = 0.25; n < EXPERT_ROWS; share += 0.25) {
-        if (!own && (x->tier.share < share || n == EXPERT_ROWS - 1)) {
-            own = true;
-            row[n++].share = x->tier.share;
-        }
-        if (n < EXPERT_ROWS) row[n++].share = share;
+    for (int32_t n = 0; n < EXPERT_ROWS; n++) {
+        const double next = 0.25 * (n + !own), mine = x->tier.share;
+        const bool here = !own && (mine < next || n == EXPERT_ROWS - 1);
+        r.share[n] = here ? mine : next;
+        own |= here;
     }
-    for (int32_t i = 0; i < EXPERT_ROWS; i++) {
+    expert_profile_hits(&x->p, r.hits, r.share, EXPERT_ROWS);
+    for (int32_t n = 0; n < EXPERT_ROWS; n++) {
         Costs c = x->in_memory;
-        ExpertTier t = x->tier;
-        row[i].hits = t.hits = expert_profile_hits(&x->p, row[i].share);
-        costs_experts(&c, &x->memory.needs, &t);
-        row[i].tok_s = costs_plain(&c);
+        costs_experts(&c, &x->memory.needs, &(ExpertTier) { r.share[n], r.hits[n], x->tier.disk_bytes_per_s });
+        r.tok_s[n] = costs_plain(&c);
     }
+    return r;
 }
 
 static void print_experts(const Plan *x)
@@ -360,19 +359,17 @@ static void print_experts(const Plan *x)
     char a[24], b[24];
     const rt_needs *n = &x->memory.needs;
     const double all = (double) n->expert_bytes;
-    ExpertRow row[EXPERT_ROWS];
     if (!tiered(x)) return;
     printf("experts    %s of %s are in memory, the others are read from the file when they are used\n",
            memory_text(a, (double) n->expert_ram), memory_text(b, all));
     if (!x->timed) return;
-    expert_rows(x, row);
+    const ExpertRows r = expert_rows(x);
     printf("           the disk gives %s/s just now; which are used %s\n", memory_text(a, x->tier.disk_bytes_per_s),
-           x->p.profile.path[0] ? "says the profile" : "is not known (--spark learns it): all alike");
+           x->p.profile.there ? "says the profile" : "is not known (--spark learns it): all alike");
     printf("           --expert-ram              found   tokens/s plain (estimate)\n");
     for (int32_t i = 0; i < EXPERT_ROWS; i++)
-        printf("           %10s (%3.0f %%)  %10.0f %%   %s%s\n", memory_text(a, row[i].share * all),
-               100 * row[i].share, 100 * row[i].hits, rate_text(b, row[i].tok_s),
-               row[i].share == x->tier.share ? "   this plan" : "");
+        printf("           %10s (%3.0f %%)  %10.0f %%   %s%s\n", memory_text(a, r.share[i] * all), 100 * r.share[i],
+               100 * r.hits[i], rate_text(b, r.tok_s[i]), r.share[i] == x->tier.share ? "   this plan" : "");
 }
 
 static void print_rest(const Plan *x)
@@ -415,17 +412,16 @@ static json_t *experts_json(const Plan *x)
 {
     const rt_needs *n = &x->memory.needs;
     const char *profile = base_name(x->p.profile.path);
-    ExpertRow row[EXPERT_ROWS];
     if (!tiered(x)) return json_null();
     json_t *rows = json_array();
-    if (x->timed) expert_rows(x, row);
+    const ExpertRows r = x->timed ? expert_rows(x) : (ExpertRows) { 0 };
     for (int32_t i = 0; x->timed && i < EXPERT_ROWS; i++)
-        json_array_append_new(rows, json_pack("{s:f s:I s:f s:f}", "share", row[i].share, "ram_bytes",
-                                              (json_int_t) (row[i].share * (double) n->expert_bytes), "hit_rate",
-                                              row[i].hits, "plain_tok_s", row[i].tok_s));
+        json_array_append_new(rows, json_pack("{s:f s:I s:f s:f}", "share", r.share[i], "ram_bytes",
+                                              (json_int_t) (r.share[i] * (double) n->expert_bytes), "hit_rate",
+                                              r.hits[i], "plain_tok_s", r.tok_s[i]));
     return json_pack("{s:I s:I s:f s:o s:o s:o}", "ram_bytes", (json_int_t) n->expert_ram, "all_bytes",
                      (json_int_t) n->expert_bytes, "share", held(x), "profile",
-                     *profile ? json_text(profile, strlen(profile)) : json_null(), "disk_bytes_per_s",
+                     x->p.profile.there ? json_text(profile, strlen(profile)) : json_null(), "disk_bytes_per_s",
                      x->timed ? json_real(x->tier.disk_bytes_per_s) : json_null(), "rows", rows);
 }
 

@@ -131,7 +131,7 @@ static json_t *experts(const Server *s)
     if (e->slots == 0) return json_null();
     return json_pack("{s:I s:I s:I s:I s:s s:b}", "ram_bytes", (json_int_t) e->bytes, "all_bytes",
                      (json_int_t) property(s->p.engine, "model.experts.bytes"), "slots", (json_int_t) e->slots,
-                     "pinned", (json_int_t) e->pinned, "io", e->io, "profile", s->p.profile.path[0] != 0);
+                     "pinned", (json_int_t) e->pinned, "io", e->io, "profile", s->p.profile.there);
 }
 
 json_t *models_props(const Server *s)
