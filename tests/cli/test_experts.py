@@ -359,11 +359,12 @@ class Store(unittest.TestCase):
         pieces = [long[:2000], long[2000:], "Die Sonne geht im Osten auf.", "one", "two"]
         self.assertEqual(self.totals(), [4 * (sum(map(self.tokens, pieces)) + own)] * 4)
         os.remove(self.profile)
-        many = [("%03d" % i)[::-1] for i in range(400)]            # what two begin with in common is read once
+        # what two begin with in common is read once
+        many = [("%03d" % i)[::-1] + ("ab" if i >= 200 else "") for i in range(400)]
         file = write("many.jsonl", "".join('{"prompt": "%s"}\n' % t for t in many))
         said = self.ratoon("run", "-d", "none", "-p", self.TEXT, "-n", "8", *self.RAM, "--spark-calibrate", file).stderr
         self.assertIn("calibrated with 150 of 400 pieces of text", said)
-        self.assertEqual(self.totals(), [4 * (150 * self.tokens("000") + own)] * 4)
+        self.assertEqual(self.totals(), [4 * (75 * self.tokens("000") + 75 * self.tokens("000ab") + own)] * 4)
         os.remove(self.profile)
         x = self.run_json(*self.RAM, "--spark-calibrate", os.path.join(texts, "b.md"))["stats"]["expert_store"]
         self.assertEqual(x["chosen"], 16 * own)                    # figures are those of the work alone
