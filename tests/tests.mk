@@ -215,6 +215,7 @@ test-serve: ratoon
 	python3 tests/serve/test_llama.py
 	python3 tests/serve/test_ollama.py
 	python3 tests/serve/test_bounds.py
+	python3 tests/serve/test_experts.py
 	python3 tests/serve/test_page.py
 	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 

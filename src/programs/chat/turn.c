@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "programs/drive.h"
+#include "programs/estimate.h"
 #include "ratoon_chat.h"
 
 typedef struct {
@@ -132,4 +133,8 @@ void turn_stats(const Program *p)
             (long long) s.generated, s.decode_s > 0 ? (double) s.generated / s.decode_s : 0.0,
             s.passes > 0 ? (double) s.generated / (double) s.passes : 0.0, (long long) s.prompt_tokens,
             (long long) s.resumed, s.prefill_s);
+    if (p->loaded.slots == 0) return;
+    char read[24];
+    fprintf(stderr, "experts: %lld missed, %s read from the file, %.2f s waited for it\n", (long long) s.experts_missed,
+            memory_text(read, (double) s.experts_missed_bytes), s.experts_wait_s);
 }
