@@ -94,6 +94,8 @@ static const Shape shapes[] = {
      &mixture_laguna},
     {"gemma4-26b-a4b", "gemma4", 30, 2816, 2112, 16, 8, 256, &vocab_gemma, true, 0, 0, 262144, 1e6f, 1e-6f, 0,
      &mixture_gemma},
+    {"diffusion-gemma-26b-a4b", "diffusion-gemma", 30, 2816, 2112, 16, 8, 256, &vocab_gemma, true, 0, 0, 262144, 1e6f,
+     1e-6f, 0, &mixture_gemma},
     {"smollm2-135m", "llama", 30, 576, 1536, 9, 3, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0, NULL},
     {"smollm2-360m", "llama", 32, 960, 2560, 15, 5, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0, NULL},
     {"dflash-qwen35-0.8b", "dflash", 5, 1024, 3584, 16, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 24,
@@ -118,7 +120,8 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, TAPS_MAX = 8, BLOCK = 16, DELT
 
 static bool is_laguna(const Shape *s) { return strcmp(s->arch, "laguna") == 0; }
 
-static bool is_gemma(const Shape *s) { return strcmp(s->arch, "gemma4") == 0; }
+static bool denoises(const Shape *s) { return strcmp(s->arch, "diffusion-gemma") == 0; }
+static bool is_gemma(const Shape *s) { return strcmp(s->arch, "gemma4") == 0 || denoises(s); }
 
 /* Gemma's full layers, one in six, have wider heads, fewer keys and no values of their own. */
 static bool is_full(const Shape *s, int32_t layer) { return is_gemma(s) && (layer + 1) % GEMMA_INTERVAL == 0; }
@@ -219,6 +222,7 @@ static bool plan_gemma(Plan *p, const Shape *s, int32_t i)
     static const char *const norms[] = { "post_attention_norm.weight", "post_ffw_norm.weight", "ffn_gate_inp.scale",
                                          "pre_ffw_norm_2.weight", "post_ffw_norm_1.weight", "post_ffw_norm_2.weight" };
     bool ok = plan_dense(p, s, i) && plan_add(p, i, "layer_output_scale.weight", 1, 0) &&
+              (!denoises(s) || plan_add(p, i, "enc_layer_output_scale.weight", 1, 0)) &&
               plan_add(p, i, "ffn_down_exps.scale", s->mixture->experts, 0);
     for (size_t k = 0; ok && k < sizeof norms / sizeof *norms; k++) ok = plan_add(p, i, norms[k], s->dim, 0);
     return ok;
@@ -233,6 +237,11 @@ static bool plan_model(Plan *p, const Shape *s)
     else
         ok = plan_add(p, -1, "token_embd.weight", s->dim, s->vocab->n);
     if (ok && is_gemma(s)) ok = plan_add(p, -1, "rope_freqs.weight", GEMMA_FULL_DIM / 2, 0);
+    if (ok && denoises(s))
+        ok = plan_add(p, -1, "self_cond_pre_norm.weight", s->dim, 0) &&
+             plan_add(p, -1, "self_cond_gate.weight", s->dim, s->ffn) &&
+             plan_add(p, -1, "self_cond_up.weight", s->dim, s->ffn) &&
+             plan_add(p, -1, "self_cond_down.weight", s->ffn, s->dim);
     for (int32_t i = 0; i < p->model.n_layer && ok; i++) {
         ok = plan_add(p, i, "attn_norm.weight", s->dim, 0) &&
              plan_add(p, i, s->k_heads ? "post_attention_norm.weight" : "ffn_norm.weight", s->dim, 0);
@@ -327,6 +336,7 @@ static void write_gemma_keys(const Keys *k, const Shape *s, int32_t layers)
     key_u32(k, "rope.dimension_count_swa", s->head_dim);
     key_f32(k, "rope.freq_base_swa", 1e4f);
     key_f32(k, "final_logit_softcapping", 30);
+    if (denoises(s)) gguf_write_u32(k->w, "diffusion.canvas_length", 256);
 }
 
 static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t layers, int32_t target_layers)
@@ -489,7 +499,7 @@ static const struct { int32_t at; float value; int32_t at2; float value2; } scal
     [T_IQ4_NL] = {0, 3e-4f, -1, 0},
     [T_IQ4_XS] = {0, 1.6e-5f, -1, 0},
 };
-enum { MXFP4_SCALE = 120 };                        /* no half, but 2^(120 - 128); of experts, which have no gain */
+enum { MXFP4_SCALE = 120, NVFP4_SCALE = 4 };       /* no halves, but both 2^-8; of experts, which have no gain */
 
 static void put_half(uint8_t *p, float v)
 {
@@ -506,8 +516,9 @@ static void random_blocks(uint8_t *out, size_t bytes, Type t, float gain, uint64
     }
     size_t block = (size_t) type_info(t)->bytes;
     for (uint8_t *b = out; b < out + bytes; b += block) {
-        if (t == T_MXFP4) {
-            b[0] = MXFP4_SCALE;
+        if (t == T_MXFP4 || t == T_NVFP4) {
+            if (t == T_MXFP4) b[0] = MXFP4_SCALE;
+            else memset(b, NVFP4_SCALE, 4);
             continue;
         }
         put_half(b + scale_of[t].at, gain * scale_of[t].value);

@@ -80,7 +80,8 @@ def disk_rate(path):
     def reader():
         fd, buffer = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, SIZE)
         while time.monotonic() < end:
-            total[0] += os.preadv(fd, [buffer], random.randrange(pages - SIZE // 4096) * 4096)
+            n = os.preadv(fd, [buffer], random.randrange(pages - SIZE // 4096) * 4096)
+            total[0] += n
         os.close(fd)
 
     began, threads = time.monotonic(), [threading.Thread(target=reader) for _ in range(READS)]

@@ -421,6 +421,8 @@ typedef struct {
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
     uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
                                 * 0: it holds all */
+    int32_t  canvas, canvas_steps;             /* of a model that denoises: tokens of a block, and its steps at the most,
+                                                * each a pass of as many rows; 0: it does not */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

@@ -3,8 +3,8 @@
 that no compiler notices.
 
 A folder may include itself and the folders below it. Programs know the public header and src/text; the format tools
-among them (quantize, inspect, tokenize, experts, model_facts, advice, completion) also src/format. BORDERS are finer: a
-folder and what it may not include."""
+among them (quantize, inspect, tokenize, experts, model_facts, expert_profile, advice, completion) also src/format. BORDERS
+are finer: a folder and what it may not include."""
 import pathlib
 import re
 import sys
@@ -12,7 +12,7 @@ import sys
 root = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = ["programs", "engine", "decode", "model", "backend", "text", "format", "base"]
 FORMAT_TOOLS = {"cmd_quantize.c", "cmd_inspect.c", "cmd_text.c", "cmd_render.c", "cmd_experts.c", "model_facts.c",
-                "advice.c", "completion.c"}
+                "advice.c", "completion.c", "expert_profile.c"}
 BORDERS = [
     ("programs/serve/request", "programs/serve/run"), ("programs/serve/answer", "programs/serve/run"),
     ("programs/serve/cache", "programs/serve/run"),

@@ -23,8 +23,10 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Type, U
 
 from . import _api
 
-__all__ = ["Answer", "Call", "Engine", "Error", "Event", "Grammar", "Prompt", "Session", "Stats", "Status", "Stream",
-           "version"]
+__all__ = ["EXPERTS_AUTO", "Answer", "Call", "Engine", "Error", "Event", "Grammar", "Prompt", "Session", "Stats",
+           "Status", "Stream", "version"]
+
+EXPERTS_AUTO = 2 ** 64 - 1
 
 _lib = _api.load()
 Messages = Sequence[Mapping[str, Any]]
@@ -216,6 +218,9 @@ class Stats:
     pass_s: float
     experts_chosen: int
     experts_read: int
+    experts_missed: int
+    experts_missed_bytes: int
+    experts_wait_s: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,13 +232,16 @@ class Prompt:
 
 class Engine(_Owner):
     """A loaded model and its drafter. log is called with (level, line), progress with (what, done, total) and returns
-    False to cancel, both while the engine opens."""
+    False to cancel, both while the engine opens. expert_ram: bytes of memory for a mixture's experts, or EXPERTS_AUTO:
+    as many as fit."""
     _free = "rt_close"
 
     def __init__(self, model: str, *, draft: Optional[str] = None, backend: Optional[str] = None,
                  kv_k: Optional[str] = None, kv_v: Optional[str] = None, draft_type: Optional[str] = None,
                  threads: int = 0, fa_window: int = 0, no_repack: bool = False, overcommit: bool = False,
-                 gpu_layers: int = 0, template: Optional[str] = None, log: Optional[Callable[[int, str], None]] = None,
+                 gpu_layers: int = 0, expert_ram: int = 0, expert_slots: int = 0, expert_io: Optional[str] = None,
+                 expert_profile: Optional[str] = None, template: Optional[str] = None,
+                 log: Optional[Callable[[int, str], None]] = None,
                  progress: Optional[Callable[[str, int, int], bool]] = None) -> None:
         super().__init__()
         self._sessions: set[_Running] = set()
@@ -251,7 +259,9 @@ class Engine(_Owner):
             model=_bytes(str(model), "model"), draft=_bytes(draft and str(draft), "draft"),
             backend=_bytes(backend, "backend"), kv_k=_bytes(kv_k, "kv_k"), kv_v=_bytes(kv_v, "kv_v"),
             draft_type=_bytes(draft_type, "draft_type"), threads=threads, fa_window=fa_window, no_repack=no_repack,
-            overcommit=overcommit, hooks=hooks, gpu_layers=gpu_layers)
+            overcommit=overcommit, hooks=hooks, gpu_layers=gpu_layers, expert_ram=expert_ram,
+            expert_slots=expert_slots, expert_io=_bytes(expert_io, "expert_io"),
+            expert_profile=_bytes(expert_profile and str(expert_profile), "expert_profile"))
         _check(_lib.rt_open(ctypes.byref(self._handle), options, error), error)
 
     def close(self) -> None:

@@ -292,6 +292,9 @@ Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options
     Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
     /* "auto": the target's own layer, if it has a usable one */
     bool welcome = st == ST_OK && o->draft && strcmp(o->draft, "auto") == 0;
+    if (st == ST_OK && o->draft && !welcome && g->model->diffusion.canvas)
+        st = fail(err, ST_UNSUPPORTED, "draft: '%s', but %s denoises whole blocks, for which there is nothing to guess",
+                  o->draft, o->model);
     engine_owner(g, "drafter");
     if (st == ST_OK && o->draft && (!welcome || g->model->n_extra > 0)) st = open_draft(g, o, err);
     else if (st == ST_OK && o->n_taps) st = model_set_taps(g->model, o->taps, o->n_taps, err);

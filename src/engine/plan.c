@@ -235,6 +235,8 @@ static void plan_work(rt_needs *n, const rt_engine *g)
     n->experts_used = m->router.used;
     n->expert_bytes = m->expert_bytes;
     n->expert_ram = m->store.bytes;
+    n->canvas = m->diffusion.canvas;
+    n->canvas_steps = m->diffusion.steps;
     const char *level = stages_last(&g->on)->level;
     snprintf(n->level, sizeof n->level, "%s", level ? level : "");
     if (!d) return;

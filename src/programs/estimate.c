@@ -1,9 +1,15 @@
 #include "programs/estimate.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/disk.h"
+#include "programs/expert_profile.h"
 
 /* ---- memory ---- */
 
@@ -132,11 +138,16 @@ rt_peaks peaks_median(const rt_peaks *round, int32_t n)
 rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)
 {
     enum { ROUNDS_LEAST = 3, THREADS_ALL = 256 };
-    static const double SECONDS = 0.6;
+    static const double SECONDS = 0.6, TAKES = 1.1e9;              /* the memory that is read, at most 1 GiB */
     rt_peaks round[PEAK_ROUNDS] = { 0 };
     rt_roofline *r;
     int32_t i = 0;
     *out = (rt_peaks) { 0 };
+    if (n->free > 0 && (double) n->free < TAKES && !o->overcommit) {   /* the system would kill the process */
+        snprintf(e->text, sizeof e->text, "measuring takes up to %.1f GB, but %.1f GB of memory are free", TAKES / 1e9,
+                 (double) n->free / 1e9);
+        return e->code = RT_ENOMEM;
+    }
     rt_status code = rt_roofline_new(&r, o->backend, o->threads, e);
     if (code != RT_OK) return code;
     const double begun = seconds_now();
@@ -179,6 +190,77 @@ double experts_more(double bytes, int32_t experts, int32_t used, int32_t rows)
     const double one = (double) used / experts;
     return bytes * (1 - pow(1 - one, rows) - one);
 }
+
+/* ---- experts that are read from the file ---- */
+
+enum { READS = 16 };                               /* at once: about as many as a layer of one row misses */
+
+/* Reads pieces from all over the file, always READS of them at once. room: for READS pieces. */
+static double disk_rate(Disk *d, const DiskFile *f, uint8_t *room, size_t piece)
+{
+    static const double SECONDS = 0.25;
+    const uint64_t places = disk_file_bytes(f) / piece;
+    const double began = seconds_now();
+    double bytes = 0, ended = began;
+    uint64_t x = 1;
+    DiskDone done = { 0 };
+    for (int32_t begun = 0; places > 0 && (begun < READS || disk_done(d, &done, true)); ) {
+        if (begun == READS && done.code != ST_OK) return 0;
+        if (begun == READS) bytes += (double) piece, ended = seconds_now();
+        if (begun < READS) done.tag = (uint64_t) begun++;
+        else if (ended - began >= SECONDS || interrupts) continue;
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        disk_read(d, f, (x >> 32) % places * piece, piece, piece, room + done.tag * piece, done.tag);
+    }
+    return ended > began ? bytes / (ended - began) : 0;
+}
+
+/* Where the file system has no way past the page cache, what it holds of the file would be read from memory. */
+static void drop_cached(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
+/* Pieces are as large as one of the three matrices of an expert. */
+static double disk_bytes_per_s(const char *path, const rt_needs *n)
+{
+    const double matrix = (double) n->expert_bytes / n->experts / n->layers / 3;
+    const size_t piece = (size_t) fmin(fmax(ceil(matrix / DISK_ALIGN), 1), 1024) * DISK_ALIGN;
+    DiskFile *f = NULL;
+    Disk *d = NULL;
+    double rate = 0;
+    uint8_t *room = aligned_alloc(DISK_ALIGN, READS * piece);
+    if (room && disk_file_open(&f, path, NULL) == ST_OK && disk_open(&d, DISK_AUTO, READS, NULL) == ST_OK) {
+        if (!disk_file_direct(f)) drop_cached(path);
+        rate = disk_rate(d, f, room, piece);
+    }
+    disk_close(d);
+    disk_file_close(f);
+    free(room);
+    return rate;
+}
+
+ExpertTier experts_measure(const Program *p, const rt_needs *n)
+{
+    const double share = fmin(1, (double) n->expert_ram / (double) n->expert_bytes);
+    ExpertTier t = { .share = share, .disk_bytes_per_s = disk_bytes_per_s(p->files.model, n) };
+    expert_profile_hits(p, &t.hits, &share, 1);
+    return t;
+}
+
+void costs_experts(Costs *c, const rt_needs *n, const ExpertTier *t)
+{
+    const double row = (double) n->expert_bytes * n->experts_used / n->experts;
+    for (int32_t rows = 1; rows <= ROWS_MOST; rows++) {
+        const double more = experts_more((double) n->expert_bytes, n->experts, n->experts_used, rows);
+        c->pass_ms[rows] += 1e3 * (1 - t->hits) * (row + more) / t->disk_bytes_per_s;
+    }
+}
+
+/* ---- passes ---- */
 
 void costs_estimate(Costs *out, const rt_needs *n, const rt_peaks *p, int32_t after)
 {

@@ -52,10 +52,19 @@ rt_peaks  peaks_median(const rt_peaks *round, int32_t n);
  * independently of each other. bytes: of all experts; experts 0: no mixture. */
 double experts_more(double bytes, int32_t experts, int32_t used, int32_t rows);
 
+/* A mixture of whose experts memory holds only some: their share; the share of calls that finds its expert in memory,
+ * by the profile or as if all were used alike; bytes per second of reading the others, 0: unknown. */
+typedef struct { double share, hits, disk_bytes_per_s; } ExpertTier;
+/* Of the experts that n is planned with; reads pieces of the model's file, past the page cache, for a quarter of a
+ * second. */
+ExpertTier experts_measure(const Program *p, const rt_needs *n);
+
 /* Milliseconds of a pass of the target by its rows, and of one proposal of the drafter (0: there is none). */
 typedef struct { double pass_ms[ROWS_MOST + 1], draft_ms; int32_t block; } Costs;
 /* As estimated, for passes after `after` tokens. */
 void    costs_estimate(Costs *out, const rt_needs *n, const rt_peaks *p, int32_t after);
+/* Adds the time of reading the experts that are not in memory. t->disk_bytes_per_s is known. */
+void    costs_experts(Costs *c, const rt_needs *n, const ExpertTier *t);
 /* Replaces estimates by what was measured at n widths, ascending, the first being 1; between them lines. */
 void    costs_measured(Costs *c, const int32_t *rows, const double *ms, int32_t n);
 

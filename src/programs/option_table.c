@@ -12,6 +12,7 @@ enum {
     C_DOCTOR = 128, C_EVAL = 256, C_BENCH = 512, C_QUANTIZE = 1024, C_RENDER = 2048, C_SERVE = 4096, C_CHAT = 8192,
     C_HELP = 16384, C_PULL = 32768, C_MODELS = 65536, C_HEALTH = 131072, C_EXPERTS = 262144,
     C_DRAWS = C_RUN | C_BENCH | C_CHAT | C_EXPERTS,
+    C_LEARNS = C_DRAWS | C_SERVE,
     C_ALONE = C_LOGITS | C_EVAL | C_EXPERTS,       /* no drafter helps */
     C_LOADS = C_SERVE | C_CHAT | C_RUN | C_PLAN | C_VERIFY | C_DOCTOR | C_BENCH | C_ALONE,
     C_MODEL = C_LOADS | C_TOKENIZE | C_DETOKENIZE | C_RENDER,
@@ -209,6 +210,17 @@ const OptionSpec option_table[] = {
     { "--expert-io", NULL, KIND_CHOICE, "HOW", AT(expert_io), 0, 0, C_LOADS,
       "with --expert-ram: how experts are read: io_uring, pread, or mmap through the page cache (default: auto, the "
       "first of them that works here)", .values = "auto|io_uring|pread|mmap" },
+    { "--expert-profile", NULL, KIND_TEXT, "FILE", AT(expert_profile), 0, 0, C_LOADS,
+      "with --expert-ram: which experts earlier texts used, so that those are in memory first (default: "
+      "MODEL.gguf.spark.csv beside the model, if it is there)" },
+    { "--spark", NULL, KIND_FLAG, NULL, AT(spark), 0, 0, C_LEARNS,
+      "keep which experts texts use in MODEL.gguf.spark.csv beside the model (or --expert-profile), for the next "
+      "start" },
+    { "--spark-vram", NULL, KIND_MEMORY, "SIZE", AT(expert_ram), 1 << 30, 0, C_LOADS,
+      "the same as --expert-ram, and a number without a unit counts GiB: the CPU keeps experts in main memory" },
+    { "--spark-calibrate", NULL, KIND_TEXT, "FILE|DIR", AT(spark_calibrate), 0, 0, C_LEARNS,
+      "with a part of the experts in memory: first read these texts (.txt, .md, .jsonl with \"prompt\"; at most 150 "
+      "pieces of 2,000 characters) to learn which experts are used, and keep it as --spark does" },
     { "--cache-type-k", "-ctk", KIND_CHOICE, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, "
       "q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)",
       .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },

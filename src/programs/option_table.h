@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* CHOICE: a text that is one of `values`. MEMORY: auto, all, or bytes with a unit, into a Seed: RT_EXPERTS_AUTO, 0 or
- * the bytes */
+ * the bytes; min: bytes of the unit of a plain number, 0: it needs one */
 typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_CHOICE, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET,
                KIND_SWITCH, KIND_LAYERS, KIND_MEMORY } Kind;
 

@@ -80,16 +80,17 @@ static bool read_flag(Options *o, const OptionSpec *s, const char *value)
     return true;
 }
 
-/* "12G", "1.5GiB", "800M": units are powers of 1024. Returns false if it is none of these, or too small or large. */
-static bool memory_bytes_of(uint64_t *out, const char *value)
+/* "12G", "1.5GiB", "800M": units are powers of 1024. plain: bytes that a number without one counts; 0: it needs one.
+ * Returns false if it is none of these, or too small or large. */
+static bool memory_bytes_of(uint64_t *out, const char *value, double plain)
 {
     char *end = NULL;
     const double v = strtod(value, &end);
     static const char units[] = "KMGT";
-    const char *const unit = strchr(units, toupper((unsigned char) *end));
-    if (end == value || !*end || !unit || !isfinite(v)) return false;
-    if (end[1] && strcasecmp(end + 1, "B") != 0 && strcasecmp(end + 1, "iB") != 0) return false;
-    const double bytes = ldexp(v, 10 * (int) (unit - units + 1));
+    const char *const unit = *end ? strchr(units, toupper((unsigned char) *end)) : NULL;
+    if (end == value || !isfinite(v) || (*end ? !unit : plain == 0)) return false;
+    if (unit && end[1] && strcasecmp(end + 1, "B") != 0 && strcasecmp(end + 1, "iB") != 0) return false;
+    const double bytes = unit ? ldexp(v, 10 * (int) (unit - units + 1)) : v * plain;
     if (!(bytes >= 1 && bytes < 0x1p62)) return false;
     *out = (uint64_t) bytes;
     return true;
@@ -153,7 +154,7 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
         memory->given = true;
         memory->value = strcmp(value, "auto") == 0 ? RT_EXPERTS_AUTO : 0;
         if (memory->value || strcmp(value, "all") == 0) return true;
-        return memory_bytes_of(&memory->value, value) ||
+        return memory_bytes_of(&memory->value, value, s->min) ||
                refuse(o, "%s is '%s', expected auto, all, or memory with a unit such as 12G or 800M", s->name, value);
     }
     case KIND_REAL: {

@@ -24,8 +24,9 @@ typedef struct {
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
     Seed        expert_ram;                        /* see rt_options; not given: RT_EXPERTS_AUTO */
-    const char *expert_io;
+    const char *expert_io, *expert_profile, *spark_calibrate;
     int32_t     expert_slots;
+    bool        spark;
     /* the input */
     const char *prompt, *file, *tokens, *prefix, *parents, *taps, *prompts, *out;
     bool        chat, special, nfc;

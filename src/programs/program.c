@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "programs/advice.h"
 #include "programs/estimate.h"
+#include "programs/expert_profile.h"
+#include "programs/expert_use.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* ---- signals ---- */
@@ -172,7 +174,8 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
-        .expert_io = o->expert_io, .expert_slots = o->expert_slots
+        .expert_io = o->expert_io, .expert_slots = o->expert_slots,
+        .expert_profile = p->profile.path[0] ? p->profile.path : NULL
     );
 }
 
@@ -230,6 +233,22 @@ static rt_status open_files(Program *p, const int32_t *taps, int32_t n_taps, Ope
 
 static rt_status open_engine(void *ud, const rt_options *o, rt_error *e) { return rt_open(ud, o, e); }
 
+/* Where memory is too short for as many of a mixture's experts as was asked: whether fewer would fit. */
+static const char *fewer_experts(char out[160], Program *p)
+{
+    char held[24], all[24];
+    rt_needs n;
+    rt_options o = program_options(p, NULL, 0);
+    out[0] = 0;
+    if (o.expert_ram == RT_EXPERTS_AUTO) return out;
+    o.expert_ram = RT_EXPERTS_AUTO;
+    if (rt_plan(&o, NULL, NULL, NULL, NULL, &n, sizeof n, NULL) == RT_OK && n.expert_ram > 0 &&
+        n.model + n.drafter + n.session + n.step + n.process <= n.free)
+        snprintf(out, 160, "; --expert-ram auto fits: %s of %s of experts in memory, the others read from the file",
+                 memory_text(held, (double) n.expert_ram), memory_text(all, (double) n.expert_bytes));
+    return out;
+}
+
 static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
 {
     rt_error e = { 0 };
@@ -238,7 +257,9 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
     if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch))
         strcpy(p->files.draft, "mtp");
     if (st == RT_OK) return true;
+    char hint[160];
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
+    else if (st == RT_ENOMEM && *fewer_experts(hint, p)) complain(p->o, "%s%s", e.text, hint);
     else complain_files(p->o, e.text, &p->files);
     return false;
 }
@@ -309,7 +330,8 @@ bool program_session(Program *p)
     rt_status status = rt_session_new(&p->session, p->engine, &so, &e);
     if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
     if (status == RT_OK) return true;
-    complain(o, "%s%s", e.text, status == RT_ENOMEM ? "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0" : "");
+    complain(o, "%s%s%s", e.text, status == RT_ENOMEM ? "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0" : "",
+             status == RT_ENOMEM && p->loaded.slots ? ", or a smaller --expert-ram" : "");
     return false;
 }
 
@@ -325,7 +347,7 @@ bool program_find(Program *p, const Options *o, int with)
     if (o->gpu_layers > 0 && !names_gpu(o))
         note(o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
-    return files_find(&p->files, o, (with & WITH_DRAFTER) != 0);
+    return files_find(&p->files, o, (with & WITH_DRAFTER) != 0) && expert_profile_find(p);
 }
 
 void program_read_early(const Program *p)
@@ -377,7 +399,8 @@ static bool has_room(Program *p)
 
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
-    if (!has_room(p) || !engine_open(p, taps, n_taps)) return false;
+    if (!has_room(p) || !engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
+    rt_expert_stats_get(p->engine, &p->loaded, sizeof p->loaded);
     return !(with & WITH_SESSION) || program_session(p);
 }
 
@@ -402,6 +425,12 @@ void program_kv_hint(const Program *p, int32_t sessions)
                 ctx * sessions)) note(p->o, "%s", text);
 }
 
+void program_expert_note(const Program *p)
+{
+    char text[EXPERT_USE_TEXT];
+    if (p->loaded.slots > 0) note(p->o, "%s", expert_use_start(text, p, &p->loaded));
+}
+
 /* One line about what runs: model, drafter, context. */
 static void tell(const Program *p, bool drafts)
 {
@@ -415,6 +444,7 @@ static void tell(const Program *p, bool drafts)
                                     (long long) property(p->engine, "model.layers"));
     note(p->o, "%.*s%s%s%s%s", stem(f->model), base_name(f->model), draft, ctx, gpu,
          f->demo ? " (demo; give -m for your model)" : "");
+    program_expert_note(p);
     if (p->session) program_kv_hint(p, 1);
 }
 
@@ -445,6 +475,7 @@ rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_o
 void program_close(Program *p)
 {
     end_bar(p);
+    expert_profile_keep(p, true);
     rt_step_free(p->step);
     rt_session_free(p->session);
     rt_close(p->engine);

@@ -62,6 +62,10 @@ typedef struct {
     bool        placed;                            /* program_place has found the next two */
     int32_t     gpu_layers;
     uint64_t    expert_ram;                        /* see rt_needs */
+    /* Of the experts (expert_profile.h). path "": none; there: it exists, and is this model's; kept: when it was last
+     * written. */
+    struct { char path[4200]; bool there, keeps; double kept; } profile;
+    rt_expert_stats loaded;                        /* what experts had done when loading was over */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
@@ -85,6 +89,7 @@ uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes 
  * their bytes per token now; q8: then. */
 bool kv_hint(char out[200], uint64_t row, uint64_t q8, double tokens);
 void program_kv_hint(const Program *p, int32_t sessions);        /* notes it, for sessions of the options' context */
+void program_expert_note(const Program *p);        /* notes how much of a mixture's experts is in memory, if not all */
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_check_ctx(const Program *p);          /* notes a --ctx beyond what the model was trained for */
 void program_close(Program *p);

@@ -158,7 +158,7 @@ class Reader:
         """Puts the demo pair where the line expects a model or a drafter."""
         for option, name in re.findall(r"(?<!\S)(-m|-d|) ?([\w.-]+(?:\.gguf|/))(?=\s|$)", line):
             at = os.path.join(self.at, name)
-            mixture = "-a3b" in name or re.match(r"(\./)?ratoon experts ", line)
+            mixture = "-a3b" in name or re.search(r"ratoon experts | --(spark|expert-ram)", line)
             source = DRAFTER if option == "-d" else MIXTURE if mixture else TARGET
             if os.path.islink(at) and os.readlink(at) != source:
                 os.remove(at)                              # a command before this one needed another stand-in

@@ -100,10 +100,12 @@ class Json(unittest.TestCase):
         self.assertEqual(set(doc) - seen, set(), "documented, but not printed")
 
     M = property(lambda self: ["-m", path("qwen3.gguf"), "-d", "none", "-q"])
+    STORE = property(lambda self: ["-m", path("qwen3moe.gguf"), "-d", "none", "-q", "--expert-ram", "8M"])
     D = property(lambda self: ["-m", path("qwen3.gguf"), "-d", path("dflash-qwen3-llama.gguf"), "-q"])
 
     def test_run(self):
-        self.compare("run", [*self.D, "-p", "hello", "-n", "4"], [*self.M, "-p", "hello", "-n", "4", "--chat"])
+        self.compare("run", [*self.D, "-p", "hello", "-n", "4"], [*self.M, "-p", "hello", "-n", "4", "--chat"],
+                     [*self.STORE, "-p", "hello", "-n", "4"])
 
     def test_text(self):
         self.compare("tokenize", ["-m", path("qwen3.gguf"), "-q", "-p", "hello"])
@@ -130,11 +132,11 @@ class Json(unittest.TestCase):
     def test_plan(self):
         with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA):
             self.compare("plan", self.D, [*self.M, "--parallel", "64", "--ctx", "16777216"],
-                         [*self.D, "--backend", "cuda", "--gpu-layers", "auto"], codes=(0, 3))
+                         [*self.D, "--backend", "cuda", "--gpu-layers", "auto"], self.STORE, codes=(0, 3))
 
     def test_doctor(self):
         with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA):
-            self.compare("doctor", self.D, ["-q", "-m", path("unfit/qwen3.gguf")])
+            self.compare("doctor", self.D, ["-q", "-m", path("unfit/qwen3.gguf")], self.STORE)
 
     def test_verify(self):
         self.compare("verify", [*self.D, "--prompts", path("prompts.jsonl"), "-n", "4", "--budget", "2", "--modes",
@@ -155,7 +157,8 @@ class Json(unittest.TestCase):
                      [*self.D, "--prompt-tokens", "8", "-n", "4", "--repeats", "1", *other],
                      [*self.D, "--budget", "4", *prompts, *other], [*self.M, "--ngram", "off", *prompts],
                      [*self.D, "--serve", "1", "-n", "4", "--pairs", "1"],
-                     ["-m", path("qwen3moe.gguf"), "-d", "none", "-q", "--passes", "1", "--repeats", "1"],
+                     [*self.STORE, "--passes", "1", "--repeats", "1"], [*self.STORE, *prompts],
+                     [*self.STORE, "--serve", "1", "-n", "4", "--pairs", "1"],
                      ["--roofline", "--repeats", "1", "--threads", "1"])
 
     def test_every_command(self):

@@ -28,6 +28,7 @@ sys.dont_write_bytecode = True
 import ratoon
 from ratoon import _api
 
+MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 DRAFT = os.path.join(os.path.dirname(DEMO), "dflash-ratoon-demo-bf16.gguf")
 HEADERS = ["ratoon.h", "ratoon_chat.h"]
 ASKED = [{"role": "user", "content": "What is 3 + 4?"}]
@@ -141,6 +142,23 @@ class Demo(unittest.TestCase):
         warm = dict(max_tokens=40, temperature=0.9, seed=7, top_k=40)
         self.assertEqual(plain.generate("def f(", **warm), self.session.generate("def f(", **warm))
         self.assertEqual(plain.stats.passes, 40)
+
+    def test_experts(self):
+        """Of a mixture of which memory holds a part: the same text, and what was read from the file."""
+        subprocess.run([MAKE_TINY, "qwen3moe-16", os.path.dirname(path("x"))], check=True)
+        texts = []
+        for options in {}, {"expert_ram": 8 << 20, "expert_slots": 1, "expert_io": "pread", "expert_profile": path("no")}:
+            with ratoon.Engine(path("qwen3moe-16.gguf"), **options) as engine, engine.session(ctx=64) as session:
+                texts.append(session.generate("hello world", max_tokens=6))
+                stats = session.stats
+                self.assertEqual(stats.experts_missed > 0, bool(options))
+                self.assertEqual(stats.experts_missed_bytes > 0, bool(options))
+                self.assertEqual(stats.experts_wait_s > 0, bool(options))
+        self.assertEqual(texts[0], texts[1])
+        with ratoon.Engine(path("qwen3moe-16.gguf"), expert_ram=ratoon.EXPERTS_AUTO) as engine:
+            self.assertEqual(engine.get("model.experts"), "16")
+        with self.assertRaisesRegex(ratoon.Error, "expert_io: 'tape', expected"):
+            ratoon.Engine(path("qwen3moe-16.gguf"), expert_ram=8 << 20, expert_io="tape")
 
     def test_tokens(self):
         text = "def f(): \u00fc\U0001f600"

@@ -472,7 +472,8 @@ static void add_experts(const TinyBlock *b)
         add_stack(b, "ffn_gate_exps.weight", d, f);
         add_stack(b, "ffn_up_exps.weight", d, f);
     }
-    add_stack(b, "ffn_down_exps.weight", f, d);
+    TinyTensor *down = add_stack(b, "ffn_down_exps.weight", f, d);
+    if (m->type_down != T_F32 && b->layer % 2) down->type = m->type_down;
     if (!m->ff_shared) return;
     if (m->family != TINY_LAGUNA) block_add(b, TINY_MATRIX, "ffn_gate_inp_shexp.weight", d, 0)->type = T_F32;
     block_add(b, TINY_MATRIX, "ffn_gate_shexp.weight", d, m->ff_shared);

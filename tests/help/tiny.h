@@ -69,6 +69,7 @@ typedef struct {
                                                     * becomes Q8_0. Types from grids: random blocks, since their
                                                     * encoders take seconds */
     const Recipe *recipe;                          /* the types of a quantised file in their place; NULL: none */
+    Type       type_down;                          /* of every other layer's down stack; T_F32: as the others */
 } TinyModel;
 
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of

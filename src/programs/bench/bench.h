@@ -20,6 +20,8 @@ typedef struct {
     double      kv;                                /* bytes of a token's keys and values */
     double      expert_bytes;                      /* of a mixture's experts: all of them */
     int32_t     experts, experts_used;             /* 0: no mixture */
+    rt_expert_stats store;                         /* of the last round; slots 0: memory holds all experts */
+    double      seconds;                           /* of that round's measurements */
     /* What to state beside figures. Folders are removed from command lines, since pictures and tables are passed on. */
     char        command[1024], compare[1024], compared_name[48], machine[256], model[512];
     char        small[4][1100];                    /* the same as small print */

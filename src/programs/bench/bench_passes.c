@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "programs/bench/bench.h"
+#include "programs/expert_use.h"
 
 enum { ROWS_MAX = 64, PASSES_MAX = PLOT_POINTS_MAX, PLACES_MAX = PLOT_LINES_MAX - 1 };
 
@@ -12,6 +13,7 @@ typedef struct {
     int32_t rows[PASSES_MAX], after[PASSES_MAX], n, widths;
     double  ms[PASSES_MAX];
     int64_t chosen[PASSES_MAX], read[PASSES_MAX];  /* experts of a mixture, as counted; 0: not counted */
+    int64_t missed[PASSES_MAX];                    /* of these, not in memory */
 } Passes;
 
 /* Different experts that a pass reads in a layer. */
@@ -19,6 +21,8 @@ static double experts_of(const Bench *b, const Passes *x, int32_t i)
 {
     return (double) x->read[i] / (double) x->chosen[i] * b->experts_used * x->rows[i];
 }
+
+static double missed_share(const Passes *x, int32_t i) { return (double) x->missed[i] / (double) x->read[i]; }
 
 static double limit_of(const Bench *b, const Passes *x, int32_t i)
 {
@@ -33,12 +37,14 @@ static bool time_one(Bench *b, Passes *x, int32_t i, bool counts)
     double t[4];
     int32_t n = x->ms[i] > 0 && x->ms[i] < 20 ? 4 : 1;
     rt_stats before, now;
+    const rt_expert_stats store = expert_use_since(&b->p, &(rt_expert_stats) { 0 });
     rt_stats_get(b->p.session, &before, sizeof before);
     rt_status st = rt_time_pass(b->p.step, b->p.session, x->after[i], x->rows[i], n, t);
     if (st != RT_OK) return st == RT_ECANCEL ? false : complain(&b->o, "%s", rt_step_error(b->p.step)) == 0;
     rt_stats_get(b->p.session, &now, sizeof now);
     if (counts) x->chosen[i] += now.experts_chosen - before.experts_chosen;
     if (counts) x->read[i] += now.experts_read - before.experts_read;
+    if (counts) x->missed[i] += expert_use_since(&b->p, &store).misses;
     for (int32_t k = 0; counts && k < n; k++)
         if (x->ms[i] == 0 || t[k] < x->ms[i]) x->ms[i] = t[k];
     return true;
@@ -81,6 +87,7 @@ static void print(Bench *b, void *ud)
         printf("%3d rows %10.3f ms   %5.2fx of %d   %3.0f %% of the limit", x->rows[i], x->ms[i],
                x->ms[i] / x->ms[first], x->rows[first], 100 * limit_of(b, x, i) / x->ms[i]);
         if (x->read[i]) printf("   %5.1f experts of a layer", experts_of(b, x, i));
+        if (x->missed[i]) printf(", %.1f %% of them missed", 100 * missed_share(x, i));
         if (first) printf("   %3.0f %% of the speed behind %d", 100 * x->ms[i - first] / x->ms[i], x->after[0]);
         double other = compare_ms(b, x->rows[i], &what);
         if (other > 0)
@@ -100,6 +107,7 @@ static json_t *as_json(Bench *b, void *ud)
         json_t *p = json_pack("{s:i s:i s:f s:f s:f}", "rows", x->rows[i], "after", x->after[i], "ms", x->ms[i],
                               "limit_ms", limit, "share_of_limit", limit / x->ms[i]);
         if (x->read[i]) json_object_set_new(p, "experts_read", json_real(experts_of(b, x, i)));
+        if (x->read[i] && b->store.slots) json_object_set_new(p, "experts_missed", json_real(missed_share(x, i)));
         if (other > 0)
             json_object_update_new(p, json_pack("{s:f s:f s:s}", "compare_ms", other, "ratio", other / x->ms[i],
                                                 "compare_kind", what));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "programs/bench/bench.h"
+#include "programs/expert_use.h"
 #include "programs/generate.h"
 #include "programs/sampling.h"
 
@@ -17,6 +18,8 @@ typedef struct {
     rt_step_options so;
     double     *seconds, *tokens;                  /* [pairs, groups] */
     int64_t     generated, passes, drafted, accepted;
+    int64_t     looked, missed;                    /* experts that passes looked for in memory, prompts included, and
+                                                    * those that were not there */
     double      decode_s, pass_s;
     int64_t     group_generated[GROUPS_MAX], group_passes[GROUPS_MAX];
     int64_t     drafting, reached[DEPTHS];         /* see Generated */
@@ -193,7 +196,11 @@ static bool one_pair(Runs *r)
 {
     for (int32_t at = 0; at < r->prompts.n; at++)
         for (int32_t w = 0; w < r->n_ways; w++) {
+            const rt_expert_stats before = expert_use_since(&r->b->p, &(rt_expert_stats) { 0 });
             if (!one_run(r, &r->way[w], at, r->n)) return false;
+            const rt_expert_stats store = expert_use_since(&r->b->p, &before);
+            r->way[w].looked += expert_use_reads(&store);
+            r->way[w].missed += store.misses;
             check_text(r, &r->way[w]);
             count(r, &r->way[w], r->pair, at);
             progress_to(&r->bar, (uint64_t) r->n_runs);
@@ -263,6 +270,8 @@ static json_t *acceptance_json(const Way *way)
 /* The share of decoding time outside the target's passes: lookup, drafting, trees, acceptance, bookkeeping. */
 static double beside(const Way *way) { return way->decode_s > 0 ? 1 - way->pass_s / way->decode_s : 0; }
 
+static double missed_share(const Way *way) { return over((double) way->missed, (double) way->looked); }
+
 static double compare_rate(const Runs *r)
 {
     return r->o->compare ? compare_median(&r->b->compared, RATE_DECODE, 0) : 0;
@@ -285,6 +294,7 @@ static json_t *way_json(const Runs *r, const Way *way)
                           (json_int_t) way->drafting, "acceptance", acceptance_json(way), "classes", groups,
                           "simulated", r->o->simulate && way != r->way);
     if (compare_rate(r) > 0) json_object_set_new(j, "compare_ratio", json_real(speed / compare_rate(r)));
+    if (r->b->store.slots) json_object_set_new(j, "experts_missed", json_real(missed_share(way)));
     return j;
 }
 
@@ -295,7 +305,9 @@ static void print_way(const Runs *r, const Way *way)
     printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s", way->name, speed, ratio, accept_length(way, -1),
            r->o->simulate && way != r->way ? "  (simulated acceptance)" : "");
     if (compare_rate(r) > 0) printf("  %.2f times %s", speed / compare_rate(r), r->b->compared_name);
-    printf("  %.0f %% beside the passes\n", 100 * beside(way));
+    printf("  %.0f %% beside the passes", 100 * beside(way));
+    if (r->b->store.slots) printf("  %.1f %% of experts missed", 100 * missed_share(way));
+    putchar('\n');
     for (int32_t g = 0; g < r->n_groups && r->n_groups > 1; g++) {
         medians(r, way, g, &speed, &ratio);
         printf("  %-16s %9.2f tokens/s  %.2fx plain  accept length %.2f\n", r->groups[g], speed, ratio,

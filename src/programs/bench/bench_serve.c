@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "programs/bench/bench.h"
+#include "programs/expert_use.h"
 #include "programs/sampling.h"
 
 enum { COUNTS_MAX = 8, STREAMS_MAX = 64, WAYS = 2, PROMPT_TOKENS = 64 };
@@ -32,10 +33,13 @@ typedef struct {
     double *tok_s, *whole;                         /* [pairs]: while all run; including prompts and ends */
     double *wait, *gap; int32_t n_wait, n_gap;     /* ms to first tokens; ms between tokens, even within a block */
     int64_t generated, passes, read;               /* read: experts of a mixture, in the passes of each stream */
+    int64_t looked, missed;                        /* experts that passes looked for in memory, prompts included, and
+                                                    * those that were not there */
 } Cell;
 
 typedef struct { double at; int32_t n; } Arrival;
-typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept, read; } Figures;     /* read: per token */
+/* read: per token; missed: share */
+typedef struct { double tok_s, whole, wait, wait_95, gap, gap_95, accept, read, missed; } Figures;
 
 typedef struct {
     Bench      *b;
@@ -234,11 +238,15 @@ static bool run(Serve *v, Cell *cell, int32_t count, int32_t n, bool speculates,
     v->n_arrival = 0;
     for (int32_t i = 0; i < count; i++)
         if (!begin(v, i, n, speculates)) return false;
+    const rt_expert_stats before = expert_use_since(&v->b->p, &(rt_expert_stats) { 0 });
     double began = seconds_now();
     while ((k = gather(v, in, count, n)) > 0)
         if (!pass(v, cell, in, k, &clock, began)) return false;
     if (!cell) return true;
     keep_rates(v, cell, count, pair, began);
+    const rt_expert_stats store = expert_use_since(&v->b->p, &before);
+    cell->looked += expert_use_reads(&store);
+    cell->missed += store.misses;
     for (int32_t i = 0; i < count && !(v->o->simulate && speculates); i++) check_text(v, &v->stream[i]);
     return true;
 }
@@ -292,6 +300,7 @@ static Figures figures(Serve *v, int32_t c, int32_t w)
                   .accept = x->passes > 0 ? (double) x->generated / (double) x->passes : 0 };
     /* a pass counts for every stream that it decodes for */
     f.read = x->generated > 0 ? (double) x->read / v->count[c] / (double) x->generated : 0;
+    f.missed = x->looked > 0 ? (double) x->missed / (double) x->looked : 0;
     f.wait_95 = high(x->wait, x->n_wait);
     f.gap_95 = high(x->gap, x->n_gap);
     return f;
@@ -327,6 +336,7 @@ static void print(Bench *b, void *ud)
                    x->gap, x->gap_95);
             if (w == 1) printf("  accept length %.2f", x->accept);
             if (x->read > 0) printf("  experts read %.1f per token", x->read);
+            if (b->store.slots) printf(", %.1f %% missed", 100 * x->missed);
             putchar('\n');
         }
     }
@@ -346,6 +356,9 @@ static json_t *as_json(Bench *b, void *ud)
                                                   x->accept, "pass_ms", v->pass_ms[c], "pass_ratio",
                                                   v->pass_ms[c] / v->one_ms, "simulated", v->o->simulate && w == 1,
                                                   "experts_read", x->read));
+            if (b->store.slots)
+                json_object_set_new(json_array_get(list, json_array_size(list) - 1), "experts_missed",
+                                    json_real(x->missed));
         }
     json_object_update_new(j, json_pack("{s:i s:i s:I s:o}", "n", v->n, "pairs", v->pairs, "differing_texts",
                                         (json_int_t) v->differing, "streams", list));

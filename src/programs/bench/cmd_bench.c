@@ -10,6 +10,7 @@
 #include "base/save.h"
 #include "programs/bench/bench.h"
 #include "programs/estimate.h"
+#include "programs/expert_use.h"
 
 /* ---- what to state beside figures ---- */
 
@@ -96,7 +97,10 @@ static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), vo
         describe_model(b);
         good = rt_roofline_new(&b->roof, b->o.backend, b->threads, &e) == RT_OK || complain(&b->o, "%s", e.text) == 0;
     }
+    const double began = seconds_now();
     good = good && measure(b, ud) && !interrupts;
+    b->seconds = seconds_now() - began;
+    if (good) b->store = expert_use_since(&b->p, &b->p.loaded);
     rt_roofline_free(b->roof);
     b->roof = NULL;
     program_close(&b->p);
@@ -137,6 +141,7 @@ json_t *bench_json(const Bench *b)
         json_object_set_new(j, "int8_ops_per_s", json_real(b->peaks.int8_ops_per_s));
         json_object_set_new(j, "f32_ops_per_s", json_real(b->peaks.f32_ops_per_s));
     }
+    if (b->store.slots > 0) json_object_set_new(j, "expert_store", expert_use_json(&b->store, b->seconds));
     if (b->o.compare)
         json_object_set_new(j, "compare",
                             json_pack("{s:o s:i}", "command", json_text(b->o.compare, strlen(b->o.compare)), "rounds",
@@ -208,6 +213,7 @@ bool bench_report(Bench *b, const BenchReport *how, void *result)
     close_out(b, &s, b->o.svg, &good);
     if (b->o.json) return json_print(&b->o, how->json(b, result)) && good;
     how->text(b, result);
+    expert_use_print(stdout, &b->store, b->seconds);
     return output_done(&b->o) == EXIT_FINE && good;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "programs/drive.h"
+#include "programs/estimate.h"
 #include "ratoon_chat.h"
 
 typedef struct {
@@ -128,8 +129,13 @@ void turn_stats(const Program *p)
 {
     rt_stats s;
     rt_stats_get(p->session, &s, sizeof s);
-    fprintf(stderr, "%lld tokens, %.1f per second, accept length %.2f; prompt %lld tokens, %lld of them held, %.2f s\n",
+    const int64_t passes = s.steps ? s.steps : s.passes;
+    fprintf(stderr, "%lld tokens, %.1f per second, %s %.2f; prompt %lld tokens, %lld of them held, %.2f s\n",
             (long long) s.generated, s.decode_s > 0 ? (double) s.generated / s.decode_s : 0.0,
-            s.passes > 0 ? (double) s.generated / (double) s.passes : 0.0, (long long) s.prompt_tokens,
-            (long long) s.resumed, s.prefill_s);
+            s.steps ? "per step" : "accept length", passes > 0 ? (double) s.generated / (double) passes : 0.0,
+            (long long) s.prompt_tokens, (long long) s.resumed, s.prefill_s);
+    if (p->loaded.slots == 0) return;
+    char read[24];
+    fprintf(stderr, "experts: %lld missed, %s read from the file, %.2f s waited for it\n", (long long) s.experts_missed,
+            memory_text(read, (double) s.experts_missed_bytes), s.experts_wait_s);
 }

@@ -27,6 +27,7 @@ typedef struct {
     char     machine[160]; int32_t threads;
     rt_card  card[CARDS]; int32_t n_cards;
     rt_error no_card;                              /* why there is none */
+    ExpertTier tier;                               /* where memory holds only some of a mixture's experts */
     double   expected, plain, drafted;             /* tokens per second */
     Costs    costs;
     int32_t  block, n_vocab, rows;                 /* rows: the best number for a pass */
@@ -224,6 +225,17 @@ static void print_cards(const Doctor *d)
     }
 }
 
+static void print_experts(const Doctor *d)
+{
+    char a[24], b[24];
+    const rt_needs *n = &d->memory.needs;
+    if (n->expert_ram == 0) return;
+    printf("experts    %s of %s are in memory, the others are read from the file",
+           memory_text(a, (double) n->expert_ram), memory_text(b, (double) n->expert_bytes));
+    if (d->tier.disk_bytes_per_s > 0) printf(", which gives %s/s just now", memory_text(a, d->tier.disk_bytes_per_s));
+    puts(" (ratoon plan tells more)");
+}
+
 static void print_model(const Doctor *d)
 {
     char a[24], b[24], c[24], arch[256];
@@ -238,6 +250,7 @@ static void print_model(const Doctor *d)
         printf(", and %s of the GPU's (%d of %d layers), %s free", memory_text(a, memory_bytes_gpu(m, m->ctx)),
                m->needs.gpu_layers, m->needs.layers, memory_text(c, (double) m->needs.device_free));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
+    print_experts(d);
     if (loaded(d)) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
     if (loaded(d) && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
     if (loaded(d)) putchar('\n');
@@ -355,6 +368,10 @@ static bool print_json(const Doctor *d)
                                           sizeof of_model / sizeof *of_model));
     json_object_set_new(j, "memory", json_pack("{s:I s:I s:i}", "total_bytes", (json_int_t) memory_bytes(m, m->ctx),
                                                "free_bytes", (json_int_t) m->needs.free, "ctx", m->ctx));
+    json_object_set_new(j, "experts", m->needs.expert_ram == 0 ? json_null() :
+                        json_pack("{s:I s:I s:o}", "ram_bytes", (json_int_t) m->needs.expert_ram, "all_bytes",
+                                  (json_int_t) m->needs.expert_bytes, "disk_bytes_per_s",
+                                  number_or_null(d->tier.disk_bytes_per_s > 0, d->tier.disk_bytes_per_s)));
     json_object_set_new(j, "speed", json_pack("{s:o s:o s:o}", "expected_tok_s",
                                               number_or_null(d->expected > 0, d->expected), "plain_tok_s",
                                               number_or_null(loaded(d), d->plain), "drafted_tok_s",
@@ -401,6 +418,9 @@ static bool expect(Doctor *d)
     const rt_needs *n = &d->memory.needs;
     if (!fits(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
     costs_estimate(&d->costs, n, &d->peaks, 0);
+    if (n->expert_ram) d->tier = experts_measure(&d->p, n);
+    if (d->tier.disk_bytes_per_s > 0) costs_experts(&d->costs, n, &d->tier);
+    else if (n->expert_ram) return true;           /* nothing can be expected */
     d->expected = costs_plain(&d->costs);
     return true;
 }

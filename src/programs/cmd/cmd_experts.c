@@ -377,6 +377,8 @@ static bool options_agree(const Options *o)
         complain(o, "--hotness only shows what was counted; to add to it, give --prompts with --write-hotness");
     else if (o->write_hotness && !o->prompts)
         complain(o, "--write-hotness needs --prompts FILE, the texts to count");
+    else if (o->write_hotness && (o->spark || o->spark_calibrate))
+        complain(o, "--write-hotness and --spark keep the same counts: give one of them");
     else return true;
     return false;
 }

@@ -1,12 +1,14 @@
 /* ratoon plan: does it fit, and how fast will it be? The verdict is the first line; then memory by part, before any of
  * it is taken; and where it does not fit, what would. Of a model that a hub has and this machine has not, only the
  * header is read. */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "programs/advice.h"
 #include "programs/drafters.h"
 #include "programs/estimate.h"
+#include "programs/expert_profile.h"
 #include "programs/hub/hub_cache.h"
 #include "programs/hub/hub_remote.h"
 
@@ -19,7 +21,8 @@ typedef struct {
     size_t   program;                              /* resident before anything was done */
     bool     server, timed;                        /* planned as `serve` would take it; speeds are known */
     rt_peaks peaks;
-    Costs    costs;
+    Costs    costs, in_memory;                     /* in_memory: if all experts were there */
+    ExpertTier tier;                               /* where memory holds only some experts */
     double   plain, talk, code;                    /* tokens per second; talk, code: with the drafter */
     json_t  *parts, *offers;
     double   total, total_gpu;                     /* of main memory, and of the GPU's */
@@ -27,6 +30,9 @@ typedef struct {
 
 /* The drafter is a file of its own or a layer of the model. */
 static bool drafted(const Plan *x) { return x->memory.needs.draft_passes > 0; }
+
+/* Memory holds only some of a mixture's experts. */
+static bool tiered(const Plan *x) { return x->memory.needs.expert_ram > 0; }
 
 static uint64_t download(const Plan *x) { return x->target.bytes + (drafted(x) ? x->draft.bytes : 0); }
 
@@ -81,16 +87,30 @@ static void measure(Plan *x)
     rt_error e = { 0 };
     const rt_needs *n = &x->memory.needs;
     if (!memory_fits(&x->memory)) return;
+    if (n->canvas) {
+        note(&x->o, "no speeds: the model denoises blocks of %d tokens, in up to %d steps, as few as its text needs",
+             n->canvas, n->canvas_steps);
+        return;
+    }
     if (memory_cut(n)) {
         note(&x->o, "no speeds: the CPU runs a part of the layers");
         return;
+    }
+    if (tiered(x)) {
+        if (!x->target.path[0]) x->tier = experts_measure(&x->p, n);
+        if (x->tier.disk_bytes_per_s == 0) {
+            note(&x->o, "no speeds: how fast experts can be read from the model's file is not known");
+            return;
+        }
     }
     if (machine_peaks(&x->peaks, &x->o, &x->memory.needs, &e) != RT_OK) {
         note(&x->o, "no speeds: %s", e.text);
         return;
     }
     const Published known = reach_published(n);
-    costs_estimate(&x->costs, n, &x->peaks, 0);
+    costs_estimate(&x->in_memory, n, &x->peaks, 0);
+    x->costs = x->in_memory;
+    if (tiered(x)) costs_experts(&x->costs, n, &x->tier);
     x->plain = costs_plain(&x->costs);
     x->talk = costs_drafted(&x->costs, &known.talk, NULL);
     x->code = costs_drafted(&x->costs, &known.code, NULL);
@@ -177,6 +197,16 @@ static void offer_layers(Plan *x)
     offer(x, "--gpu-layers", text, whole(&m, m.ctx));
 }
 
+/* Experts that memory has no room for are read from the file. */
+static void offer_experts(Plan *x)
+{
+    Memory m;
+    Options o = x->o;
+    o.expert_ram = (Seed) { RT_EXPERTS_AUTO, true };
+    if (x->memory.needs.experts && x->o.expert_ram.given && plan_with(&m, x, &o) && memory_fits(&m))
+        offer(x, "--expert-ram", "auto", whole(&m, m.ctx));
+}
+
 static void offer_types(Plan *x)
 {
     static const char *const types[] = { "q8_0", "q5_1", "q4_0", "tq3_0" };
@@ -213,6 +243,7 @@ static void make_offers(Plan *x)
     snprintf(text, sizeof text, "%d", ctx);
     if (ctx > 0) offer(x, "--ctx", text, whole(&x->memory, ctx));
     offer_layers(x);
+    offer_experts(x);
     offer_types(x);
     Options o = x->o;
     o.draft = "none";
@@ -236,6 +267,12 @@ static const char *drafter_said(const Plan *x)
                                                                         : base_name(x->p.files.draft);
 }
 
+static double held(const Plan *x)
+{
+    const rt_needs *n = &x->memory.needs;
+    return tiered(x) ? fmin(1, (double) n->expert_ram / (double) n->expert_bytes) : 1;
+}
+
 static void print_verdict(const Plan *x)
 {
     char need[24], room[24], ctx[24], a[24], b[24];
@@ -248,6 +285,7 @@ static void print_verdict(const Plan *x)
         printf(", and %s of the GPU's memory (%d of %d layers), %s free", memory_text(need, x->total_gpu),
                m->needs.gpu_layers, m->needs.layers, memory_text(room, (double) m->needs.device_free));
     if (m->needs.free) printf(": %s", verdict(x));
+    if (tiered(x)) printf(" with %.0f %% of the experts in memory", 100 * held(x));
     if (x->timed) printf("; about %s tokens/s plain", rate_text(a, x->plain));
     if (x->timed && drafted(x)) {
         printf(", %s to %s with drafter %s", rate_text(a, x->talk), rate_text(b, x->code), drafter_said(x));
@@ -299,6 +337,46 @@ static void print_tables(const Plan *x)
     print_free("free memory of the GPU", n->device_free, n->device_total);
 }
 
+/* What other amounts of memory for experts would bring, and this one, ascending. */
+enum { EXPERT_ROWS = 5 };
+typedef struct { double share[EXPERT_ROWS], hits[EXPERT_ROWS], tok_s[EXPERT_ROWS]; } ExpertRows;
+static ExpertRows expert_rows(const Plan *x)
+{
+    ExpertRows r;
+    bool own = false;
+    for (int32_t n = 0; n < EXPERT_ROWS; n++) {
+        const double next = 0.25 * (n + !own), mine = x->tier.share;
+        const bool here = !own && (mine < next || n == EXPERT_ROWS - 1);
+        r.share[n] = here ? mine : next;
+        own |= here;
+    }
+    expert_profile_hits(&x->p, r.hits, r.share, EXPERT_ROWS);
+    for (int32_t n = 0; n < EXPERT_ROWS; n++) {
+        Costs c = x->in_memory;
+        costs_experts(&c, &x->memory.needs, &(ExpertTier) { r.share[n], r.hits[n], x->tier.disk_bytes_per_s });
+        r.tok_s[n] = costs_plain(&c);
+    }
+    return r;
+}
+
+static void print_experts(const Plan *x)
+{
+    char a[24], b[24];
+    const rt_needs *n = &x->memory.needs;
+    const double all = (double) n->expert_bytes;
+    if (!tiered(x)) return;
+    printf("experts    %s of %s are in memory, the others are read from the file when they are used\n",
+           memory_text(a, (double) n->expert_ram), memory_text(b, all));
+    if (!x->timed) return;
+    const ExpertRows r = expert_rows(x);
+    printf("           the disk gives %s/s just now; which are used %s\n", memory_text(a, x->tier.disk_bytes_per_s),
+           x->p.profile.there ? "says the profile" : "is not known (--spark learns it): all alike");
+    printf("           --expert-ram              found   tokens/s plain (estimate)\n");
+    for (int32_t i = 0; i < EXPERT_ROWS; i++)
+        printf("           %10s (%3.0f %%)  %10.0f %%   %s%s\n", memory_text(a, r.share[i] * all), 100 * r.share[i],
+               100 * r.hits[i], rate_text(b, r.tok_s[i]), r.share[i] == x->tier.share ? "   this plan" : "");
+}
+
 static void print_rest(const Plan *x)
 {
     char a[24], b[24], c[24], hint[200];
@@ -313,6 +391,7 @@ static void print_rest(const Plan *x)
     if (x->server)
         printf("sessions   %d, each with this context; besides, the prefix cache takes up to %s as it fills\n",
                m->sessions, memory_text(a, memory_prefix_cache(n, &x->o)));
+    print_experts(x);
     if (download(x) > 0) printf("download   %s, before this can run\n", memory_text(a, (double) download(x)));
     if (!x->timed) return;
     printf("speed      a pass reads %s; this machine reads %s/s and computes %s int8 Tops/s just now\n",
@@ -334,6 +413,23 @@ static json_t *speed_json(const Plan *x)
     return j;
 }
 
+static json_t *experts_json(const Plan *x)
+{
+    const rt_needs *n = &x->memory.needs;
+    const char *profile = base_name(x->p.profile.path);
+    if (!tiered(x)) return json_null();
+    json_t *rows = json_array();
+    const ExpertRows r = x->timed ? expert_rows(x) : (ExpertRows) { 0 };
+    for (int32_t i = 0; x->timed && i < EXPERT_ROWS; i++)
+        json_array_append_new(rows, json_pack("{s:f s:I s:f s:f}", "share", r.share[i], "ram_bytes",
+                                              (json_int_t) (r.share[i] * (double) n->expert_bytes), "hit_rate",
+                                              r.hits[i], "plain_tok_s", r.tok_s[i]));
+    return json_pack("{s:I s:I s:f s:o s:o s:o}", "ram_bytes", (json_int_t) n->expert_ram, "all_bytes",
+                     (json_int_t) n->expert_bytes, "share", held(x), "profile",
+                     x->p.profile.there ? json_text(profile, strlen(profile)) : json_null(), "disk_bytes_per_s",
+                     x->timed ? json_real(x->tier.disk_bytes_per_s) : json_null(), "rows", rows);
+}
+
 static bool print_json(const Plan *x)
 {
     const Memory *m = &x->memory;
@@ -353,6 +449,7 @@ static bool print_json(const Plan *x)
                         json_pack("{s:I s:I s:I s:i s:i}", "total_bytes", (json_int_t) x->total_gpu, "free_bytes",
                                   (json_int_t) n->device_free, "memory_bytes", (json_int_t) n->device_total, "layers",
                                   n->gpu_layers, "model_layers", n->layers));
+    json_object_set_new(j, "experts", experts_json(x));
     json_object_set(j, "parts", x->parts);
     json_object_set(j, "would_fit", x->offers);
     return json_print(&x->o, j);

@@ -7,6 +7,7 @@
 #include "programs/constraint.h"
 #include "programs/costs.h"
 #include "programs/drive.h"
+#include "programs/expert_use.h"
 #include "programs/sampling.h"
 #include "text/json_flow.h"
 #include "text/reply/reply.h"
@@ -140,12 +141,17 @@ static bool print_json(Run *r)
     json_t *tokens = json_array();
     for (int32_t i = 0; i < r->n_token; i++) json_array_append_new(tokens, json_integer(r->token[i]));
     const rt_stats *s = &r->stats;
-    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f s:I s:I}", "prompt_tokens",
+    json_t *stats = json_pack("{s:I s:I s:I s:I s:I s:f s:f s:f s:f s:f s:I s:I s:I s:I s:f s:I s:I}", "prompt_tokens",
                               (json_int_t) s->prompt_tokens, "generated", (json_int_t) s->generated,
                               "passes", (json_int_t) s->passes, "drafted", (json_int_t) s->drafted, "accepted",
                               (json_int_t) s->accepted, "accept_length", accept_length(s), "prefill_s", s->prefill_s,
                               "decode_s", s->decode_s, "pass_s", s->pass_s, "tok_s", speed(s), "experts_chosen",
-                              (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read);
+                              (json_int_t) s->experts_chosen, "experts_read", (json_int_t) s->experts_read,
+                              "experts_missed", (json_int_t) s->experts_missed, "experts_missed_bytes",
+                              (json_int_t) s->experts_missed_bytes, "experts_wait_s", s->experts_wait_s, "blocks",
+                              (json_int_t) s->blocks, "steps", (json_int_t) s->steps);
+    const rt_expert_stats experts = expert_use_since(&r->p, &r->p.loaded);
+    json_object_set_new(stats, "expert_store", expert_use_json(&experts, s->prefill_s + s->decode_s));
     json_t *sampling = sampling_json(&r->sampling);
     json_object_set_new(sampling, "seed", json_integer((json_int_t) r->sampling.seed));
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
@@ -156,16 +162,11 @@ static bool print_json(Run *r)
                                        stats));
 }
 
-static void print_stats(const Run *r)
+static void print_speculation(const Run *r)
 {
-    const rt_stats *s = &r->stats;
-    char sampling[256];
-    fprintf(stderr, "sampling: %s\n", sampling_text(sampling, &r->sampling, true));
-    fprintf(stderr, "prompt %lld tokens in %.2f s, generated %lld in %.2f s (%.1f per second), %s\n",
-            (long long) s->prompt_tokens, s->prefill_s, (long long) s->generated, s->decode_s, speed(s),
-            finish_names[r->finish]);
     static const char *const source[RT_SOURCES] = { [RT_BLOCK] = "drafter", [RT_NGRAM] = "text",
                                                     [RT_MTP] = "MTP layer" };
+    const rt_stats *s = &r->stats;
     const char *draft = r->p.files.draft[0] ? base_name(r->p.files.draft) : "none";
     fprintf(stderr, "speculation: accept length %.2f (%lld passes, %lld of them plain), %lld of %lld drafted rows "
             "accepted, drafter %s\n", accept_length(s), (long long) s->passes, (long long) s->plain,
@@ -177,9 +178,26 @@ static void print_stats(const Run *r)
     if (s->drafted && s->decode_s > 0)
         fprintf(stderr, "  speculation overhead (drafting, trees, acceptance): %.1f %% of decoding\n",
                 100 * (1 - s->pass_s / s->decode_s));
+}
+
+static void print_stats(const Run *r)
+{
+    const rt_stats *s = &r->stats;
+    char sampling[256];
+    fprintf(stderr, "sampling: %s\n", sampling_text(sampling, &r->sampling, true));
+    fprintf(stderr, "prompt %lld tokens in %.2f s, generated %lld in %.2f s (%.1f per second), %s\n",
+            (long long) s->prompt_tokens, s->prefill_s, (long long) s->generated, s->decode_s, speed(s),
+            finish_names[r->finish]);
+    if (s->steps)
+        fprintf(stderr, "denoising: %lld blocks in %lld steps (%.1f tokens per step)\n", (long long) s->blocks,
+                (long long) s->steps, (double) s->generated / (double) s->steps);
+    else
+        print_speculation(r);
     if (s->experts_read && s->generated)
         fprintf(stderr, "experts: %lld chosen, %lld read (%.1f per token)\n", (long long) s->experts_chosen,
                 (long long) s->experts_read, (double) s->experts_read / (double) s->generated);
+    const rt_expert_stats experts = expert_use_since(&r->p, &r->p.loaded);
+    expert_use_print(stderr, &experts, s->prefill_s + s->decode_s);
     if (r->o.budget == BUDGET_OPTION_AUTO && r->p.files.draft[0])
         fprintf(stderr, "  controller: %lld drafts, %lld mode switches\n", (long long) s->drafts,
                 (long long) s->changes);

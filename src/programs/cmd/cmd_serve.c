@@ -228,11 +228,9 @@ static bool open_port(Serve *v)
 static bool on_load(void *ud, int64_t done, int64_t total)
 {
     Server *s = ud;
-    if (s->state == SERVER_LOADING) {
-        if (total > 0) s->loaded = (int) (done * 1000 / total);
-        return !s->stop;
-    }
-    return !s->scheduler || scheduler_progress(s->scheduler);
+    if (s->scheduler) return scheduler_progress(s->scheduler);
+    if (total > 0) s->loaded = (int) (done * 1000 / total);
+    return !s->stop;
 }
 
 /* Chooses the context and checks that there is room for it, before anything large is loaded. */
@@ -255,6 +253,9 @@ static bool choose_ctx(Serve *v)
     const int32_t fits = memory_ctx(&m, 1);
     if (fits >= SERVE_CTX_LEAST) note(o, "--ctx %d would fit; --overcommit goes ahead all the same", fits);
     else if (gpu) note(o, "--gpu-layers auto fits; --overcommit goes ahead all the same");
+    else if (m.needs.experts)
+        note(o, "no context fits beside so many experts: give %s; --overcommit goes ahead all the same",
+             m.needs.expert_ram ? "a smaller --expert-ram" : "--expert-ram auto");
     else note(o, "no context fits (ratoon plan says what does); --overcommit goes ahead all the same");
     return false;
 }
@@ -362,6 +363,7 @@ static bool load(Serve *v)
     if (!rt_has_tokenizer(g)) return complain(&s->o, "%s: it carries no tokenizer", s->p.files.model) == EXIT_FINE;
     program_check_ctx(&s->p);
     program_kv_hint(&s->p, s->o.parallel);
+    program_expert_note(&s->p);
     s->vocab = (int32_t) property(g, "model.vocab");
     s->ctx = s->o.ctx;
     for (int32_t id = 0; id < s->vocab; id++) {
@@ -424,7 +426,7 @@ static void *engine_thread(void *ud)
         say_ready(v);
         scheduler_run(s->scheduler);
     } else {
-        v->failed = true;
+        v->failed = !s->stop;                      /* else it was asked to end meanwhile */
         unsigned char byte = 0;
         ssize_t ignored = write(pipe_fd[1], &byte, 1);
         (void) ignored;

@@ -196,6 +196,42 @@ static void work_text(FILE *f, const Metrics *m)
                 (long long) (w->drafted_by[i] - w->accepted_by[i]), source[i], (long long) w->accepted_by[i]);
 }
 
+/* The library counts how many reads took how long, not the sum of their times: the histogram has none. */
+static void read_times(FILE *f, const int64_t *latency)
+{
+    int64_t sum = 0;
+    family(f, "expert_read_seconds", "histogram", "Reads of the model file for experts, by how long they took.");
+    for (int i = 0; i < RT_LATENCIES; i++) {
+        sum += latency[i];
+        if (i + 1 < RT_LATENCIES)                  /* the last one has no bound */
+            fprintf(f, "ratoon_expert_read_seconds_bucket{le=\"%.6f\"} %lld\n", (double) ((int64_t) 2 << i) / 1e6,
+                    (long long) sum);
+    }
+    fprintf(f, "ratoon_expert_read_seconds_bucket{le=\"+Inf\"} %lld\nratoon_expert_read_seconds_count %lld\n",
+            (long long) sum, (long long) sum);
+}
+
+/* Where memory holds all experts there are no figures. */
+static void experts_text(FILE *f, const rt_expert_stats *s)
+{
+    if (s->slots == 0) return;
+    family(f, "expert_slots", "gauge", "Experts that memory has room for: to stay, and to come and go.");
+    fprintf(f, "ratoon_expert_slots{tier=\"pinned\"} %lld\nratoon_expert_slots{tier=\"ring\"} %lld\n",
+            (long long) s->pinned, (long long) (s->slots - s->pinned));
+    single(f, "expert_ram_bytes", "gauge", (double) s->bytes, "Memory for experts and for reading them.");
+    single(f, "expert_chosen_total", "counter", (double) s->chosen, "How often rows chose an expert.");
+    family(f, "expert_hits_total", "counter", "Experts that a pass found in memory, once per layer.");
+    fprintf(f, "ratoon_expert_hits_total{tier=\"pinned\"} %lld\nratoon_expert_hits_total{tier=\"ring\"} %lld\n",
+            (long long) s->pinned_hits, (long long) s->ring_hits);
+    single(f, "expert_misses_total", "counter", (double) s->misses, "Experts that a pass had to read from the file.");
+    single(f, "expert_read_bytes_total", "counter", (double) s->missed_bytes, "Bytes of these.");
+    single(f, "expert_wait_seconds_total", "counter", s->wait_s, "Time in which passes waited for reads.");
+    single(f, "expert_pack_seconds_total", "counter", s->pack_s, "Time in which what was read was packed.");
+    single(f, "expert_evictions_total", "counter", (double) s->evicted, "Experts that made room.");
+    single(f, "expert_promotions_total", "counter", (double) s->promoted, "Experts that came from the ring to stay.");
+    read_times(f, s->latency);
+}
+
 char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
 {
     static const char *const dialects[DIALECTS] = { "completions", "chat", "responses", "messages", "llama", "infill",
@@ -237,6 +273,7 @@ char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
            "Share of the sessions' contexts in use.");
     single(f, "host_bytes", "gauge", own_bytes(), "Memory of this process that is its own, resident and swapped.");
     cache_text(f, cache);
+    experts_text(f, &now->experts);
     bool good = !ferror(f);
     if (fclose(f) != 0 || !good) {
         free(text);

@@ -26,8 +26,8 @@ void metrics_work(Metrics *m, const rt_stats *s);
 double metrics_seconds_per_request(Metrics *m);    /* average over requests that ran; for Retry-After */
 void metrics_request_seconds(Metrics *m, double seconds);
 
-/* Current gauges, supplied by the caller. */
-typedef struct { int32_t waiting, running, connections, ctx, ctx_used, sessions; } MetricsNow;
+/* Current gauges, and what the engine counts itself, supplied by the caller. */
+typedef struct { int32_t waiting, running, connections, ctx, ctx_used, sessions; rt_expert_stats experts; } MetricsNow;
 struct Cache;
 /* Prometheus text, malloc'd; NULL: out of memory. */
 char *metrics_text(Metrics *m, const MetricsNow *now, struct Cache *cache, size_t *n);

@@ -127,7 +127,9 @@ static void metrics(void *ud, Exchange *x)
     SchedulerNow e;
     size_t n;
     scheduler_now(s->scheduler, &e);
-    MetricsNow now = { queue_waiting(s->queue), e.running, http_connections(s->http), s->ctx, e.used, s->o.parallel };
+    MetricsNow now = { queue_waiting(s->queue), e.running, http_connections(s->http), s->ctx, e.used, s->o.parallel,
+                       { 0 } };
+    rt_expert_stats_get(s->p.engine, &now.experts, sizeof now.experts);
     char *text = metrics_text(s->metrics, &now, s->cache, &n);
     exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
 }

@@ -124,6 +124,16 @@ static json_t *reasoning(const Server *s)
                      ways[s->thinks ? s->defaults.thinking : THINK_OFF], "supported_efforts", efforts);
 }
 
+/* How much of a mixture's experts is in memory, and how the others are read; null: all are. */
+static json_t *experts(const Server *s)
+{
+    const rt_expert_stats *e = &s->p.loaded;
+    if (e->slots == 0) return json_null();
+    return json_pack("{s:I s:I s:I s:I s:s s:b}", "ram_bytes", (json_int_t) e->bytes, "all_bytes",
+                     (json_int_t) property(s->p.engine, "model.experts.bytes"), "slots", (json_int_t) e->slots,
+                     "pinned", (json_int_t) e->pinned, "io", e->io, "profile", s->p.profile.there);
+}
+
 json_t *models_props(const Server *s)
 {
     const rt_engine *g = s->p.engine;
@@ -155,6 +165,7 @@ json_t *models_props(const Server *s)
     json_object_set_new(j, "runtime", json_pack("{s:o s:i s:o s:i}", "backend", text_property(g, "backend"),
                                                 "fa_window", o->fa_window, "kv_cache", text_property(g, "kv"), "chunk",
                                                 o->chunk ? o->chunk : (int) property(g, "backend.chunk")));
+    json_object_set_new(j, "experts", experts(s));
     json_object_set_new(j, "reasoning", reasoning(s));
     json_object_set_new(j, "tool_format", json_string(call_format_name(s->style.calls)));
     json_object_set_new(j, "prefix_cache",

@@ -14,7 +14,7 @@
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
                TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG, HEADER } What;
-typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DRAFT_C, DRAFT_B, DRAFT_HF,
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DIFFUSION, DRAFT_C, DRAFT_B, DRAFT_HF,
                DRAFT2_C, DRAFT2_HF, LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config, or
@@ -139,7 +139,8 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     snprintf(f->model, sizeof f->model, "%s/m.gguf", f->dir);
     snprintf(f->changed, sizeof f->changed, "%s/changed.gguf", f->dir);
     static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA,
-                                           TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_GEMMA4, TINY_GEMMA4MOE };
+                                           TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_GEMMA4, TINY_GEMMA4MOE,
+                                           TINY_DIFFUSION };
     const bool for_laguna = base == LAGUNA_B || base == LAGUNA_HF;
     f->tm = tm ? *tm : tiny_model(base < DRAFT_C ? families[base] : for_laguna ? TINY_LAGUNA : TINY_QWEN3);
     assert_ok(tiny_model_write(&f->tm, f->model, &err), &err);
@@ -548,6 +549,39 @@ static void gemma4_keys(void **state)
           .named = { "blk.3.post_ffw_norm_2.weight", "missing" } },
         { GEMMA4MOE, { TENSOR_DROP, .name = "blk.0.ffn_up.weight" }, .code = RT_EFORMAT,
           .named = { "blk.0.ffn_up.weight", "missing" } },
+        { GEMMA4MOE, { TENSOR_ADD, .name = "blk.0.enc_layer_output_scale.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.enc_layer_output_scale.weight", "unknown" } },
+        { DIFFUSION, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { DIFFUSION, { KEY_DROP, .name = "diffusion.canvas_length" }, .code = RT_EFORMAT,
+          .named = { "key diffusion.canvas_length is missing" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion.canvas_length", 0), .code = RT_EFORMAT,
+          .named = { "diffusion.canvas_length is 0" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion.canvas_length", 96), .code = RT_EUNSUPPORTED,
+          .named = { "diffusion.canvas_length is 96, expected 32, 64, 128 or 256" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion.canvas_length", 512), .code = RT_EUNSUPPORTED,
+          .named = { "diffusion.canvas_length is 512" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion.canvas_length", 256), .code = RT_OK, .named = { NULL } },
+        { DIFFUSION, { KEY_DROP, .name = "diffusion.eb_max_steps" }, .code = RT_OK, .named = { NULL } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion.eb_max_steps", 0), .code = RT_EFORMAT,
+          .named = { "diffusion.eb_max_steps is 0" } },
+        { DIFFUSION, KEY(KEY_F32, "diffusion.eb_t_max", 0.3f), .code = RT_EFORMAT,
+          .named = { "diffusion.eb_t_min is 0.4, expected at most diffusion.eb_t_max 0.3" } },
+        { DIFFUSION, KEY(KEY_F32, "diffusion.eb_entropy_bound", NAN), .code = RT_EFORMAT,
+          .named = { "diffusion.eb_entropy_bound" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion-gemma.attention.shared_kv_layers", 2), .code = RT_EUNSUPPORTED,
+          .named = { "diffusion-gemma.attention.shared_kv_layers is 2" } },
+        { DIFFUSION, { TENSOR_DROP, .name = "self_cond_pre_norm.weight" }, .code = RT_EFORMAT,
+          .named = { "self_cond_pre_norm.weight is missing" } },
+        { DIFFUSION, { TENSOR_DROP, .name = "self_cond_down.weight" }, .code = RT_EFORMAT,
+          .named = { "self_cond_down.weight is missing" } },
+        { DIFFUSION, { TENSOR_SHORT, .name = "self_cond_up.weight" }, .code = RT_EFORMAT,
+          .named = { "self_cond_up.weight", "expected [64, 96]" } },
+        { DIFFUSION, { TENSOR_DROP, .name = "blk.2.layer_output_scale.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.2.layer_output_scale.weight is missing" } },
+        { DIFFUSION, { TENSOR_DROP, .name = "blk.1.enc_layer_output_scale.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.enc_layer_output_scale.weight is missing" } },
+        { DIFFUSION, KEY(KEY_U32, "diffusion-gemma.vocab_size", 95), .code = RT_EFORMAT,
+          .named = { "diffusion-gemma.vocab_size is 95" } },
     };
     CHECK_ALL(cases);
 }
@@ -627,6 +661,9 @@ static void tensors(void **state)
         { LLAMA, { TENSOR_ADD, .name = "blk.2.ffn_down.bias" }, .code = RT_EUNSUPPORTED,
           .named = { "blk.2.ffn_down.bias" } },
         { LLAMA, { TENSOR_ADD, .name = "output.bias" }, .code = RT_EUNSUPPORTED, .named = { "output.bias" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.scale" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.attn_q.scale", "unknown" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.input_scale" }, .code = RT_OK, .named = { NULL } },
         /* vision towers and tables do not belong to the model */
         { LLAMA, { TENSOR_ADD, .name = "v.blk.0.attn_norm.weight" }, .code = RT_OK, .named = { NULL } },
         { LLAMA, { TENSOR_ADD, .name = "blk.7.attn_norm.weight" }, .code = RT_EUNSUPPORTED,

@@ -76,6 +76,7 @@ struct Job {
     char        handle[96];                        /* of this turn, for clients that send it back; "": none */
     _Atomic int cancel;                            /* CancelWhy */
     double      arrived, began, deadline;          /* deadline 0: none */
+    rt_expert_stats experts;                       /* what experts had done when it began */
     double      written, counted;                  /* when the client last got a byte, and an event that it counts */
     bool        opened, streaming;                 /* answer_open was called; stream bytes may be written */
     AnswerUsage usage;

@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "programs/costs.h"
+#include "programs/expert_profile.h"
+#include "programs/expert_use.h"
 #include "programs/serve/run/choice.h"
 #include "programs/serve/run/replay.h"
 #include "programs/serve/run/store.h"
@@ -50,14 +52,24 @@ static void free_slot(Scheduler *e, RunChoice *c)
     c->slot = -1;
 }
 
+/* What experts have done since the job began, for all jobs that ran meanwhile; "" where there is nothing to say. */
+static const char *experts_line(char out[EXPERT_USE_TEXT], const Job *j)
+{
+    out[0] = 0;
+    if (j->server->p.loaded.slots == 0 || j->n_started == 0) return out;
+    const rt_expert_stats now = expert_use_since(&j->server->p, &j->experts);
+    return expert_use_line(out, &now);
+}
+
 /* why: what became of it, if it is not done. */
 static void log_job(const Job *j, int status, const char *why)
 {
     const AnswerUsage *u = &j->usage;
-    char line[800];
-    snprintf(line, sizeof line, "prompt %lld (%lld cached), answer %lld, %lld of %lld drafted accepted%s%s",
+    char line[1100], experts[EXPERT_USE_TEXT];
+    experts_line(experts, j);
+    snprintf(line, sizeof line, "prompt %lld (%lld cached), answer %lld, %lld of %lld drafted accepted%s%s%s%s",
              (long long) u->prompt, (long long) u->cached, (long long) u->completion, (long long) u->accepted,
-             (long long) u->drafted, *why ? ", " : "", why);
+             (long long) u->drafted, *experts ? ", experts " : "", experts, *why ? ", " : "", why);
     server_log(j->server, j->x, status, seconds_now() - j->arrived, line);
 }
 
@@ -118,6 +130,7 @@ static void job_over(Scheduler *e, Job *j, int status, const char *why)
     log_job(j, status, why);
     queue_remove(s->queue, j);
     job_free(j);
+    expert_profile_keep(&s->p, false);
 }
 
 static void job_done(Scheduler *e, Job *j)
@@ -356,6 +369,7 @@ static bool start_choice(Scheduler *e, Job *j, RunChoice *c, Slot *slot)
     if (j->n_started++ == 0) {
         queue_leave(s->queue);
         j->began = seconds_now();
+        rt_expert_stats_get(s->p.engine, &j->experts, sizeof j->experts);
         metrics_observe(s->metrics, HIST_WAIT, j->began - j->arrived);
     }
     slot->choice = c;
