@@ -61,7 +61,7 @@ typedef struct {
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
     bool        placed;                            /* program_place has found the next two */
     int32_t     gpu_layers;
-    uint64_t    expert_ram;                        /* see rt_needs */
+    uint64_t    expert_ram, expert_vram;           /* see rt_needs */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */
 enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
