@@ -61,9 +61,9 @@ typedef struct {
     int32_t                   layers;              /* of the model; 0: not known yet */
     uint64_t                  experts;             /* bytes of all of them */
 } Ask;
-/* Bytes of the device, of which `slots` are for some of the experts; main: of main memory with the least that the CPU's
- * experts can do with, of which `host` are for the device's experts. */
-typedef struct { uint64_t device, slots, main, host; bool roomy; } Answer;
+/* Bytes of the device, of which `slots` are for some of the experts; spare: that have to stay free besides. main: bytes
+ * of main memory with the least that the CPU's experts can do with, of which `host` are for the device's experts. */
+typedef struct { uint64_t device, slots, spare, main, host; bool roomy; } Answer;
 
 static void count_part(void *ud, const char *owner, const char *name, size_t bytes)
 {
@@ -97,6 +97,7 @@ static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error 
         *out = (Answer) { .device = rest[IN_DEVICE] + session[IN_DEVICE] * sessions, .slots = m->device_store.bytes,
                           .main = rest[IN_MAIN] + session[IN_MAIN] * sessions + m->device_store.host_bytes,
                           .host = m->device_store.host_bytes, .roomy = p.roomy };
+        if (!a->so || a->so->ctx == 0) out->spare = session[IN_DEVICE] * sessions / 4;     /* see engine_room */
         if (a->o->expert_ram == RT_EXPERTS_AUTO) out->main -= loaded - least_for(loaded);
     }
     plan_close(&p);
@@ -126,7 +127,7 @@ static Status fits(bool *out, uint64_t *vram, Ask *a, int32_t n, Error *err)
     Status st = count_layers(&x, a, n, least_for(a->experts), err);
     if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
     if (st != ST_OK || x.host == 0) return st;     /* or the device must hold them all */
-    const uint64_t rest = x.device - x.slots, room = without_share(there, DEVICE_MARGIN);
+    const uint64_t rest = x.device - x.slots + x.spare, room = without_share(there, DEVICE_MARGIN);
     *out = has_room_for(a, &x);
     *vram = rest + least_for(a->experts) < room ? room - rest : least_for(a->experts);
     return ST_OK;

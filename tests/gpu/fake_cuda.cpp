@@ -248,6 +248,7 @@ int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
     const bool now = fake.eager && stream->queue.empty() && !stream->capture;
     fake.copied += (int64_t) n;
     put(s, [=] {
+        if (!inside(d, n)) emu_fatal("a copy to %p, which was released meanwhile", d);
         if (dry) return;
         memcpy(there(d), h, n);
         emu_memory_host_wrote((uintptr_t) d, n);
