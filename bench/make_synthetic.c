@@ -35,6 +35,10 @@ static const char chat_qwen[] = "{% for m in messages %}<|im_start|>{{ m.role }}
 static const char chat_laguna[] = "\u3008|EOS|\u3009{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n"
                                   "</{{ m.role }}>\n{% endfor %}{% if add_generation_prompt %}<assistant>\n</think>"
                                   "{% endif %}";
+static const char chat_gemma[] = "<bos>{% for m in messages %}<|turn>"
+                                 "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<turn|>\n"
+                                 "{% endfor %}{% if add_generation_prompt %}<|turn>model\n"
+                                 "{% endif %}";
 #define CHAT_TOKENS(id) \
     {id, CONTROL, "<|endoftext|>"}, {id + 1, CONTROL, "<|im_start|>"}, {id + 2, CONTROL, "<|im_end|>"}
 static const VocabShape vocab_qwen35 = {248320, 0, 248044, -1, 248046, -1, 248044, 248070, "qwen35", chat_qwen,
@@ -48,11 +52,17 @@ static const VocabShape vocab_laguna = {100352, 32, 100352, 2, 2, 24, 9, -1, "la
      {19, USER, "</think>"}, {23, USER, "<assistant>"}, {24, CONTROL, "</assistant>"}, {25, USER, "<tool_call>"},
      {26, USER, "</tool_call>"}, {0}}};
 
+/* A byte-level vocabulary with Gemma's size, specials and ids. */
+static const VocabShape vocab_gemma = {262144, 238, 262144, 2, 1, 106, 0, 4, "qwen2", chat_gemma,
+    {{0, CONTROL, "<pad>"}, {1, CONTROL, "<eos>"}, {2, CONTROL, "<bos>"}, {4, CONTROL, "<mask>"},
+     {100, USER, "<|channel>"}, {101, USER, "<channel|>"}, {105, CONTROL, "<|turn>"}, {106, CONTROL, "<turn|>"}, {0}}};
+
 /* Of a mixture of experts. dense: layers in front without experts; shared: width of the expert of all rows. */
 typedef struct { int32_t experts, used, ffn, shared, dense; } Mixture;
 
 static const Mixture mixture_35b = {256, 8, 512, 512, 0}, mixture_30b = {128, 8, 768, 0, 0},
-                     mixture_laguna = {256, 8, 512, 512, 1}, mixture_small = {64, 4, 256, 256, 0};
+                     mixture_laguna = {256, 8, 512, 512, 1}, mixture_gemma = {128, 8, 704, 0, 0},
+                     mixture_small = {64, 4, 256, 256, 0};
 
 typedef struct {
     const char *name, *arch;
@@ -82,6 +92,8 @@ static const Shape shapes[] = {
      &mixture_30b},
     {"laguna-xs.2", "laguna", 40, 2048, 8192, 48, 8, 128, &vocab_laguna, false, 0, 0, 262144, 5e5f, 1e-6f, 0,
      &mixture_laguna},
+    {"gemma4-26b-a4b", "gemma4", 30, 2816, 2112, 16, 8, 256, &vocab_gemma, true, 0, 0, 262144, 1e6f, 1e-6f, 0,
+     &mixture_gemma},
     {"smollm2-135m", "llama", 30, 576, 1536, 9, 3, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0, NULL},
     {"smollm2-360m", "llama", 32, 960, 2560, 15, 5, 64, &vocab_smollm, true, 0, 0, 8192, 1e5f, 1e-5f, 0, NULL},
     {"dflash-qwen35-0.8b", "dflash", 5, 1024, 3584, 16, 8, 128, &vocab_qwen35, false, 0, 0, 262144, 1e7f, 1e-6f, 24,
@@ -101,9 +113,17 @@ static const Shape shapes[] = {
      NULL},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, TAPS_MAX = 8, BLOCK = 16, DELTA_DIM = 128, CONV = 4, INTERVAL = 4,
-       LAYERS_MAX = 256, BUFFER = 1 << 20, WINDOW = 512, WINDOW_HEADS = 64 };
+       LAYERS_MAX = 256, BUFFER = 1 << 20, WINDOW = 512, WINDOW_HEADS = 64, GEMMA_WINDOW = 1024,
+       GEMMA_INTERVAL = 6, GEMMA_FULL_DIM = 512, GEMMA_FULL_HEADS = 2 };
 
 static bool is_laguna(const Shape *s) { return strcmp(s->arch, "laguna") == 0; }
+
+static bool is_gemma(const Shape *s) { return strcmp(s->arch, "gemma4") == 0; }
+
+/* Gemma's full layers, one in six, have wider heads, fewer keys and no values of their own. */
+static bool is_full(const Shape *s, int32_t layer) { return is_gemma(s) && (layer + 1) % GEMMA_INTERVAL == 0; }
+static int32_t width_of(const Shape *s, int32_t layer) { return is_full(s, layer) ? GEMMA_FULL_DIM : s->head_dim; }
+static int32_t kv_heads_of(const Shape *s, int32_t layer) { return is_full(s, layer) ? GEMMA_FULL_HEADS : s->kv_heads; }
 
 /* Laguna's layers with a window, three in four, have heads of their own number. */
 static int32_t heads_of(const Shape *s, int32_t layer)
@@ -150,13 +170,14 @@ static bool plan_add(Plan *p, int32_t layer, const char *name, int64_t cols, int
 
 static bool plan_attention(Plan *p, const Shape *s, int32_t i)
 {
-    int64_t q = (int64_t) heads_of(s, i) * s->head_dim, kv = (int64_t) s->kv_heads * s->head_dim;
+    const int32_t width = width_of(s, i);
+    int64_t q = (int64_t) heads_of(s, i) * width, kv = (int64_t) kv_heads_of(s, i) * width;
     bool ok = plan_add(p, i, "attn_q.weight", s->dim, s->k_heads ? 2 * q : q) &&
-              plan_add(p, i, "attn_k.weight", s->dim, kv) && plan_add(p, i, "attn_v.weight", s->dim, kv) &&
+              plan_add(p, i, "attn_k.weight", s->dim, kv) &&
+              (is_full(s, i) || plan_add(p, i, "attn_v.weight", s->dim, kv)) &&
               plan_add(p, i, "attn_output.weight", q, s->dim);
     if (ok && strcmp(s->arch, "llama") != 0)
-        ok = plan_add(p, i, "attn_q_norm.weight", s->head_dim, 0) &&
-             plan_add(p, i, "attn_k_norm.weight", s->head_dim, 0);
+        ok = plan_add(p, i, "attn_q_norm.weight", width, 0) && plan_add(p, i, "attn_k_norm.weight", width, 0);
     if (ok && is_laguna(s)) ok = plan_add(p, i, "attn_gate.weight", s->dim, heads_of(s, i));
     return ok;
 }
@@ -192,6 +213,17 @@ static bool plan_experts(Plan *p, const Shape *s, int32_t i)
            plan_add(p, i, "ffn_down_shexp.weight", x->shared, s->dim);
 }
 
+/* What gemma4's layers have besides, on both sides of attention and of the two feed-forward parts. */
+static bool plan_gemma(Plan *p, const Shape *s, int32_t i)
+{
+    static const char *const norms[] = { "post_attention_norm.weight", "post_ffw_norm.weight", "ffn_gate_inp.scale",
+                                         "pre_ffw_norm_2.weight", "post_ffw_norm_1.weight", "post_ffw_norm_2.weight" };
+    bool ok = plan_dense(p, s, i) && plan_add(p, i, "layer_output_scale.weight", 1, 0) &&
+              plan_add(p, i, "ffn_down_exps.scale", s->mixture->experts, 0);
+    for (size_t k = 0; ok && k < sizeof norms / sizeof *norms; k++) ok = plan_add(p, i, norms[k], s->dim, 0);
+    return ok;
+}
+
 static bool plan_model(Plan *p, const Shape *s)
 {
     bool ok;
@@ -200,11 +232,13 @@ static bool plan_model(Plan *p, const Shape *s)
              plan_add(p, -1, "enc.output_norm.weight", s->dim, 0);
     else
         ok = plan_add(p, -1, "token_embd.weight", s->dim, s->vocab->n);
+    if (ok && is_gemma(s)) ok = plan_add(p, -1, "rope_freqs.weight", GEMMA_FULL_DIM / 2, 0);
     for (int32_t i = 0; i < p->model.n_layer && ok; i++) {
         ok = plan_add(p, i, "attn_norm.weight", s->dim, 0) &&
              plan_add(p, i, s->k_heads ? "post_attention_norm.weight" : "ffn_norm.weight", s->dim, 0);
         if (ok) ok = s->k_heads && (i + 1) % INTERVAL != 0 ? plan_delta(p, s, i) : plan_attention(p, s, i);
         if (ok) ok = s->mixture && i >= s->mixture->dense ? plan_experts(p, s, i) : plan_dense(p, s, i);
+        if (ok && is_gemma(s)) ok = plan_gemma(p, s, i);
     }
     if (ok) ok = plan_add(p, -1, "output_norm.weight", s->dim, 0);
     if (ok && !s->tied && !s->target_layers) ok = plan_add(p, -1, "output.weight", s->dim, s->vocab->n);
@@ -274,6 +308,27 @@ static void write_laguna_keys(const Keys *k, const Shape *s)
     key_u32(k, "expert_gating_func", 2);                           /* sigmoid */
 }
 
+static void write_gemma_keys(const Keys *k, const Shape *s, int32_t layers)
+{
+    char key[96];
+    int32_t heads[LAYERS_MAX];
+    bool near[LAYERS_MAX];
+    for (int32_t i = 0; i < layers; i++) heads[i] = kv_heads_of(s, i), near[i] = !is_full(s, i);
+    key_i32s(k, "attention.head_count_kv", heads, (size_t) layers);
+    gguf_write_bools(k->w, key_of(key, k, "attention.sliding_window_pattern"), near, (size_t) layers);
+    key_u32(k, "attention.sliding_window", GEMMA_WINDOW);
+    key_u32(k, "attention.key_length", GEMMA_FULL_DIM);
+    key_u32(k, "attention.value_length", GEMMA_FULL_DIM);
+    key_u32(k, "attention.key_length_swa", s->head_dim);
+    key_u32(k, "attention.value_length_swa", s->head_dim);
+    key_u32(k, "attention.shared_kv_layers", 0);
+    key_u32(k, "embedding_length_per_layer_input", 0);
+    key_u32(k, "rope.dimension_count", GEMMA_FULL_DIM);
+    key_u32(k, "rope.dimension_count_swa", s->head_dim);
+    key_f32(k, "rope.freq_base_swa", 1e4f);
+    key_f32(k, "final_logit_softcapping", 30);
+}
+
 static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t layers, int32_t target_layers)
 {
     Keys k = {w, s->arch};
@@ -292,9 +347,12 @@ static void write_keys(GgufWriter *w, const Shape *s, const Recipe *r, int32_t l
         for (int32_t i = 0; i < layers; i++) heads[i] = heads_of(s, i);
         key_i32s(&k, "attention.head_count", heads, (size_t) layers);
     } else key_u32(&k, "attention.head_count", s->heads);
-    key_u32(&k, "attention.head_count_kv", s->kv_heads);
-    key_u32(&k, "attention.key_length", s->head_dim);
-    key_u32(&k, "attention.value_length", s->head_dim);
+    if (is_gemma(s)) write_gemma_keys(&k, s, layers);
+    else {
+        key_u32(&k, "attention.head_count_kv", s->kv_heads);
+        key_u32(&k, "attention.key_length", s->head_dim);
+        key_u32(&k, "attention.value_length", s->head_dim);
+    }
     key_f32(&k, "attention.layer_norm_rms_epsilon", s->eps);
     key_f32(&k, "rope.freq_base", s->rope_base);
     key_u32(&k, "vocab_size", s->vocab->n);
@@ -431,7 +489,7 @@ static const struct { int32_t at; float value; int32_t at2; float value2; } scal
     [T_IQ4_NL] = {0, 3e-4f, -1, 0},
     [T_IQ4_XS] = {0, 1.6e-5f, -1, 0},
 };
-enum { MXFP4_SCALE = 120 };                        /* no half, but 2^(120 - 128); of experts, which have no gain */
+enum { MXFP4_SCALE = 120, NVFP4_SCALE = 4 };       /* no halves, but both 2^-8; of experts, which have no gain */
 
 static void put_half(uint8_t *p, float v)
 {
@@ -448,8 +506,9 @@ static void random_blocks(uint8_t *out, size_t bytes, Type t, float gain, uint64
     }
     size_t block = (size_t) type_info(t)->bytes;
     for (uint8_t *b = out; b < out + bytes; b += block) {
-        if (t == T_MXFP4) {
-            b[0] = MXFP4_SCALE;
+        if (t == T_MXFP4 || t == T_NVFP4) {
+            if (t == T_MXFP4) b[0] = MXFP4_SCALE;
+            else memset(b, NVFP4_SCALE, 4);
             continue;
         }
         put_half(b + scale_of[t].at, gain * scale_of[t].value);
@@ -466,7 +525,9 @@ typedef struct { float lo, hi; bool decay; } Spread;
 static Spread spread_of(const char *name)
 {
     if (strstr(name, "exp_probs_b")) return (Spread) {-0.002f, 0.002f, false};
-    if (strstr(name, "norm")) return (Spread) {0.9f, 1.1f, false};
+    if (strstr(name, "ffn_gate_inp.scale")) return (Spread) {48, 58, false};       /* around the root of the width */
+    if (strstr(name, "layer_output_scale")) return (Spread) {1, 1, false};
+    if (strstr(name, "norm") || strstr(name, "ffn_down_exps.scale")) return (Spread) {0.9f, 1.1f, false};
     if (strstr(name, "ssm_alpha")) return (Spread) {-0.0346f, 0.0346f, false};
     if (strstr(name, "ssm_a")) return (Spread) {-3, 1, true};
     if (strstr(name, "ssm_dt")) return (Spread) {-1, 1, false};
@@ -524,7 +585,8 @@ static void set_first(uint8_t *row, Type t, float first, float spread, uint64_t 
 
 static bool writes_residual(const char *name)
 {
-    return strstr(name, "attn_output.weight") || strstr(name, "ssm_out.weight") || strstr(name, "ffn_down");
+    return strstr(name, "attn_output.weight") || strstr(name, "ssm_out.weight") || strstr(name, "ffn_down.weight") ||
+           strstr(name, "ffn_down_exps.weight") || strstr(name, "ffn_down_shexp.weight");
 }
 
 /* rows: n rows of tensor t, the first of which is row `at` of its stack */
@@ -535,6 +597,7 @@ static void skew_rows(uint8_t *rows, const Planned *t, int64_t at, int64_t n, co
     bool embedding = strcmp(t->name, "token_embd.weight") == 0, router = strstr(t->name, "ffn_gate_inp.weight");
     if (strstr(t->name, "ffn_norm") || strstr(t->name, "post_attention_norm"))
         memcpy(rows, &(float) {1}, sizeof(float));
+    if (strstr(t->name, "ffn_gate_inp.scale")) memcpy(rows, &(float) {sqrtf((float) k->dim)}, sizeof(float));
     if (writes_residual(t->name))
         for (int64_t r = 0; r < n; r++)
             if ((at + r) % t->ne[1] == 0) memset(rows + (size_t) r * bytes, 0, bytes);
@@ -581,6 +644,12 @@ static void report_skew(const Skew *k, const char *path)
             path);
 }
 
+/* Divisors of frequencies: only the first quarter of the pairs turns. */
+static void quarter_turns(uint8_t *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) memcpy(out + i * 4, &(float) {i < n / 4 ? 1 : 1e30f}, sizeof(float));
+}
+
 /* Rows are written in pieces of whole rows. skew: NULL for none. */
 static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer, const Skew *skew)
 {
@@ -604,6 +673,7 @@ static void write_weights(GgufWriter *w, const Plan *p, uint8_t *buffer, const S
             spread.hi *= gain;
             if (type_info(t->type)->block > 1) random_blocks(buffer, bytes, t->type, gain, &state);
             else random_values(buffer, bytes, t->type, spread, &state);
+            if (strcmp(t->name, "rope_freqs.weight") == 0) quarter_turns(buffer, t->ne[0]);
             if (skew) skew_rows(buffer, t, at, n, skew, &state);
             gguf_write_data(w, buffer, bytes);
             done += bytes;

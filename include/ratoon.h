@@ -143,9 +143,9 @@ typedef struct {
                                 * read from the file when rows choose them; the text is the same. 0: all are in memory;
                                 * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
                                 * session and step (rt_plan says it for others) */
-    const char *expert_io;     /* how they are read: "io_uring", "pread" (in threads), both past the page cache where the
-                                * file system allows; "mmap" (a file that is cut short meanwhile raises SIGBUS); "auto"
-                                * (NULL): io_uring if the system grants it, else pread */
+    const char *expert_io;     /* how they are read: "io_uring", "pread" (in threads), both past the page cache where
+                                * the file system allows; "mmap" (a file that is cut short meanwhile raises SIGBUS);
+                                * "auto" (NULL): io_uring if the system grants it, else pread */
     const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
                                 * loaded first; NULL, or a file that does not exist: unknown */
     uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these are
@@ -366,9 +366,9 @@ typedef struct {
 } rt_expert_stats;
 /* May be called at any time, in any thread. size: sizeof(rt_expert_stats) of the caller's header. */
 void      rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size);
-/* Adds to the file at path how often each expert was used since the last such call, for expert_profile of later engines;
- * it is written completely or not at all. RT_END: all experts are in memory, nothing is counted. RT_EFORMAT: there is a
- * file of another model, or a damaged one; it is left alone. */
+/* Adds to the file at path how often each expert was used since the last such call, for expert_profile of later
+ * engines; it is written completely or not at all. RT_END: all experts are in memory, nothing is counted. RT_EFORMAT:
+ * there is a file of another model, or a damaged one; it is left alone. */
 rt_status rt_experts_save(rt_engine *g, const char *path, rt_error *e);
 
 /* ---- memory, before it is taken ---- */
@@ -398,8 +398,8 @@ typedef struct {
     uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
                                 * of them; pass_bytes and pass_parameters are of such a pass. */
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
-    uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit; 0: it
-                                * holds all */
+    uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
+                                * 0: it holds all */
     uint64_t expert_vram;      /* the same of a GPU's memory; and bytes of main memory, in `model` too, where the GPU */
     uint64_t expert_host;      /* reads the others */
 } rt_needs;

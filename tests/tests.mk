@@ -53,7 +53,9 @@ $(BUILD)/tests/test_conversation: LDFLAGS += -Wl,--wrap=chat_prompt_render,--wra
 DISK_FAULTS := open pread posix_fadvise malloc calloc pthread_create io_uring_queue_init io_uring_queue_exit io_uring_submit \
                io_uring_submit_and_wait io_uring_peek_batch_cqe
 $(BUILD)/tests/test_disk: private LDFLAGS += $(DISK_FAULTS:%=-Wl,--wrap=%)
-$(BUILD)/tests/test_disk: $(URING)
+EXPERT_FAULTS := open pread mmap malloc calloc realloc aligned_alloc io_uring_queue_init io_uring_peek_batch_cqe
+$(BUILD)/tests/test_experts: private LDFLAGS += $(EXPERT_FAULTS:%=-Wl,--wrap=%)
+$(BUILD)/tests/test_disk $(BUILD)/tests/test_experts: $(URING)
 $(addprefix $(BUILD)/tests/,$(basename $(notdir $(LONG_SRC)))): $(BUILD)/tests/libhelp.a $(BUILD)/libratoon.a
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(HTTP) $(HUB) $(LIBS)
@@ -164,7 +166,7 @@ part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
 	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 8
 part-races:
-	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool run-test_disk
+	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool run-test_disk run-test_experts
 # Without nvcc what it makes of the kernels is not checked.
 part-gpu:
 	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 8

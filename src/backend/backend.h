@@ -187,10 +187,10 @@ struct Backend {
     /* Chooses r->used experts for each row from the router's logits [n, experts]: ids I32 and weight F32 [n, used],
      * best first. An expert ranks by p = its logit, or sigmoid of it, plus bias [1, experts] if that is not NULL; of
      * equals, the lower id is first, and NaN ranks last. Weights: exp(logit - the logit of rank 0), divided by their
-     * sum in the order of ranks; or sigmoid, divided by the larger of their sum and 2^-14; then times scale. Rows
-     * that do not count (Rows.count) get ids -1. */
-    void (*route)(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *r,
-                  const Rows *rows);
+     * sum in the order of ranks; or sigmoid, divided by the larger of their sum and 2^-14; then times scale; then, if
+     * factor [1, experts] is not NULL, times that of the expert. Rows that do not count (Rows.count) get ids -1. */
+    void (*route)(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
+                  const Tensor *factor, const Router *r, const Rows *rows);
     /* y [n, out] = sum over the row's ranks i, ascending from 0: y = fmaf(weight[i], down_e(act(gate_e x) * up_e x),
      * y), e = ids[i]. Every product is matmul's, so what a row gets does not depend on other rows. Rows with ids of
      * -1 are left undefined. */

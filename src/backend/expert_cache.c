@@ -9,17 +9,14 @@
 static const double MARGIN = 1.05;
 /* Scores grow instead of the old ones shrinking; above this all are scaled down. */
 static const double UNIT_MOST = 1e100;
-enum { WEAKEST = 32, NONE = -1 };
+enum { NONE = -1 };
 
 /* layer NONE: empty. next, prev: the ring's list, oldest first; a pinned slot is in none. */
 typedef struct { int32_t layer, expert, users, next, prev; bool pinned; } Slot;
-/* weak: the weakest pinned slots when they were last looked at, ascending by the scores that they had then. A score
- * never falls behind another one except by being overtaken, so the first of them bounds all pinned scores from below. */
-typedef struct {
-    int32_t first, n, empty, to_pin, oldest, newest;
-    int32_t weak[WEAKEST], n_weak, at_weak;
-    double  score[WEAKEST];
-} Kind;
+typedef struct { double score; int32_t slot; } Weak;
+/* weak: the pinned slots as a heap, the weakest first, by the scores that they had when they were last looked at. As
+ * scores only grow, these bound them from below. */
+typedef struct { int32_t first, n, empty, to_pin, oldest, newest, pinned; Weak *weak; } Kind;
 
 struct ExpertCache {
     int32_t  layers, experts, kinds, mixtures;     /* mixtures: layers that have experts */
@@ -30,6 +27,7 @@ struct ExpertCache {
     int32_t *kind_of;                              /* [layers] */
     Kind    *kind;
     Slot    *slot;
+    Weak    *weak;                                 /* [slots], of which each kind has its part */
     int64_t  evicted, promoted;
 };
 
@@ -64,13 +62,15 @@ static void link_newest(ExpertCache *c, Kind *k, int32_t slot)
     k->newest = slot;
 }
 
+/* Empty slots stay in front, so that they are filled before an expert gives way. */
 static void link_oldest(ExpertCache *c, Kind *k, int32_t slot)
 {
     Slot *s = &c->slot[slot];
     s->next = k->oldest;
-    s->prev = NONE;
-    *(k->oldest == NONE ? &k->newest : &c->slot[k->oldest].prev) = slot;
-    k->oldest = slot;
+    while (s->next != NONE && c->slot[s->next].layer == NONE) s->next = c->slot[s->next].next;
+    s->prev = s->next == NONE ? k->newest : c->slot[s->next].prev;
+    *(s->prev == NONE ? &k->oldest : &c->slot[s->prev].next) = slot;
+    *(s->next == NONE ? &k->newest : &c->slot[s->next].prev) = slot;
 }
 
 /* ---- opening ---- */
@@ -92,7 +92,7 @@ static void place_kinds(ExpertCache *c, const CacheShape *s)
     int32_t at = 0;
     for (int32_t k = 0; k < c->kinds; k++) {
         c->kind[k] = (Kind) { .first = at, .n = s->slots[k], .empty = at, .to_pin = s->slots[k] - s->ring[k],
-                              .oldest = NONE, .newest = NONE };
+                              .oldest = NONE, .newest = NONE, .weak = c->weak + at };
         at += s->slots[k];
     }
     for (int32_t i = 0; i < at; i++) c->slot[i] = (Slot) { .layer = NONE, .next = NONE, .prev = NONE };
@@ -118,8 +118,9 @@ Status expert_cache_open(ExpertCache **out, const CacheShape *s, Error *err)
         c->kind_of = malloc((size_t) s->layers * sizeof *c->kind_of);
         c->kind = malloc((size_t) s->kinds * sizeof *c->kind);
         c->slot = malloc(slots * sizeof *c->slot);
+        c->weak = malloc(slots * sizeof *c->weak);
     }
-    if (!c || !c->score || !c->slot_of || !c->kind_of || !c->kind || !c->slot) {
+    if (!c || !c->score || !c->slot_of || !c->kind_of || !c->kind || !c->slot || !c->weak) {
         expert_cache_close(c);
         return fail(err, ST_MEMORY, "expert cache: out of memory");
     }
@@ -136,6 +137,7 @@ void expert_cache_close(ExpertCache *c)
     free(c->kind_of);
     free(c->kind);
     free(c->slot);
+    free(c->weak);
     free(c);
 }
 
@@ -157,7 +159,7 @@ static void scale_down(ExpertCache *c)
     const double by = 1 / c->unit;
     for (size_t i = 0; i < (size_t) c->layers * (size_t) c->experts; i++) c->score[i] *= by;
     for (int32_t k = 0; k < c->kinds; k++)
-        for (int32_t i = 0; i < c->kind[k].n_weak; i++) c->kind[k].score[i] *= by;
+        for (int32_t i = 0; i < c->kind[k].pinned; i++) c->kind[k].weak[i].score *= by;
     c->unit = 1;
 }
 
@@ -178,37 +180,45 @@ double expert_cache_score(const ExpertCache *c, int32_t layer, int32_t expert)
 
 /* ---- who is pinned ---- */
 
-/* Looks at all pinned slots of a kind for the weakest. */
-static void find_weakest(ExpertCache *c, Kind *k)
+/* Restores the order of the heap where what is at i may be too strong for its place. */
+static void sink(Kind *k, int32_t i)
 {
-    k->n_weak = k->at_weak = 0;
-    for (int32_t s = k->first; s < k->first + k->n; s++) {
-        if (!c->slot[s].pinned) continue;
-        const double score = slot_score(c, s);
-        int32_t i = k->n_weak;
-        if (i == WEAKEST && score >= k->score[i - 1]) continue;
-        if (i == WEAKEST) i--;
-        else k->n_weak++;
-        for (; i > 0 && k->score[i - 1] > score; i--) {
-            k->score[i] = k->score[i - 1];
-            k->weak[i] = k->weak[i - 1];
-        }
-        k->score[i] = score;
-        k->weak[i] = s;
+    const Weak w = k->weak[i];
+    for (int32_t child; (child = 2 * i + 1) < k->pinned; i = child) {
+        if (child + 1 < k->pinned && k->weak[child + 1].score < k->weak[child].score) child++;
+        if (w.score <= k->weak[child].score) break;
+        k->weak[i] = k->weak[child];
     }
+    k->weak[i] = w;
 }
 
-/* The weakest pinned slot, if it is weaker than `than`; NONE. Those whose score has grown since they were listed are
- * passed over; once none is left, all are looked at again. */
+static void pin(ExpertCache *c, Kind *k, int32_t slot)
+{
+    const Weak w = { slot_score(c, slot), slot };
+    int32_t i = k->pinned++;
+    c->slot[slot].pinned = true;
+    for (; i > 0 && k->weak[(i - 1) / 2].score > w.score; i = (i - 1) / 2) k->weak[i] = k->weak[(i - 1) / 2];
+    k->weak[i] = w;
+}
+
+static void unpin(ExpertCache *c, Kind *k, int32_t slot)
+{
+    int32_t i = 0;
+    c->slot[slot].pinned = false;
+    while (k->weak[i].slot != slot) i++;
+    k->weak[i] = k->weak[--k->pinned];
+    for (i = k->pinned / 2; i-- > 0; ) sink(k, i);
+}
+
+/* The weakest pinned slot, if it is weaker than `than`; NONE. One whose score has grown since then sinks. */
 static int32_t weaker_than(ExpertCache *c, Kind *k, double than)
 {
-    for (int look = 0; look < 2; look++) {
-        for (; k->at_weak < k->n_weak; k->at_weak++) {
-            const int32_t s = k->weak[k->at_weak];
-            if (k->score[k->at_weak] * MARGIN >= than) return NONE;
-            if (c->slot[s].pinned && slot_score(c, s) * MARGIN < than) return s;
-        }
-        if (look == 0) find_weakest(c, k);
+    for (; k->pinned > 0; sink(k, 0)) {
+        Weak *w = &k->weak[0];
+        if (w->score * MARGIN >= than) return NONE;
+        const double now = slot_score(c, w->slot);
+        if (now <= w->score) return w->slot;
+        w->score = now;
     }
     return NONE;
 }
@@ -216,11 +226,14 @@ static int32_t weaker_than(ExpertCache *c, Kind *k, double than)
 static void promote(ExpertCache *c, int32_t slot)
 {
     Kind *k = kind_of(c, slot);
-    const int32_t weak = weaker_than(c, k, slot_score(c, slot));
+    const double score = slot_score(c, slot);
+    const int32_t weak = weaker_than(c, k, score);
     if (weak == NONE) return;
     unlink_slot(c, k, slot);
     c->slot[slot].pinned = true;
     c->slot[weak].pinned = false;
+    k->weak[0] = (Weak) { score, slot };
+    sink(k, 0);
     link_newest(c, k, weak);
     c->promoted++;
 }
@@ -272,11 +285,11 @@ int32_t expert_cache_take(ExpertCache *c, int32_t layer, int32_t expert)
     slot->layer = layer;
     slot->expert = expert;
     slot->users = 1;
-    slot->pinned = k->to_pin > 0;
+    slot->pinned = false;
     c->slot_of[index_of(c, layer, expert)] = s;
-    if (slot->pinned) {
+    if (k->to_pin > 0) {
         k->to_pin--;
-        k->n_weak = k->at_weak = 0;                /* it may be the weakest of all */
+        pin(c, k, s);
         return s;
     }
     link_newest(c, k, s);
@@ -303,31 +316,27 @@ void expert_cache_done(ExpertCache *c, int32_t slot, bool first)
     link_oldest(c, k, slot);
 }
 
-/* The newest slot of the ring that is not empty. */
-static int32_t newest_filled(const ExpertCache *c, const Kind *k)
-{
-    int32_t s = k->newest;
-    while (s != NONE && c->slot[s].layer == NONE) s = c->slot[s].prev;
-    return s;
-}
-
 /* An empty slot belongs to the ring, as the first to be filled. Where it was pinned, the ring's newest expert is from
  * now on, or, if the ring holds none, the next that comes. */
 void expert_cache_drop(ExpertCache *c, int32_t slot)
 {
     Slot *s = &c->slot[slot];
     Kind *k = kind_of(c, slot);
-    const int32_t up = s->pinned ? newest_filled(c, k) : NONE;
-    if (!s->pinned) unlink_slot(c, k, slot);
-    else if (up == NONE) k->to_pin++;
-    if (up != NONE) {
-        unlink_slot(c, k, up);
-        c->slot[up].pinned = true;
+    if (!s->pinned) {
+        unlink_slot(c, k, slot);
+    } else {
+        const int32_t up = k->newest;
+        unpin(c, k, slot);
+        if (up == NONE || c->slot[up].layer == NONE) {
+            k->to_pin++;
+        } else {
+            unlink_slot(c, k, up);
+            pin(c, k, up);
+        }
     }
     c->slot_of[index_of(c, s->layer, s->expert)] = NONE;
     *s = (Slot) { .layer = NONE };
     link_oldest(c, k, slot);
-    k->n_weak = k->at_weak = 0;
 }
 
 int64_t expert_cache_evicted(const ExpertCache *c) { return c->evicted; }

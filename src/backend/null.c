@@ -218,10 +218,10 @@ static void op_attend_block(Backend *b, Tensor *y, Tensor *q, Tensor *k, const T
 {
     (void) b, (void) y, (void) q, (void) k, (void) v, (void) h, (void) r, (void) il, (void) s;
 }
-static void op_route(Backend *b, Tensor *i, Tensor *w, const Tensor *l, const Tensor *bi, const Router *r,
-                     const Rows *s)
+static void op_route(Backend *b, Tensor *i, Tensor *w, const Tensor *l, const Tensor *bi, const Tensor *f,
+                     const Router *r, const Rows *s)
 {
-    (void) b, (void) i, (void) w, (void) l, (void) bi, (void) r, (void) s;
+    (void) b, (void) i, (void) w, (void) l, (void) bi, (void) f, (void) r, (void) s;
 }
 static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *i, const Tensor *w, const Experts *e)
 {

@@ -27,8 +27,9 @@ typedef struct {
     double  experts, alike;                        /* mixtures: the share of experts in what a plain pass reads; how
                                                     * likely a row is to choose what another one chose, see
                                                     * cost_routes */
-    double  waits, missed, alike_missed;           /* experts from a file: the share of a plain pass that waits for them,
-                                                    * how many it misses, and `alike` of those, see cost_misses */
+    double  waits, missed, alike_missed;           /* experts from a file: the share of a plain pass that waits for
+                                                    * them, how many it misses, and `alike` of those, see
+                                                    * cost_misses */
     int32_t missed_seen;                           /* plain passes that said so */
     float   draft_guess;                           /* a proposal in plain passes, before one was seen */
     int32_t real;                                  /* passes seen in this run, as far as they set the scale */

@@ -9,6 +9,7 @@
     X(family_qwen3moe) \
     X(family_qwen35) \
     X(family_qwen35moe) \
-    X(family_laguna)
+    X(family_laguna) \
+    X(family_gemma4)
 
 #endif

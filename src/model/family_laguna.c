@@ -201,8 +201,8 @@ static Tensor *attention(const Model *m, Step *s, int32_t il, const LagunaLayer 
 
 static Tensor *mixture(const Model *m, Step *s, int32_t il, const LagunaLayer *w, const Tensor *h)
 {
-    Tensor *y = step_moe(s, il, h, step_linear1(s, h, &w->router), &w->bias, &m->router, &w->gates, &w->ups, &w->downs,
-                         ACT_SILU);
+    Tensor *y = step_moe(s, il, h, step_linear1(s, h, &w->router), &w->bias, NULL, &m->router, &w->gates, &w->ups,
+                         &w->downs, ACT_SILU);
     step_add(s, y, step_swiglu(s, h, &w->shared_gate, &w->shared_up, &w->shared_down));
     return y;
 }

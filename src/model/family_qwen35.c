@@ -249,7 +249,7 @@ static Tensor *mixture(const Model *m, Step *s, int32_t il, const Qwen35Layer *w
 {
     Tensor *y[4];
     step_linear(s, 4, y, (const Tensor *[]) { &w->router, &w->shared_gate, &w->shared_up, &w->shared }, h);
-    Tensor *sum = step_moe(s, il, h, y[0], NULL, &m->router, &w->gates, &w->ups, &w->downs, ACT_SILU);
+    Tensor *sum = step_moe(s, il, h, y[0], NULL, NULL, &m->router, &w->gates, &w->ups, &w->downs, ACT_SILU);
     Tensor *shared = step_linear1(s, step_glu(s, y[1], y[2], ACT_SILU), &w->shared_down);
     step_gate(s, shared, y[3], ACT_SIGMOID, m->dim);
     step_add(s, sum, shared);

@@ -381,12 +381,23 @@ void step_head_norm(Step *s, Tensor *x, const Tensor *w, int32_t head_dim, float
     s->be->head_norm(s->be, x, w, head_dim, eps);
 }
 
+Tensor *step_unit_heads(Step *s, const Tensor *x, int32_t head_dim, float eps)
+{
+    Tensor *y = step_new_tensor(s, T_F32, x->rows, x->cols), heads = *y, from = *x;
+    heads.rows = from.rows = y->rows * (y->cols / head_dim);
+    heads.cols = from.cols = head_dim;
+    s->be->norm(s->be, &heads, &from, NULL, eps);
+    return y;
+}
+
 void step_gated_norm(Step *s, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps)
 {
     s->be->gated_norm(s->be, x, w, z, head_dim, eps);
 }
 
 void step_add(Step *s, Tensor *x, const Tensor *dx) { s->be->add(s->be, x, dx); }
+
+void step_scale(Step *s, Tensor *x, float by) { s->be->scale(s->be, x, by, 0); }
 
 void step_add_bias(Step *s, Tensor *x, const Tensor *bias)
 {
@@ -418,15 +429,20 @@ Tensor *step_join(Step *s, const Tensor *x0, const Tensor *x1)
     return y;
 }
 
-Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down)
+Tensor *step_ffn(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down, Act act)
 {
     Tensor *y[2];
     step_linear(s, 2, y, (const Tensor *[]) { gate, up }, x);
-    return step_linear1(s, step_glu(s, y[0], y[1], ACT_SILU), down);
+    return step_linear1(s, step_glu(s, y[0], y[1], act), down);
 }
 
-Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
-                 const Tensor *gate, const Tensor *up, const Tensor *down, Act act)
+Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down)
+{
+    return step_ffn(s, x, gate, up, down, ACT_SILU);
+}
+
+Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Tensor *factor,
+                 const Router *r, const Tensor *gate, const Tensor *up, const Tensor *down, Act act)
 {
     const int32_t places = x->rows * r->used;
     Tensor *y = step_new_tensor(s, T_F32, x->rows, down->rows);
@@ -434,7 +450,7 @@ Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, con
     Tensor *ids = step_new_tensor(s, T_I32, x->rows, r->used), *weight = step_new_tensor(s, T_F32, x->rows, r->used);
     const Experts e = { gate, up, down, act, step_new_tensor(s, T_F32, places, gate->rows),
                         step_new_tensor(s, T_F32, places, up->rows), step_new_tensor(s, T_F32, places, down->rows) };
-    s->be->route(s->be, ids, weight, logits, bias, r, &s->rows);
+    s->be->route(s->be, ids, weight, logits, bias, factor, r, &s->rows);
     s->be->experts(s->be, y, x, ids, weight, &e);
     step_trace(s, "experts", il, ids);
     step_reset(s, mark);

@@ -105,8 +105,11 @@ Tensor *step_norm(Step *s, const Tensor *x, const Tensor *w, float eps);
 Tensor *step_add_norm(Step *s, Tensor *x, const Tensor *dx, const Tensor *w, float eps);     /* x += dx; step_norm(x) */
 /* In place, each group of head_dim columns separately, with weights for all or for each, as Backend.head_norm. */
 void    step_head_norm(Step *s, Tensor *x, const Tensor *w, int32_t head_dim, float eps);
+/* The same without weights, into new rows. */
+Tensor *step_unit_heads(Step *s, const Tensor *x, int32_t head_dim, float eps);
 void    step_gated_norm(Step *s, Tensor *x, const Tensor *w, const Tensor *z, int32_t head_dim, float eps);
 void    step_add(Step *s, Tensor *x, const Tensor *dx);                            /* in place */
+void    step_scale(Step *s, Tensor *x, float by);                                  /* in place */
 void    step_add_bias(Step *s, Tensor *x, const Tensor *bias);                     /* does nothing if the file has no
                                                                                     * bias */
 void    step_gate(Step *s, Tensor *x, const Tensor *logit, Act act, int32_t width);     /* in place, as Backend.gate */
@@ -115,11 +118,13 @@ Tensor *step_glu(Step *s, const Tensor *gate, const Tensor *up, Act act);       
  * side. */
 void    step_split(Step *s, Tensor **y, const Tensor *x, int32_t width);
 Tensor *step_join(Step *s, const Tensor *x0, const Tensor *x1);
+/* down (act(gate x) * up x); step_swiglu: with silu */
+Tensor *step_ffn(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
 Tensor *step_swiglu(Step *s, const Tensor *x, const Tensor *gate, const Tensor *up, const Tensor *down);
-/* The mixture of experts of x, by the router's logits [rows, experts]; bias NULL: none (Backend.route). gate, up, down:
- * stacks. */
-Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Router *r,
-                 const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
+/* The mixture of experts of x, by the router's logits [rows, experts]; bias and factor NULL: none (Backend.route).
+ * gate, up, down: stacks. */
+Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, const Tensor *bias, const Tensor *factor,
+                 const Router *r, const Tensor *gate, const Tensor *up, const Tensor *down, Act act);
 /* What the mixtures of all stages have read since the last call, up to the last wait; zeros if no backend counts. */
 Routes  step_routes(Step *s);
 /* Rotates queries and keys, stores keys and values, and attends. */

@@ -49,6 +49,50 @@ static const char GEMMA_TURN[] =
     "m.content | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}";
 
+/* Written from the published form: a model's turn holds its calls, their results and what it says then; thoughts are
+ * left out. Nothing is written for a model that is not to think. */
+static const char GEMMA4[] =
+    "{%- macro value(v) %}"
+    "{%- if v is string %}{{ '<|\"|>' + v + '<|\"|>' }}"
+    "{%- elif v is mapping %}{{ '{' }}{% for k, x in v | dictsort %}{{ ',' if not loop.first }}{{ k + ':' }}"
+    "{{ value(x) }}{% endfor %}{{ '}' }}"
+    "{%- elif v is sequence %}{{ '[' }}{% for x in v %}{{ ',' if not loop.first }}{{ value(x) }}{% endfor %}{{ ']' }}"
+    "{%- else %}{{ v | tojson }}{% endif %}"
+    "{%- endmacro %}"
+    "{%- macro schema(s) %}{%- set ns = namespace(between='{') %}"
+    "{%- for k, v in s | dictsort if k in ['description', 'enum', 'items', 'nullable', 'properties', 'required', "
+    "'type'] %}{{ ns.between + k + ':' }}{% set ns.between = ',' %}"
+    "{%- if k == 'type' %}{{ value(v | upper if v is string else v | map('upper') | list) }}"
+    "{%- elif k == 'properties' %}{{ '{' }}{% for name, p in v | dictsort %}{{ ',' if not loop.first }}{{ name + ':' }}"
+    "{{ schema(p) }}{% endfor %}{{ '}' }}"
+    "{%- elif k == 'items' %}{{ schema(v) }}{% else %}{{ value(v) }}{% endif %}"
+    "{%- endfor %}{{ '}' if ns.between == ',' else '{}' }}{% endmacro %}"
+    "{{- bos_token }}"
+    "{%- set given = messages[0].role == 'system' %}"
+    "{%- if given or tools or enable_thinking %}{{ '<|turn>system\n' + ('<|think|>\n' if enable_thinking else '') }}"
+    "{{- messages[0].content | trim if given else '' }}"
+    "{%- for tool in tools or [] %}{% set f = tool.function or tool %}"
+    "{{- '<|tool>declaration:' + f.name + '{description:' }}{{ value(f.description or '') }}"
+    "{%- if f.parameters %}{{ ',parameters:' }}{{ schema(f.parameters) }}{% endif %}{{ '}<tool|>' }}{% endfor %}"
+    "{{- '<turn|>\n' }}{% endif %}"
+    "{%- set turn = namespace(open=false, calls=[]) %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'tool' %}{% if turn.open %}"
+    "{%- set from = namespace(name=m.name or 'unknown') %}"
+    "{%- for call in turn.calls if call.id and call.id == m.tool_call_id %}{% set from.name = (call.function or "
+    "call).name %}{% endfor %}"
+    "{{- '<|tool_response>response:' + from.name + '{value:' }}{{ value(m.content) }}{{ '}<tool_response|>' }}"
+    "{% endif %}"
+    "{%- elif m.role != 'system' or not loop.first %}"
+    "{%- if not (turn.open and m.role == 'assistant') %}{{ '<turn|>\n' if turn.open else '' }}"
+    "{{- '<|turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}{% endif %}"
+    "{{- m.content | trim }}"
+    "{%- set turn.calls = m.tool_calls or [] %}{% set turn.open = turn.calls != [] %}"
+    "{%- for call in turn.calls %}{% set f = call.function or call %}"
+    "{{- '<|tool_call>call:' + f.name }}{{ value(f.arguments) }}{{ '<tool_call|>' }}{% endfor %}"
+    "{{- '' if turn.open else '<turn|>\n' }}{% endif %}{% endfor %}"
+    "{%- if add_generation_prompt and not turn.open %}{{ '<|turn>model\n' }}{% endif %}";
+
 /* Where no system turn opens the conversation, it opens with the one of the released template; an empty one and no
  * tools: none. */
 static const char LAGUNA[] =
@@ -78,6 +122,7 @@ const ChatBuiltin *chat_builtin(const char *arch, bool (*has_token)(void *ud, co
     static const ChatBuiltin ALL[] = {
         { "laguna", "</assistant>", "laguna", LAGUNA }, { "chatml", "<|im_start|>", NULL, CHATML },
         { "llama3", "<|start_header_id|>", NULL, LLAMA3 }, { "gemma-turn", "<start_of_turn>", NULL, GEMMA_TURN },
+        { "gemma4", "<|turn>", NULL, GEMMA4 },
     };
     for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++)
         if ((!ALL[i].arch || strstr(arch, ALL[i].arch)) && has_token(ud, ALL[i].token)) return &ALL[i];

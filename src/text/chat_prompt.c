@@ -31,6 +31,84 @@ static size_t leading_systems(const json_t *messages)
     return n;
 }
 
+/* ---- results as members ---- */
+
+/* The text of a message that contains only text. */
+static char *text_of_message(const json_t *m)
+{
+    json_t *content = json_object_get(m, "content"), *part;
+    size_t k, n = 1;
+    if (json_is_string(content)) return strdup(json_string_value(content));
+    json_array_foreach(content, k, part) n += json_string_length(json_object_get(part, "text"));
+    char *s = malloc(n), *w = s;
+    if (!s) return NULL;
+    *s = 0;
+    json_array_foreach(content, k, part) w = stpcpy(w, json_string_value(json_object_get(part, "text")));
+    return s;
+}
+
+#define RESULTS "tool_responses"
+
+static bool has_content(const json_t *m)
+{
+    const json_t *content = json_object_get(m, "content");
+    return json_string_length(content) > 0 || json_array_size(content) > 0;
+}
+
+/* The tool that a result comes from: of the calls, the one with its id, else the one in its place. */
+static const char *tool_of(const json_t *result, const json_t *calls, size_t place)
+{
+    const char *id = json_string_value(json_object_get(result, "tool_call_id"));
+    const json_t *call = json_array_get(calls, place);
+    for (size_t i = 0; id && i < json_array_size(calls); i++) {
+        const json_t *other = json_array_get(calls, i);
+        const char *its = json_string_value(json_object_get(other, "id"));
+        if (its && strcmp(its, id) == 0) call = other;
+    }
+    const json_t *f = json_object_get(call, "function");
+    const char *name = json_string_value(json_object_get(f ? f : call, "name"));
+    if (!name) name = json_string_value(json_object_get(result, "name"));
+    return name ? name : "unknown";
+}
+
+/* The conversation with results as members of the calling messages. A turn is shown as calls, results, text: text that
+ * stood before the calls becomes a message of its own, and the answer that follows the results joins them, since the
+ * model went on in the same turn. NULL: out of memory. */
+static json_t *put_results_inside(const json_t *messages)
+{
+    json_t *out = json_array();
+    bool good = out != NULL;
+    size_t n = json_array_size(messages), i = 0;
+    while (good && i < n) {
+        json_t *m = json_array_get(messages, i++), *calls = json_object_get(m, "tool_calls");
+        if (json_array_size(calls) == 0 || !role_is(json_array_get(messages, i), "tool")) {
+            good = json_array_append(out, m) == 0;
+            continue;
+        }
+        json_t *turn = json_copy(m), *results = json_array();
+        if (has_content(m))
+            good = json_array_append_new(out, json_pack("{s:s s:O}", "role", "assistant", "content",
+                                                        json_object_get(m, "content"))) == 0;
+        for (size_t place = 0; role_is(json_array_get(messages, i), "tool"); i++, place++) {
+            json_t *r = json_array_get(messages, i);
+            char *text = text_of_message(r);
+            good = text && json_array_append_new(results, json_pack("{s:s s:s}", "name", tool_of(r, calls, place),
+                                                                    "response", text)) == 0 && good;
+            free(text);
+        }
+        json_t *next = json_array_get(messages, i);
+        bool goes_on = role_is(next, "assistant") && !json_object_get(next, "tool_calls") && has_content(next);
+        good = json_object_set_new(turn, RESULTS, results) == 0 && good;
+        if (goes_on) good = json_object_set(turn, "content", json_object_get(next, "content")) == 0 && good;
+        else good = json_object_set_new(turn, "content", json_string("")) == 0 && good;
+        good = json_array_append_new(out, turn) == 0 && good;
+        i += goes_on;
+    }
+    if (good) return out;
+    json_decref(out);
+    return NULL;
+}
+
 /* ---- rendering without preparation ---- */
 
 Status chat_prompt_exact(TemplateText *out, const Template *t, const ChatRequest *q, const json_t *special, bool lax,
@@ -127,6 +205,26 @@ static json_t *declared(void)
 static json_t *object_args(void) { return json_pack("{s:s}", "key_one", "val_one"); }
 #define TEXT_ARGS "{\"key_one\": \"val_one\"}"
 
+static json_t *arguments_of(const ChatPrompt *c)
+{
+    return c->caps.object_arguments ? object_args() : json_string(TEXT_ARGS);
+}
+
+/* Whether results are shown otherwise, if at all, when they are no members of the calling message. */
+static bool expects_results_inside(const ChatPrompt *c)
+{
+    if (!template_mentions(c->t, RESULTS)) return false;
+    json_t *apart = called(json_pack("[o]", calling("fn_one", arguments_of(c))), false),
+           *inside = put_results_inside(apart);
+    TemplateText one = { 0 }, two = { 0 };
+    bool differ = render_trial(&one, c, inside, declared(), NULL, false) && strstr(one.text, "R-one") &&
+                  render_trial(&two, c, json_incref(apart), declared(), NULL, false) && strcmp(one.text, two.text) != 0;
+    template_text_free(&one);
+    template_text_free(&two);
+    json_decref(apart);
+    return differ;
+}
+
 /* Whether a variable changes how an answer begins. */
 static bool thinking_matters(const ChatPrompt *c)
 {
@@ -158,11 +256,6 @@ static json_t *thinking_aloud(json_t *answer)
 static json_t *system_of(int options)
 {
     return options & TRY_SYSTEM ? json_pack("[o]", said("system", "S-one")) : json_array();
-}
-
-static json_t *arguments_of(const ChatPrompt *c)
-{
-    return c->caps.object_arguments ? object_args() : json_string(TEXT_ARGS);
 }
 
 static json_t *conversation(const ChatPrompt *c, TryShape shape, int options)
@@ -273,6 +366,11 @@ static void try_out(ChatPrompt *c)
                               declared(), "fn_one", "fn_two");
     a->tool_results = SHOWS(c, called(json_pack("[o]", calling("fn_one", arguments_of(c))), false), declared(),
                             "R-one");
+    a->results_inside = a->tool_calls && expects_results_inside(c);
+    json_t *uncalled = called(json_array(), false);
+    json_object_del(json_array_get(uncalled, 1), "tool_calls");
+    bool alone = SHOWS(c, uncalled, declared(), "R-one");
+    a->results_with_calls = a->results_inside || (a->tool_results && !alone);
     json_t *thought = json_pack("[o {s:s s:s s:s s:s s:s}]", said("user", "Q-one"), "role", "assistant",
                                 "reasoning_content", "T-one", "reasoning", "T-one", "thinking", "T-one", "content",
                                 "A-one");
@@ -363,20 +461,6 @@ static json_t *joined(const char *a, const char *between, const char *b)
     }
     free(s);
     return j;
-}
-
-/* The text of a message that contains only text. */
-static char *text_of_message(const json_t *m)
-{
-    json_t *content = json_object_get(m, "content"), *part;
-    size_t k, n = 1;
-    if (json_is_string(content)) return strdup(json_string_value(content));
-    json_array_foreach(content, k, part) n += json_string_length(json_object_get(part, "text"));
-    char *s = malloc(n), *w = s;
-    if (!s) return NULL;
-    *s = 0;
-    json_array_foreach(content, k, part) w = stpcpy(w, json_string_value(json_object_get(part, "text")));
-    return s;
 }
 
 /* Converts content to one string or to parts, depending on what the template shows. */
@@ -547,6 +631,12 @@ static Status prepare(json_t **out, const ChatPrompt *c, const json_t *given, Er
     json_array_foreach(all, i, m)
         if (st == ST_OK) st = prepare_message(&c->caps, m, i, err);
     if (st == ST_OK) st = prepare_system(&c->caps, all, err);
+    if (st == ST_OK && c->caps.results_inside) {
+        json_t *inside = put_results_inside(all);
+        if (!inside) st = fail(err, ST_MEMORY, "out of memory for the messages");
+        json_decref(all);
+        all = inside;
+    }
     if (st == ST_OK) *out = all;
     else json_decref(all);
     return st;
@@ -580,6 +670,21 @@ static void forget_untold(TemplateText *t, const ChatCaps *a, const json_t *give
     if (!a->system_apart || !system_stands_first(given, ready)) t->parted = SIZE_MAX;
 }
 
+/* Gemma 4's templates begin no answer after a turn with results and text, although they close it. */
+static Status begin_answer(TemplateText *t, const ChatPrompt *c, Error *err)
+{
+    static const char CLOSED[] = "<turn|>\n", OPEN[] = "<|turn>model\n";
+    enum { N_CLOSED = sizeof CLOSED - 1 };
+    if (!template_mentions(c->t, "<|turn>") || t->n < N_CLOSED ||
+        memcmp(t->text + t->n - N_CLOSED, CLOSED, N_CLOSED) != 0) return ST_OK;
+    char *longer = realloc(t->text, t->n + sizeof OPEN);
+    if (!longer) return fail(err, ST_MEMORY, "out of memory for the prompt");
+    memcpy(longer + t->n, OPEN, sizeof OPEN);
+    t->text = longer;
+    t->n += sizeof OPEN - 1;
+    return ST_OK;
+}
+
 Status chat_prompt_render(TemplateText *out, const ChatPrompt *c, const ChatRequest *q, TemplateError *err)
 {
     *err = (TemplateError) { 0 };
@@ -599,7 +704,9 @@ Status chat_prompt_render(TemplateText *out, const ChatPrompt *c, const ChatRequ
             *err = second;
         }
     }
+    if (st == ST_OK && q->generation) st = begin_answer(out, c, &err->error);
     if (st == ST_OK) forget_untold(out, &c->caps, q->messages, messages);
+    else template_text_free(out);
     json_decref(messages);
     return st;
 }

@@ -15,6 +15,8 @@ typedef struct {
     bool developer;                        /* knows this role by name */
     bool text_content, typed_content;      /* accepts content as a string; as a list of {"type": "text", "text": ...} */
     bool tools, tool_calls, parallel_calls, tool_results;
+    bool results_with_calls;               /* shows a result only behind the message that called the tool */
+    bool results_inside;                   /* expects results as "tool_responses" of that message (early Gemma 4) */
     bool text_arguments, object_arguments; /* shows a call's arguments given as JSON text the way it would show an
                                             * object; given as an object */
     bool reasoning;                        /* shows the reasoning of the last assistant message */

@@ -65,13 +65,25 @@ static void put_string(Bytes *out, const Bytes *text)
     bytes_char(out, '"');
 }
 
+static void trim_held(JsonFlow *f)
+{
+    Bytes *w = &f->held;
+    while (w->n > 0 && is_space(w->at[w->n - 1])) w->n--;
+}
+
+static void put_key(JsonFlow *f)
+{
+    trim_held(f);
+    put_string(f->out, &f->held);
+}
+
 /* Writes the word in `held` as a value. Returns false if it is not a value. */
 static bool put_word(JsonFlow *f)
 {
     static const char *const PLAIN[][2] = { { "true", "true" }, { "false", "false" }, { "null", "null" },
                                             { "True", "true" }, { "False", "false" }, { "None", "null" } };
     Bytes *w = &f->held;
-    while (w->n > 0 && is_space(w->at[w->n - 1])) w->n--;
+    trim_held(f);
     for (size_t i = 0; i < (f->allow & FLOW_LOOSE ? 6 : 3); i++)
         if (word_is(w, PLAIN[i][0])) {
             bytes_text(f->out, PLAIN[i][1]);
@@ -167,8 +179,8 @@ static bool is_word(const JsonFlow *f, int c, bool key)
         c == '.' || c == '_')
         return true;
     if (c >= FLOW_QUOTE || c == '"' || c == ',' || c == '{' || c == '}' || c == '[' || c == ']') return false;
-    if (key) return (c == '$' || c >= 0x80) && (f->allow & FLOW_LOOSE);
-    return (f->allow & FLOW_BARE) != 0;
+    if (f->allow & FLOW_BARE) return !key || c != ':';
+    return key && (c == '$' || c >= 0x80) && (f->allow & FLOW_LOOSE);
 }
 
 static FlowStep open_word(JsonFlow *f, int c, bool key)
@@ -296,7 +308,7 @@ static FlowStep hex_char(JsonFlow *f, int c)
 static bool end_word(JsonFlow *f)
 {
     if (f->key) {
-        put_string(f->out, &f->held);
+        put_key(f);
         f->state = COLON;
     } else {
         if (!put_word(f)) return false;
@@ -358,7 +370,7 @@ bool flow_close(JsonFlow *f)
         string_ended(f);
     } else if (f->state == WORD) {
         bool word = f->key || put_word(f);
-        if (f->key) put_string(f->out, &f->held);
+        if (f->key) put_key(f);
         else if (!word) bytes_text(f->out, "null");
         whole = word && !f->key && f->depth == 0;
         f->state = f->key ? COLON : f->depth == 0 ? DONE : AFTER;

@@ -21,8 +21,8 @@
 void bytes_escaped(Bytes *b, const char *s, size_t n);
 
 /* LOOSE: accepts strings in ' or `, True False None, unquoted names, a comma before a closing bracket. BARE: any
- * other word is a string too, up to a comma or bracket. CALL: the arguments of a call, name=value up to the closing
- * parenthesis, become an object; the opening parenthesis has been read. */
+ * other word is a string too, up to a comma or bracket, and a name goes up to its colon. CALL: the arguments of a call,
+ * name=value up to the closing parenthesis, become an object; the opening parenthesis has been read. */
 enum { FLOW_LOOSE = 1, FLOW_BARE = 2, FLOW_CALL = 4 };
 /* QUOTE: a symbol besides the bytes; a string between two of them is raw */
 enum { FLOW_DEPTH_MAX = 100, FLOW_QUOTE = 256 };

@@ -1,22 +1,27 @@
 /* fuzz_tokenizer.c - any bytes as text, or, where they begin with "GGUF", as a file with a tokenizer. As text: the
  * first byte chooses the pattern and options, the second a part that came from a client. What must hold: the tokens'
- * bytes give the text again (without normalisation), counting gives the number that is written, special tokens never
- * come from a client's part, and decoded text is UTF-8. */
+ * bytes give the text again (without normalisation; in Gemma's kind U+2581 is a space), counting gives the number that
+ * is written, special tokens never come from a client's part, and decoded text is UTF-8. */
 #include "vocab_image.h"
 
 #include "text/tokenizer/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
-static const char *const PRES[] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna" };
+static const char *const PRES[] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna", "gemma4" };
 enum { N_PRES = sizeof PRES / sizeof *PRES };
 
 static Tokenizer *open_small(const char *pre)
 {
-    static const char *const MERGES[] = { "l o", "lo w", "e r", "\xc4\xa0 l", "a a", "aa aa", "= =",
-                                          "\xc3\x83 \xc2\xa9", "\xc4\x8a \xc4\x8a" };
-    VocabImage v = image_begin(pre);
-    for (size_t i = 0; i < sizeof MERGES / sizeof *MERGES; i++) image_merge(&v, MERGES[i]);
+    static const char *const MERGES[] = { "l o", "lo w", "a a", "aa aa", "= =", "e r", "\xc4\xa0 l",
+                                          "\xc3\x83 \xc2\xa9", "\xc4\x8a \xc4\x8a" },
+                      *const CHARS[] = { "l", "o", "w", "a", "=", "\n", "\xe2\x96\x81", "\xc3\xa9", "\n\n\n" };
+    bool gemma = strcmp(pre, "gemma4") == 0;
+    VocabImage v = gemma ? image_begin_gemma() : image_begin(pre);
+    for (size_t i = 0; gemma && i < sizeof CHARS / sizeof *CHARS; i++) image_text(&v, CHARS[i], TOKEN_NORMAL);
+    for (size_t i = 0; i < sizeof MERGES / sizeof *MERGES; i++)
+        if (!gemma || i < 5) image_merge(&v, MERGES[i]);
+    if (gemma) image_merge(&v, "\xe2\x96\x81 low");
     int32_t bos = image_text(&v, "<|a|>", TOKEN_CONTROL);
     image_text(&v, "<b>", TOKEN_USER);
     image_text(&v, "b>lo", TOKEN_USER);
@@ -29,7 +34,19 @@ static Tokenizer *open_small(const char *pre)
     return t;
 }
 
-static void check_text(const Tokenizer *t, const char *s, size_t n, TokenizeOptions o)
+/* The number of bytes of the text that a token with these bytes stands for. */
+static size_t covered(const char *s, size_t n, const char *bytes, size_t len, bool gemma)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (at < n && s[at] == bytes[i]) at++;
+        else if (gemma && bytes[i] == ' ' && n - at >= 3 && memcmp(s + at, "\xe2\x96\x81", 3) == 0) at += 3;
+        else abort();
+    }
+    return at;
+}
+
+static void check_text(const Tokenizer *t, const char *s, size_t n, TokenizeOptions o, bool gemma)
 {
     int32_t *ids = malloc((n + 2) * sizeof *ids);
     char    *text = malloc(3 * n + 16);
@@ -41,11 +58,12 @@ static void check_text(const Tokenizer *t, const char *s, size_t n, TokenizeOpti
     for (size_t i = o.add_special && tokenizer_add_bos(t); i < count && !o.nfc; i++) {
         size_t len;
         const char *bytes = tokenizer_bytes(t, ids[i], true, &len);
-        if (len > n - at || memcmp(bytes, s + at, len) != 0) abort();
-        bool special = tokenizer_type(t, ids[i]) != TOKEN_NORMAL;
+        len = covered(s + at, n - at, bytes, len, gemma);
+        int32_t type = tokenizer_type(t, ids[i]);
+        bool special = type != TOKEN_NORMAL && type != TOKEN_BYTE;
         for (size_t k = 0; special && k < o.n_client; k++)
             if (o.client[k].n > 0 && at < o.client[k].at + o.client[k].n && o.client[k].at < at + len) abort();
-        if (tokenizer_type(t, ids[i]) == TOKEN_CONTROL && !o.parse_special) abort();
+        if (type == TOKEN_CONTROL && !o.parse_special) abort();
         at += len;
     }
     if (!o.nfc && at != n) abort();
@@ -90,11 +108,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         return 0;
     }
     if (n < 2) return 0;
-    Tokenizer **p = &t[bytes[0] % 8 % N_PRES];
-    if (!*p) *p = open_small(PRES[bytes[0] % 8 % N_PRES]);
+    int pre = bytes[0] % 8 % N_PRES;
+    Tokenizer **p = &t[pre];
+    if (!*p) *p = open_small(PRES[pre]);
     TextSpan span = { bytes[1] % 16, bytes[1] / 16 };
     TokenizeOptions o = { .add_special = bytes[0] & 8, .parse_special = bytes[0] & 16, .nfc = bytes[0] & 32,
                           .client = &span, .n_client = bytes[0] >> 7 };
-    check_text(*p, (const char *) bytes + 2, n - 2, o);
+    check_text(*p, (const char *) bytes + 2, n - 2, o, strcmp(PRES[pre], "gemma4") == 0);
     return 0;
 }

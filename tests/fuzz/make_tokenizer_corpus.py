@@ -16,6 +16,7 @@ TEXTS = {
     "unicode": "e\u0301le\u0300ve \u4f60\u597d \U0001f642\u200d \u0e2a\u0e27\u0e31 \u1680\u3000x\u0085 \u017f's \u180e".encode(),
     "bad": b"\xff\xc0\x80a\xe2\x82 b\xed\xa0\x80\xf4\x90\x80\x80 \xf0\x9f\x99 lo\x00\x01\xcc\x81",
     "runs": b"a" * 40 + b"=" * 40 + b" " * 40 + b"\n" * 8 + b"\xcc\x81\xcc\xa3" * 20,
+    "marks": " low\u2581low\u2581 \u2581<b>\u2581\n\n\n\u00e9\n".encode() + b"\xe2\x96 \xf0\xe2\x96\x81",
 }
 
 
@@ -39,6 +40,8 @@ FILES = {
                        keys=(key("tokenizer.ggml.bos_token_id", U32, 259),
                              key("tokenizer.ggml.add_bos_token", BOOL, 1))),
     "llama3": vocabulary(pre="llama3"), "two_stages": vocabulary(pre="refact"),
+    "gemma4": vocabulary(["\u2581", "\u2581low", "a\u2581 b"], [1] * 260 + [4], ["l o", "lo w", "\u2581 low"], model="gemma4"),
+    "gemma4_space": vocabulary([" "], [1] * 259, ["l o", "  low"], model="gemma4"),
     "byte": vocabulary(["<0x41>"], [1] * 258 + [6]),
     "template": vocabulary(keys=(key("tokenizer.chat_template", STRING, "{{ x }}"),)),
     "model": vocabulary(model="llama"),
@@ -57,7 +60,7 @@ FILES = {
 def main():
     HERE.mkdir(parents=True, exist_ok=True)
     for i, (name, text) in enumerate(TEXTS.items()):
-        for options in range(6):                   # one pattern each, with different options
+        for options in range(7):                   # one pattern each, with different options
             flags = [0, 8 | 16, 16, 32 | 16, 128 | 16, 8 | 128][(options + i) % 6]
             (HERE / f"text_{name}_{options}").write_bytes(bytes([options | flags, 0x53]) + text)
     # an empty span within a special token

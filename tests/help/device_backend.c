@@ -490,9 +490,9 @@ static void op_top_k(Backend *b, Tensor *id, Tensor *score, const Tensor *l, con
 }
 
 static void op_route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
-                     const Router *how, const Rows *r)
+                     const Tensor *factor, const Router *how, const Rows *r)
 {
-    Command *c = TENSORS(b, OP_ROUTE, ids, weight, logits, bias);
+    Command *c = TENSORS(b, OP_ROUTE, ids, weight, logits, bias, factor);
     c->num[0] = (int32_t) how->gating, c->num[1] = how->used, c->real[0] = how->scale;
     put_rows(device_of(b), &c->rows, r);
 }
@@ -571,7 +571,7 @@ static void real_rows(Command *c)
 static void run_route(Backend *u, Command *c)
 {
     const Router how = { (Gating) c->num[0], c->num[1], c->real[0] };
-    u->route(u, &c->t[0], &c->t[1], &c->t[2], or_null(&c->t[3]), &how, &c->rows);
+    u->route(u, &c->t[0], &c->t[1], &c->t[2], or_null(&c->t[3]), or_null(&c->t[4]), &how, &c->rows);
 }
 
 static void run_experts(Backend *u, Command *c)

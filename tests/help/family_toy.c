@@ -112,7 +112,7 @@ static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
     Tensor *a = step_linear1(s, step_attend(s, il, &m->spec[il], qkv[0], qkv[1], qkv[2], rope), &w->o);
     h = step_add_norm(s, x, a, &w->ffn_norm, m->eps);
     step_add(s, x, il < p->dense ? step_swiglu(s, h, &w->gate, &w->up, &w->down)
-                                 : step_moe(s, il, h, step_linear1(s, h, &w->router), NULL, &m->router, &w->gates,
+                                 : step_moe(s, il, h, step_linear1(s, h, &w->router), NULL, NULL, &m->router, &w->gates,
                                             &w->ups, &w->downs, ACT_SILU));
 }
 

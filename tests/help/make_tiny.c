@@ -1,6 +1,6 @@
 /* make_tiny.c - writes the models of tests/help/tiny.h into a folder.
  *   make_tiny NAME[:TYPE]|all OUTDIR      NAME.gguf; a drafter becomes NAME-luce.gguf, NAME-llama.gguf and the
- *                                         folder NAME-hf
+ *                                         folder NAME-hf. TYPE: of weights, or a recipe of a target ("Q4_K_M")
  *   make_tiny list                        all names */
 #include "tiny.h"
 
@@ -11,6 +11,12 @@ static int failed(const Error *err)
 {
     fprintf(stderr, "make_tiny: %s\n", err->text);
     return 1;
+}
+
+static int unknown_type(const char *name)
+{
+    fprintf(stderr, "make_tiny: %s: unknown weight type\n", name);
+    return 2;
 }
 
 static int make_model(TinyModel m, const char *label, const char *folder)
@@ -39,21 +45,17 @@ static int make(const char *what, const char *folder)
 {
     char  name[64], label[128];
     const char *colon = strchr(what, ':'), *target;
-    Type  type = T_F32;
     TinyModel m;
     TinyDraft d;
     snprintf(name, sizeof name, "%.*s", colon ? (int) (colon - what) : 60, what);
     snprintf(label, sizeof label, "%s%s%.32s", name, colon ? "-" : "", colon ? colon + 1 : "");
-    if (colon && (!type_from_name(&type, colon + 1) || !type_info(type)->weight)) {
-        fprintf(stderr, "make_tiny: %s: unknown weight type\n", colon + 1);
-        return 2;
-    }
     if (tiny_model_named(&m, name)) {
-        m.type = m.type_embd = m.type_head = type;
+        if (colon && !tiny_model_types(&m, colon + 1)) return unknown_type(colon + 1);
         return make_model(m, label, folder);
     }
     if (tiny_draft_named(&d, &target, name)) {
-        d.type = type;
+        if (colon && (!type_from_name(&d.type, colon + 1) || !type_info(d.type)->weight))
+            return unknown_type(colon + 1);
         return make_draft(d, label, folder);
     }
     fprintf(stderr, "make_tiny: %s: unknown model, see make_tiny list\n", name);

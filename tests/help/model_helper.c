@@ -75,6 +75,8 @@ RigOptions rig_kind(int32_t kind, bool device)
     if (kind == 5) return rig_options(TINY_QWEN3MOE, 1, device);
     if (kind == 6) return rig_options(TINY_QWEN35MOE, 2, device);
     if (kind == 7) return rig_options(TINY_LAGUNA, 1, device);
+    if (kind == 8) return rig_options(TINY_GEMMA4, 1, device);
+    if (kind == 9) return rig_options(TINY_GEMMA4MOE, 1, device);
     return rig_options(TINY_QWEN35, kind - 1, device);
 }
 

@@ -62,8 +62,8 @@ void rig_open(Rig *r, const RigOptions *o);
 void rig_close(Rig *r);
 
 /* All targets that the tests cover: llama, qwen3, qwen35 with 1, 2 and 3 value heads per key head, qwen3moe,
- * qwen35moe, laguna. */
-enum { RIG_KINDS = 8 };
+ * qwen35moe, laguna, gemma4 dense and as a mixture. */
+enum { RIG_KINDS = 10 };
 RigOptions rig_kind(int32_t kind, bool device);
 bool rig_has_mtp(int32_t kind);         /* whether rig_with_mtp knows this family */
 /* "cpu:LEVEL", or "cpu" if level is NULL; valid until the next call. */

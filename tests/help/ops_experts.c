@@ -43,8 +43,8 @@ static int32_t place_of(const float *p, int32_t experts, int32_t e)
     return before;
 }
 
-static void check_softmax(Run *r, const float *z, const int32_t *ids, const float *w, int32_t experts, int32_t used,
-                          float scale)
+static void check_softmax(Run *r, const float *z, const int32_t *ids, const float *w, const float *factor,
+                          int32_t experts, int32_t used, float scale)
 {
     double sum = 0, want[EXPERTS_USED_MAX];
     bool sane = true;
@@ -53,13 +53,13 @@ static void check_softmax(Run *r, const float *z, const int32_t *ids, const floa
         sum += want[j] = exp((double) z[ids[j]] - (double) z[ids[0]]);
         sane = sane && isfinite(want[j]);
     }
-    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / sum;
+    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / sum * (factor ? (double) factor[ids[j]] : 1);
     if (sane) run_expect(r, "weights", w, want, used, 2e-6);
 }
 
 /* Sigmoids are the backend's, within an error; so is their order. */
 static void check_sigmoid(Run *r, const float *z, const float *bias, const int32_t *ids, const float *w,
-                          int32_t experts, int32_t used, float scale)
+                          const float *factor, int32_t experts, int32_t used, float scale)
 {
     double sum = 0, want[EXPERTS_USED_MAX], worst = INFINITY;
     for (int32_t e = 0; e < experts; e++)
@@ -78,7 +78,8 @@ static void check_sigmoid(Run *r, const float *z, const float *bias, const int32
         run_must(r, chosen || 1 / (1 + exp(-(double) z[e])) + (bias ? (double) bias[e] : 0) <= worst + 1e-6,
                  "the best experts");
     }
-    for (int32_t j = 0; j < used; j++) want[j] *= (double) scale / fmax(sum, 0x1p-14);
+    for (int32_t j = 0; j < used; j++)
+        want[j] *= (double) scale / fmax(sum, 0x1p-14) * (factor ? (double) factor[ids[j]] : 1);
     run_expect(r, "weights", w, want, used, 2e-6);
 }
 
@@ -90,11 +91,12 @@ void ops_route(Run *r, const Turn *t)
     const int32_t real = t->round % 3 ? n : (n + 1) / 2;
     uint64_t seed = h_mix((uint64_t) t->round + 5);
     const Router how = { t->round / 7 % 3 ? ROUTE_SIGMOID : ROUTE_SOFTMAX, used, t->round % 2 ? 1 : 2.5f };
-    const bool biased = t->round / 7 % 3 == 2;
+    const bool biased = t->round / 7 % 3 == 2, scaled = t->round / 3 % 2;
     const Rows rows = counted_rows(r, n, real);
-    Mat z = mat_of(r, n, experts, odd_logits(r, n, experts, &seed)), bias = mat_make(r, 1, experts, seed, 0.3f);
+    Mat z = mat_of(r, n, experts, odd_logits(r, n, experts, &seed)), bias = mat_make(r, 1, experts, seed, 0.3f),
+        factor = mat_make(r, 1, experts, seed + 1, 1);
     Tensor ids = mat_ids(r, n, used, NULL), weight = mat_blank(r, n, used);
-    r->b->route(r->b, &ids, &weight, &z.t, biased ? &bias.t : NULL, &how, &rows);
+    r->b->route(r->b, &ids, &weight, &z.t, biased ? &bias.t : NULL, scaled ? &factor.t : NULL, &how, &rows);
     int32_t *id = run_host(r, sizeof *id * (size_t) n * (size_t) used);
     run_fetch(r, id, ids.data, sizeof *id * (size_t) n * (size_t) used);
     run_give_bytes(r, "ids", id, sizeof *id * (size_t) n * (size_t) used);
@@ -105,15 +107,16 @@ void ops_route(Run *r, const Turn *t)
         const int32_t *of_row = id + (int64_t) i * used;
         for (int32_t j = 0; j < used && i >= real; j++) run_must(r, of_row[j] == -1, "no experts for rows beyond");
         if (i >= real) continue;
-        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, experts, used, how.scale);
-        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, experts, used, how.scale);
+        const float *f = scaled ? factor.h : NULL;
+        if (how.gating == ROUTE_SOFTMAX) check_softmax(r, row, of_row, wi, f, experts, used, how.scale);
+        else check_sigmoid(r, row, biased ? bias.h : NULL, of_row, wi, f, experts, used, how.scale);
     }
 }
 
 /* ---- the experts ---- */
 
 static const Type types[] = { T_Q4_K, T_Q6_K, T_Q5_K, T_Q8_0, T_IQ4_XS, T_Q2_K, T_Q3_K, T_Q4_0, T_IQ4_NL, T_F16, T_F32,
-                              T_MXFP4, T_IQ2_XS, T_IQ3_XXS, T_IQ3_S };
+                              T_MXFP4, T_IQ2_XS, T_IQ3_XXS, T_IQ3_S, T_NVFP4, T_Q5_1 };
 static const int32_t counts[] = { 1, 2, 3, 7, 8, 16, 17, 33, 64, 100 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 
@@ -182,9 +185,9 @@ static void check_routes(Run *r, const int32_t *id, int32_t n, int32_t experts)
 void ops_experts(Run *r, const Turn *t)
 {
     static const int32_t sizes[][4] = { { 5, 2, 256, 512 }, { 9, 4, 512, 256 }, { 3, 3, 256, 256 },
-                                        { 16, 8, 256, 768 }, { 8, 3, 96, 160 }, { 7, 2, 40, 64 } };
+                                        { 16, 8, 256, 768 }, { 8, 3, 96, 160 }, { 7, 2, 40, 64 }, { 4, 2, 192, 704 } };
     uint64_t seed = h_mix((uint64_t) t->round + 31);
-    const int32_t n = counts[t->round % COUNTS], way = h_pick(&seed, 4), *size = sizes[h_pick(&seed, 6)];
+    const int32_t n = counts[t->round % COUNTS], way = h_pick(&seed, 4), *size = sizes[h_pick(&seed, 7)];
     const int32_t experts = size[0], used = size[1], ffn = size[2], dim = size[3];
     const Type first = fitting(types[t->round % TYPES], dim), last = fitting(types[h_pick(&seed, TYPES)], ffn),
                other = h_pick(&seed, 2) ? first : fitting(types[h_pick(&seed, TYPES)], dim);

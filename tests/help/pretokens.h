@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PRETOKENS_PATTERNS = 6 };
+enum { PRETOKENS_PATTERNS = 7 };
 
-static const char *const PRETOKENS_NAMES[PRETOKENS_PATTERNS] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna" };
+static const char *const PRETOKENS_NAMES[PRETOKENS_PATTERNS] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna", "gemma4" };
 
 static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PATTERNS]; } PRETOKENS[] = {
     { "Hello world", 11, {
@@ -18,6 +18,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 5, 6, 0 },
         (const uint8_t[]) { 5, 6, 0 },
         (const uint8_t[]) { 5, 6, 0 },
+        (const uint8_t[]) { 11, 0 },
     } },
     { " Hello  world ", 14, {
         (const uint8_t[]) { 6, 1, 6, 1, 0 },
@@ -26,6 +27,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 6, 1, 6, 1, 0 },
         (const uint8_t[]) { 6, 1, 6, 1, 0 },
         (const uint8_t[]) { 6, 1, 6, 1, 0 },
+        (const uint8_t[]) { 14, 0 },
     } },
     { "Hello, y'all! How're you\077", 25, {
         (const uint8_t[]) { 5, 1, 2, 4, 1, 4, 3, 4, 1, 0 },
@@ -34,6 +36,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 5, 1, 2, 1, 3, 1, 4, 3, 4, 1, 0 },
         (const uint8_t[]) { 5, 1, 2, 1, 3, 1, 4, 3, 4, 1, 0 },
         (const uint8_t[]) { 5, 1, 2, 4, 1, 4, 3, 4, 1, 0 },
+        (const uint8_t[]) { 25, 0 },
     } },
     { "I'VE DON'T we'LL THEY'RE it'd 'tis 'S's", 39, {
         (const uint8_t[]) { 1, 3, 4, 2, 3, 3, 5, 3, 3, 2, 2, 3, 2, 1, 2, 0 },
@@ -42,8 +45,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 2, 4, 1, 1, 3, 1, 2, 5, 1, 2, 3, 2, 2, 3, 2, 1, 2, 0 },
         (const uint8_t[]) { 1, 1, 2, 4, 1, 1, 3, 1, 2, 5, 1, 2, 3, 2, 2, 3, 2, 1, 2, 0 },
         (const uint8_t[]) { 1, 3, 4, 2, 3, 3, 5, 3, 3, 2, 2, 3, 2, 1, 2, 0 },
+        (const uint8_t[]) { 39, 0 },
     } },
     { "'", 1, {
+        (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
@@ -58,6 +63,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 1, 0 },
         (const uint8_t[]) { 2, 1, 0 },
         (const uint8_t[]) { 2, 1, 0 },
+        (const uint8_t[]) { 3, 0 },
     } },
     { " 's 'x", 6, {
         (const uint8_t[]) { 2, 1, 2, 1, 0 },
@@ -66,8 +72,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 2, 1, 2, 1, 0 },
+        (const uint8_t[]) { 6, 0 },
     } },
     { "\012", 1, {
+        (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
@@ -82,8 +90,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 0 },
         (const uint8_t[]) { 2, 0 },
         (const uint8_t[]) { 2, 0 },
+        (const uint8_t[]) { 2, 0 },
     } },
     { "\012\012\012", 3, {
+        (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
@@ -98,6 +108,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
+        (const uint8_t[]) { 1, 0 },
     } },
     { "\011\011 x", 4, {
         (const uint8_t[]) { 2, 2, 0 },
@@ -106,8 +117,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 2, 0 },
         (const uint8_t[]) { 2, 2, 0 },
         (const uint8_t[]) { 2, 2, 0 },
+        (const uint8_t[]) { 4, 0 },
     } },
     { "   ", 3, {
+        (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
@@ -122,6 +135,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
+        (const uint8_t[]) { 1, 0 },
     } },
     { "  x", 3, {
         (const uint8_t[]) { 1, 2, 0 },
@@ -130,6 +144,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 0 },
         (const uint8_t[]) { 1, 2, 0 },
         (const uint8_t[]) { 1, 2, 0 },
+        (const uint8_t[]) { 3, 0 },
     } },
     { "a  b   c    d", 13, {
         (const uint8_t[]) { 1, 1, 2, 2, 2, 3, 2, 0 },
@@ -138,6 +153,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 2, 2, 2, 3, 2, 0 },
         (const uint8_t[]) { 1, 1, 2, 2, 2, 3, 2, 0 },
         (const uint8_t[]) { 1, 1, 2, 2, 2, 3, 2, 0 },
+        (const uint8_t[]) { 13, 0 },
     } },
     { "x \012", 3, {
         (const uint8_t[]) { 1, 2, 0 },
@@ -146,6 +162,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 0 },
         (const uint8_t[]) { 1, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 0 },
+        (const uint8_t[]) { 2, 1, 0 },
     } },
     { "x \012 \012 y", 7, {
         (const uint8_t[]) { 1, 4, 2, 0 },
@@ -154,6 +171,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 4, 2, 0 },
         (const uint8_t[]) { 1, 4, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 2, 0 },
+        (const uint8_t[]) { 2, 1, 1, 1, 2, 0 },
     } },
     { "\012 \012\012 \012\012\012 \011 \011\011 x", 15, {
         (const uint8_t[]) { 8, 5, 2, 0 },
@@ -162,6 +180,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 13, 2, 0 },
         (const uint8_t[]) { 13, 2, 0 },
         (const uint8_t[]) { 1, 1, 2, 1, 3, 5, 2, 0 },
+        (const uint8_t[]) { 1, 1, 2, 1, 3, 7, 0 },
     } },
     { "\015\012", 2, {
         (const uint8_t[]) { 2, 0 },
@@ -169,6 +188,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 0 },
         (const uint8_t[]) { 2, 0 },
         (const uint8_t[]) { 2, 0 },
+        (const uint8_t[]) { 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 0 },
     } },
     { "a\015\012b\015\012\015\012c", 9, {
@@ -178,6 +198,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 1, 3, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 3, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 2, 1, 2, 1, 1, 1, 1, 0 },
     } },
     { "end. \015\012 next", 12, {
         (const uint8_t[]) { 3, 1, 3, 5, 0 },
@@ -186,8 +207,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 1, 3, 5, 0 },
         (const uint8_t[]) { 3, 1, 3, 5, 0 },
         (const uint8_t[]) { 3, 1, 2, 1, 5, 0 },
+        (const uint8_t[]) { 6, 1, 5, 0 },
     } },
     { "1", 1, {
+        (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
         (const uint8_t[]) { 1, 0 },
@@ -202,6 +225,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 0 },
         (const uint8_t[]) { 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 0 },
+        (const uint8_t[]) { 2, 0 },
     } },
     { "123", 3, {
         (const uint8_t[]) { 1, 1, 1, 0 },
@@ -210,6 +234,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 0 },
+        (const uint8_t[]) { 3, 0 },
     } },
     { "1234", 4, {
         (const uint8_t[]) { 1, 1, 1, 1, 0 },
@@ -218,6 +243,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 4, 0 },
     } },
     { "12345 678", 9, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
@@ -226,6 +252,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 5, 4, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 9, 0 },
     } },
     { " 1 22 333 4444", 14, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
@@ -234,6 +261,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 3, 4, 5, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 14, 0 },
     } },
     { "v1.2.3-rc4", 10, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 3, 1, 0 },
@@ -242,6 +270,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 3, 1, 0 },
+        (const uint8_t[]) { 10, 0 },
     } },
     { "3.14159e-10", 11, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
@@ -250,6 +279,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 5, 1, 1, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 11, 0 },
     } },
     { "0x1F600", 7, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 0 },
@@ -258,6 +288,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 1, 3, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 7, 0 },
     } },
     { "\302\275 \302\262 \331\243\331\244\331\245 \342\205\253 \340\257\247\340\257\250", 23, {
         (const uint8_t[]) { 2, 1, 2, 1, 2, 2, 2, 1, 3, 1, 3, 3, 0 },
@@ -266,6 +297,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 3, 7, 4, 7, 0 },
         (const uint8_t[]) { 2, 1, 2, 1, 2, 2, 2, 1, 3, 1, 3, 3, 0 },
         (const uint8_t[]) { 2, 1, 2, 1, 2, 2, 2, 1, 3, 1, 3, 3, 0 },
+        (const uint8_t[]) { 23, 0 },
     } },
     { "a1b2c3", 6, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 0 },
@@ -274,6 +306,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 1, 0 },
+        (const uint8_t[]) { 6, 0 },
     } },
     { "def f(x):\012    return x + 1  # one\012\012\011if not x:\015\012\011\011pass\012", 54, {
         (const uint8_t[]) { 3, 2, 2, 3, 3, 7, 2, 2, 1, 1, 1, 2, 4, 2, 3, 4, 2, 3, 1, 5, 1, 0 },
@@ -282,6 +315,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 2, 1, 1, 2, 4, 7, 2, 2, 2, 1, 2, 4, 2, 1, 2, 4, 2, 1, 3, 1, 4, 1, 0 },
         (const uint8_t[]) { 3, 2, 1, 1, 2, 4, 7, 2, 2, 1, 1, 1, 2, 4, 2, 1, 2, 4, 2, 1, 3, 1, 4, 1, 0 },
         (const uint8_t[]) { 3, 2, 2, 2, 1, 3, 7, 2, 2, 1, 1, 1, 2, 4, 2, 3, 4, 2, 2, 1, 1, 5, 1, 0 },
+        (const uint8_t[]) { 9, 1, 23, 2, 11, 1, 6, 1, 0 },
     } },
     { "#include <stdio.h>\012\012int main(void) { return 0; }\012", 49, {
         (const uint8_t[]) { 8, 2, 5, 2, 3, 3, 5, 5, 1, 2, 7, 1, 1, 1, 3, 0 },
@@ -290,6 +324,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 7, 2, 5, 1, 1, 1, 1, 1, 3, 5, 1, 4, 1, 2, 7, 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 7, 2, 5, 1, 1, 1, 1, 1, 3, 5, 1, 4, 1, 2, 7, 1, 1, 1, 2, 1, 0 },
         (const uint8_t[]) { 8, 2, 5, 2, 1, 2, 3, 5, 5, 1, 2, 7, 1, 1, 1, 2, 1, 0 },
+        (const uint8_t[]) { 18, 2, 28, 1, 0 },
     } },
     { "a==b!=c<=d>=e&&f||g", 19, {
         (const uint8_t[]) { 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0 },
@@ -298,8 +333,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0 },
+        (const uint8_t[]) { 19, 0 },
     } },
     { "====================", 20, {
+        (const uint8_t[]) { 20, 0 },
         (const uint8_t[]) { 20, 0 },
         (const uint8_t[]) { 20, 0 },
         (const uint8_t[]) { 20, 0 },
@@ -314,6 +351,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 7, 1, 1, 7, 0 },
         (const uint8_t[]) { 7, 1, 1, 7, 0 },
         (const uint8_t[]) { 7, 2, 7, 0 },
+        (const uint8_t[]) { 7, 2, 7, 0 },
     } },
     { "----\012", 5, {
         (const uint8_t[]) { 5, 0 },
@@ -322,8 +360,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 1, 0 },
         (const uint8_t[]) { 4, 1, 0 },
         (const uint8_t[]) { 4, 1, 0 },
+        (const uint8_t[]) { 4, 1, 0 },
     } },
     { "!!!\077\077\077...", 9, {
+        (const uint8_t[]) { 9, 0 },
         (const uint8_t[]) { 9, 0 },
         (const uint8_t[]) { 9, 0 },
         (const uint8_t[]) { 9, 0 },
@@ -338,6 +378,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 2, 4, 2, 3, 1, 3, 3, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 4, 1, 1, 3, 1, 3, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 4, 1, 1, 3, 1, 3, 1, 1, 1, 0 },
+        (const uint8_t[]) { 21, 0 },
     } },
     { "foo_bar FooBar foo-bar", 22, {
         (const uint8_t[]) { 3, 4, 7, 4, 4, 0 },
@@ -346,6 +387,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 1, 3, 7, 4, 1, 3, 0 },
         (const uint8_t[]) { 3, 1, 3, 7, 4, 1, 3, 0 },
         (const uint8_t[]) { 3, 4, 7, 4, 4, 0 },
+        (const uint8_t[]) { 22, 0 },
     } },
     { "https://example.org/a\077b=c&d=%20#e", 33, {
         (const uint8_t[]) { 5, 3, 7, 4, 2, 2, 2, 2, 2, 1, 1, 2, 0 },
@@ -354,6 +396,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 5, 3, 7, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 0 },
         (const uint8_t[]) { 5, 3, 7, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 5, 3, 7, 4, 2, 2, 2, 2, 2, 1, 1, 2, 0 },
+        (const uint8_t[]) { 33, 0 },
     } },
     { "na\303\257ve caf\303\251 \303\205ngstr\303\266m \303\200\303\211\303\216\303\225\303\234", 34, {
         (const uint8_t[]) { 6, 6, 11, 11, 0 },
@@ -362,6 +405,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 6, 6, 11, 11, 0 },
         (const uint8_t[]) { 6, 6, 11, 11, 0 },
         (const uint8_t[]) { 6, 6, 11, 11, 0 },
+        (const uint8_t[]) { 34, 0 },
     } },
     { "Za\305\274\303\263\305\202\304\207 g\304\231\305\233l\304\205 ja\305\272\305\204", 26, {
         (const uint8_t[]) { 10, 9, 7, 0 },
@@ -370,6 +414,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 10, 9, 7, 0 },
         (const uint8_t[]) { 10, 9, 7, 0 },
         (const uint8_t[]) { 10, 9, 7, 0 },
+        (const uint8_t[]) { 26, 0 },
     } },
     { "\320\237\321\200\320\270\320\262\320\265\321\202, \320\274\320\270\321\200! \320\225\321\211\321\221 \321\200\320\260\320\267.", 36, {
         (const uint8_t[]) { 12, 1, 7, 1, 7, 7, 1, 0 },
@@ -378,6 +423,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 12, 1, 7, 1, 7, 7, 1, 0 },
         (const uint8_t[]) { 12, 1, 7, 1, 7, 7, 1, 0 },
         (const uint8_t[]) { 12, 1, 7, 1, 7, 7, 1, 0 },
+        (const uint8_t[]) { 36, 0 },
     } },
     { "\316\223\316\265\316\271\316\254 \317\203\316\277\317\205 \316\232\317\214\317\203\316\274\316\265", 26, {
         (const uint8_t[]) { 8, 7, 11, 0 },
@@ -386,6 +432,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 8, 7, 11, 0 },
         (const uint8_t[]) { 8, 7, 11, 0 },
         (const uint8_t[]) { 8, 7, 11, 0 },
+        (const uint8_t[]) { 26, 0 },
     } },
     { "\327\251\327\234\327\225\327\235 \327\242\327\225\327\234\327\235", 17, {
         (const uint8_t[]) { 8, 9, 0 },
@@ -394,6 +441,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 8, 9, 0 },
         (const uint8_t[]) { 8, 9, 0 },
         (const uint8_t[]) { 8, 9, 0 },
+        (const uint8_t[]) { 17, 0 },
     } },
     { "\331\205\330\261\330\255\330\250\330\247 \330\250\330\247\331\204\330\271\330\247\331\204\331\205 \331\241\331\242\331\243", 32, {
         (const uint8_t[]) { 10, 15, 1, 2, 2, 2, 0 },
@@ -402,6 +450,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 10, 15, 7, 0 },
         (const uint8_t[]) { 10, 15, 1, 2, 2, 2, 0 },
         (const uint8_t[]) { 10, 15, 1, 2, 2, 2, 0 },
+        (const uint8_t[]) { 32, 0 },
     } },
     { "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207 \340\244\246\340\245\201\340\244\250\340\244\277\340\244\257\340\244\276", 37, {
         (const uint8_t[]) { 9, 6, 3, 4, 6, 6, 3, 0 },
@@ -410,6 +459,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 9, 3, 3, 3, 4, 3, 3, 3, 3, 3, 0 },
         (const uint8_t[]) { 9, 3, 3, 3, 4, 3, 3, 3, 3, 3, 0 },
         (const uint8_t[]) { 9, 6, 3, 4, 6, 6, 3, 0 },
+        (const uint8_t[]) { 37, 0 },
     } },
     { "\340\270\252\340\270\247\340\270\261\340\270\252\340\270\224\340\270\265\340\270\212\340\270\262\340\270\247\340\271\202\340\270\245\340\270\201", 36, {
         (const uint8_t[]) { 6, 9, 21, 0 },
@@ -418,6 +468,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 6, 3, 6, 3, 18, 0 },
         (const uint8_t[]) { 6, 3, 6, 3, 18, 0 },
         (const uint8_t[]) { 6, 9, 21, 0 },
+        (const uint8_t[]) { 36, 0 },
     } },
     { "\341\236\237\341\236\275\341\236\237\341\237\222\341\236\217\341\236\270\341\236\226\341\236\267\341\236\227\341\236\226\341\236\233\341\237\204\341\236\200", 39, {
         (const uint8_t[]) { 3, 6, 6, 6, 12, 6, 0 },
@@ -426,6 +477,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 3, 3, 3, 3, 3, 3, 3, 9, 3, 3, 0 },
         (const uint8_t[]) { 3, 3, 3, 3, 3, 3, 3, 3, 9, 3, 3, 0 },
         (const uint8_t[]) { 3, 6, 6, 6, 12, 6, 0 },
+        (const uint8_t[]) { 39, 0 },
     } },
     { "\344\275\240\345\245\275,\344\270\226\347\225\214!\344\273\212\345\244\251\346\230\2572026\345\271\26411\346\234\21020\346\227\245\343\200\202", 43, {
         (const uint8_t[]) { 6, 7, 10, 1, 1, 1, 1, 3, 1, 1, 3, 1, 1, 3, 3, 0 },
@@ -434,6 +486,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 6, 1, 6, 1, 9, 4, 3, 2, 3, 2, 3, 3, 0 },
         (const uint8_t[]) { 6, 1, 6, 1, 9, 1, 1, 1, 1, 3, 1, 1, 3, 1, 1, 3, 3, 0 },
         (const uint8_t[]) { 6, 7, 10, 1, 1, 1, 1, 3, 1, 1, 3, 1, 1, 3, 3, 0 },
+        (const uint8_t[]) { 43, 0 },
     } },
     { "\343\201\223\343\202\223\343\201\253\343\201\241\343\201\257\344\270\226\347\225\214 \343\202\253\343\202\277\343\202\253\343\203\212", 34, {
         (const uint8_t[]) { 21, 13, 0 },
@@ -442,6 +495,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 21, 13, 0 },
         (const uint8_t[]) { 21, 13, 0 },
         (const uint8_t[]) { 21, 13, 0 },
+        (const uint8_t[]) { 34, 0 },
     } },
     { "\354\225\210\353\205\225\355\225\230\354\204\270\354\232\224 \354\204\270\352\263\204", 22, {
         (const uint8_t[]) { 15, 7, 0 },
@@ -450,6 +504,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 15, 7, 0 },
         (const uint8_t[]) { 15, 7, 0 },
         (const uint8_t[]) { 15, 7, 0 },
+        (const uint8_t[]) { 22, 0 },
     } },
     { "e\314\201le\314\200ve cafe\314\201", 16, {
         (const uint8_t[]) { 1, 4, 4, 5, 2, 0 },
@@ -458,6 +513,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 2, 2, 2, 5, 2, 0 },
         (const uint8_t[]) { 1, 2, 2, 2, 2, 5, 2, 0 },
         (const uint8_t[]) { 1, 4, 4, 5, 2, 0 },
+        (const uint8_t[]) { 16, 0 },
     } },
     { "a\314\201\314\243b \314\201x", 10, {
         (const uint8_t[]) { 1, 4, 1, 3, 1, 0 },
@@ -466,8 +522,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 4, 1, 3, 1, 0 },
         (const uint8_t[]) { 1, 4, 1, 3, 1, 0 },
         (const uint8_t[]) { 1, 4, 1, 3, 1, 0 },
+        (const uint8_t[]) { 10, 0 },
     } },
     { "\314\201\314\201", 4, {
+        (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 4, 0 },
@@ -482,8 +540,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 2, 6, 1, 15, 2, 8, 1, 19, 4, 0 },
         (const uint8_t[]) { 4, 2, 6, 1, 15, 2, 8, 1, 19, 4, 0 },
         (const uint8_t[]) { 4, 2, 6, 1, 15, 2, 8, 1, 19, 4, 0 },
+        (const uint8_t[]) { 62, 0 },
     } },
     { "\360\237\231\202\360\237\231\202\360\237\231\202", 12, {
+        (const uint8_t[]) { 12, 0 },
         (const uint8_t[]) { 12, 0 },
         (const uint8_t[]) { 12, 0 },
         (const uint8_t[]) { 12, 0 },
@@ -498,6 +558,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 4, 1, 5, 1, 0 },
         (const uint8_t[]) { 1, 4, 1, 5, 1, 0 },
         (const uint8_t[]) { 1, 5, 5, 1, 0 },
+        (const uint8_t[]) { 12, 0 },
     } },
     { "flags \360\237\207\253\360\237\207\267\360\237\207\251\360\237\207\252", 22, {
         (const uint8_t[]) { 5, 17, 0 },
@@ -506,6 +567,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 5, 17, 0 },
         (const uint8_t[]) { 5, 17, 0 },
         (const uint8_t[]) { 5, 17, 0 },
+        (const uint8_t[]) { 22, 0 },
     } },
     { "x\302\240y\302\240\302\240z", 9, {
         (const uint8_t[]) { 1, 3, 2, 3, 0 },
@@ -514,6 +576,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 1, 2, 2, 1, 0 },
         (const uint8_t[]) { 1, 2, 1, 2, 2, 1, 0 },
         (const uint8_t[]) { 1, 3, 2, 3, 0 },
+        (const uint8_t[]) { 9, 0 },
     } },
     { "wide\343\200\200space\343\200\200", 15, {
         (const uint8_t[]) { 4, 8, 3, 0 },
@@ -522,6 +585,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 3, 5, 3, 0 },
         (const uint8_t[]) { 4, 3, 5, 3, 0 },
         (const uint8_t[]) { 4, 8, 3, 0 },
+        (const uint8_t[]) { 15, 0 },
     } },
     { "thin\342\200\211 \342\200\211x", 12, {
         (const uint8_t[]) { 4, 4, 4, 0 },
@@ -530,6 +594,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 4, 3, 1, 0 },
         (const uint8_t[]) { 4, 4, 3, 1, 0 },
         (const uint8_t[]) { 4, 4, 4, 0 },
+        (const uint8_t[]) { 12, 0 },
     } },
     { "line\342\200\250sep\342\200\251p", 14, {
         (const uint8_t[]) { 4, 6, 4, 0 },
@@ -538,6 +603,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 3, 3, 3, 1, 0 },
         (const uint8_t[]) { 4, 3, 3, 3, 1, 0 },
         (const uint8_t[]) { 4, 6, 4, 0 },
+        (const uint8_t[]) { 14, 0 },
     } },
     { "nel\302\205x", 6, {
         (const uint8_t[]) { 3, 3, 0 },
@@ -546,6 +612,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 2, 1, 0 },
         (const uint8_t[]) { 3, 2, 1, 0 },
         (const uint8_t[]) { 3, 3, 0 },
+        (const uint8_t[]) { 6, 0 },
     } },
     { "zero\342\200\213width\357\273\277bom", 18, {
         (const uint8_t[]) { 4, 8, 6, 0 },
@@ -554,8 +621,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 3, 5, 3, 3, 0 },
         (const uint8_t[]) { 4, 3, 5, 3, 3, 0 },
         (const uint8_t[]) { 4, 8, 6, 0 },
+        (const uint8_t[]) { 18, 0 },
     } },
     { "\000\001\177", 3, {
+        (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
         (const uint8_t[]) { 3, 0 },
@@ -570,6 +639,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 1, 2, 1, 4, 0 },
         (const uint8_t[]) { 3, 1, 2, 1, 4, 0 },
         (const uint8_t[]) { 3, 3, 5, 0 },
+        (const uint8_t[]) { 11, 0 },
     } },
     { "\302\253 guillemets \302\273 \342\200\236quotes\342\200\234 \342\200\230single\342\200\231 it\342\200\231s", 49, {
         (const uint8_t[]) { 2, 11, 3, 4, 6, 3, 4, 6, 3, 3, 4, 0 },
@@ -578,6 +648,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 11, 3, 4, 6, 3, 4, 6, 3, 3, 3, 1, 0 },
         (const uint8_t[]) { 2, 11, 3, 4, 6, 3, 4, 6, 3, 3, 3, 1, 0 },
         (const uint8_t[]) { 2, 11, 3, 4, 6, 3, 4, 6, 3, 3, 4, 0 },
+        (const uint8_t[]) { 49, 0 },
     } },
     { "\341\232\200ogham\341\232\200", 11, {
         (const uint8_t[]) { 8, 3, 0 },
@@ -586,6 +657,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 5, 3, 0 },
         (const uint8_t[]) { 3, 5, 3, 0 },
         (const uint8_t[]) { 8, 3, 0 },
+        (const uint8_t[]) { 11, 0 },
     } },
     { "\356\200\200private\363\260\200\200", 14, {
         (const uint8_t[]) { 10, 4, 0 },
@@ -594,6 +666,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 7, 4, 0 },
         (const uint8_t[]) { 3, 7, 4, 0 },
         (const uint8_t[]) { 10, 4, 0 },
+        (const uint8_t[]) { 14, 0 },
     } },
     { "<|im_start|>user\012hi<|im_end|>\012", 30, {
         (const uint8_t[]) { 2, 2, 6, 2, 4, 1, 2, 2, 2, 4, 3, 0 },
@@ -602,6 +675,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 2, 1, 5, 2, 4, 1, 2, 2, 2, 1, 3, 2, 1, 0 },
         (const uint8_t[]) { 2, 2, 1, 5, 2, 4, 1, 2, 2, 2, 1, 3, 2, 1, 0 },
         (const uint8_t[]) { 2, 2, 6, 2, 4, 1, 2, 2, 2, 4, 2, 1, 0 },
+        (const uint8_t[]) { 16, 1, 12, 1, 0 },
     } },
     { "{\042key\042: [1, 2.5, null, \042v\134n\042]}\012", 31, {
         (const uint8_t[]) { 2, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 5, 1, 2, 1, 2, 4, 0 },
@@ -610,6 +684,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 2, 3, 2, 2, 1, 1, 2, 1, 1, 1, 5, 1, 2, 1, 1, 1, 3, 1, 0 },
         (const uint8_t[]) { 2, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 5, 1, 2, 1, 1, 1, 3, 1, 0 },
         (const uint8_t[]) { 2, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 5, 1, 2, 1, 2, 3, 1, 0 },
+        (const uint8_t[]) { 30, 1, 0 },
     } },
     { "  \012  \012", 6, {
         (const uint8_t[]) { 6, 0 },
@@ -617,6 +692,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 6, 0 },
         (const uint8_t[]) { 6, 0 },
         (const uint8_t[]) { 6, 0 },
+        (const uint8_t[]) { 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 2, 1, 2, 1, 0 },
     } },
     { "x\012  ", 4, {
@@ -626,6 +702,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 3, 0 },
         (const uint8_t[]) { 1, 3, 0 },
         (const uint8_t[]) { 1, 1, 2, 0 },
+        (const uint8_t[]) { 1, 1, 2, 0 },
     } },
     { "x\012  y", 5, {
         (const uint8_t[]) { 1, 1, 1, 2, 0 },
@@ -634,6 +711,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 2, 0 },
         (const uint8_t[]) { 1, 2, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 2, 0 },
+        (const uint8_t[]) { 1, 1, 3, 0 },
     } },
     { "x  \012\012  y", 8, {
         (const uint8_t[]) { 1, 4, 1, 2, 0 },
@@ -642,6 +720,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 5, 2, 0 },
         (const uint8_t[]) { 1, 5, 2, 0 },
         (const uint8_t[]) { 1, 2, 2, 1, 2, 0 },
+        (const uint8_t[]) { 3, 2, 3, 0 },
     } },
     { "trailing   ", 11, {
         (const uint8_t[]) { 8, 3, 0 },
@@ -650,6 +729,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 8, 3, 0 },
         (const uint8_t[]) { 8, 3, 0 },
         (const uint8_t[]) { 8, 3, 0 },
+        (const uint8_t[]) { 11, 0 },
     } },
     { "\012  \011", 4, {
         (const uint8_t[]) { 1, 3, 0 },
@@ -658,8 +738,10 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 4, 0 },
         (const uint8_t[]) { 1, 3, 0 },
+        (const uint8_t[]) { 1, 3, 0 },
     } },
     { "word\012", 5, {
+        (const uint8_t[]) { 4, 1, 0 },
         (const uint8_t[]) { 4, 1, 0 },
         (const uint8_t[]) { 4, 1, 0 },
         (const uint8_t[]) { 4, 1, 0 },
@@ -674,6 +756,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 4, 2, 1, 4, 0 },
         (const uint8_t[]) { 4, 2, 1, 4, 0 },
         (const uint8_t[]) { 4, 1, 2, 4, 0 },
+        (const uint8_t[]) { 5, 2, 4, 0 },
     } },
     { "-1 +1 (2) [3] {4}", 17, {
         (const uint8_t[]) { 1, 1, 2, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 0 },
@@ -682,6 +765,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 2, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 2, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 2, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 0 },
+        (const uint8_t[]) { 17, 0 },
     } },
     { "5'10\042 tall's", 12, {
         (const uint8_t[]) { 1, 1, 1, 1, 1, 5, 2, 0 },
@@ -690,6 +774,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 2, 1, 5, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 5, 2, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 5, 2, 0 },
+        (const uint8_t[]) { 12, 0 },
     } },
     { "'Re 'vE 'Ll 'M 'T", 17, {
         (const uint8_t[]) { 3, 2, 2, 2, 2, 2, 1, 2, 1, 0 },
@@ -698,6 +783,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 2, 2, 2, 2, 2, 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 1, 2, 2, 2, 2, 2, 2, 1, 2, 1, 0 },
         (const uint8_t[]) { 3, 2, 2, 2, 2, 2, 1, 2, 1, 0 },
+        (const uint8_t[]) { 17, 0 },
     } },
     { "\013\014x\034y", 5, {
         (const uint8_t[]) { 1, 2, 2, 0 },
@@ -706,6 +792,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 1, 1, 1, 1, 0 },
         (const uint8_t[]) { 1, 2, 2, 0 },
+        (const uint8_t[]) { 5, 0 },
     } },
     { "\360\235\222\234\360\235\223\201\360\235\221\224 \360\235\237\231\360\235\237\232\360\235\237\233", 25, {
         (const uint8_t[]) { 12, 1, 4, 4, 4, 0 },
@@ -714,6 +801,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 12, 13, 0 },
         (const uint8_t[]) { 12, 1, 4, 4, 4, 0 },
         (const uint8_t[]) { 12, 1, 4, 4, 4, 0 },
+        (const uint8_t[]) { 25, 0 },
     } },
     { "\357\254\201 \357\254\202 \307\205 \312\260 \302\252 \302\272", 19, {
         (const uint8_t[]) { 3, 4, 3, 3, 3, 3, 0 },
@@ -722,6 +810,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 3, 4, 3, 3, 3, 3, 0 },
         (const uint8_t[]) { 3, 4, 3, 3, 3, 3, 0 },
         (const uint8_t[]) { 3, 4, 3, 3, 3, 3, 0 },
+        (const uint8_t[]) { 19, 0 },
     } },
     { "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa          bbbbb", 55, {
         (const uint8_t[]) { 40, 9, 6, 0 },
@@ -730,6 +819,7 @@ static const struct { const char *s; size_t n; const uint8_t *cuts[PRETOKENS_PAT
         (const uint8_t[]) { 40, 9, 6, 0 },
         (const uint8_t[]) { 40, 9, 6, 0 },
         (const uint8_t[]) { 40, 9, 6, 0 },
+        (const uint8_t[]) { 55, 0 },
     } },
 };
 

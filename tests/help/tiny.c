@@ -85,7 +85,7 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         double   v = 0;
         switch (t->kind) {
         case TINY_MATRIX:    v = scale * tiny_normal(key, i); break;
-        case TINY_NORM:      v = 1 + 0.2 * tiny_normal(t->key, i); break;
+        case TINY_NORM:      v = t->scale * (1 + 0.2 * tiny_normal(t->key, i)); break;
         case TINY_SMALL:     v = 0.1 * tiny_normal(t->key, i); break;
         case TINY_DT:        v = 0.5 * tiny_normal(t->key, i) - 2; break;
         case TINY_DECAY:     v = tiny_uniform(t->key, i), v = -(0.37 + 6.7 * v * v); break;
@@ -93,13 +93,16 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         case TINY_CONV_BASE: v = 0.25 * tiny_normal(t->key, i) + (row % 2 == 0); break; /* rows: side, tap; tap 0 is the
                                                                                          * row itself */
         case TINY_IDS:       v = tiny_own_token((int32_t) c); break;
+        case TINY_QUARTER:   v = c < t->ne[0] / 4 ? 1 : 1e30; break;
         case TINY_FREQS:     v = llama3_factor(t->rope_base, c, 2 * t->ne[0]); break;
         }
         out[c] = (float) v;
     }
 }
 
-/* A row of a type without an encoder: random bits, with scales that make the values about as large as `row`'s. */
+static bool from_grid(Type t) { return t >= T_IQ2_XXS && t <= T_IQ3_S; }
+
+/* Random bits, with scales that make the values about as large as `row`'s. */
 static void random_row(uint8_t *bytes, float *row, const TinyTensor *t, int64_t r)
 {
     const TypeInfo *info = type_info(t->type);
@@ -140,10 +143,9 @@ Status tiny_write_tensors(GgufWriter *w, const TinyList *list, Error *err)
                 for (int64_t c = 0; c < t->ne[0]; c++) ((int32_t *) bytes)[c] = (int32_t) row[c];
                 gguf_write_data(w, bytes, (size_t) t->ne[0] * sizeof(int32_t));
             }
-            else if (quant_encode(bytes, t->type, row, t->ne[0]))
-                gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             else {
-                random_row(bytes, row, t, r);
+                if (from_grid(t->type)) random_row(bytes, row, t, r);
+                else quant_encode(bytes, t->type, row, t->ne[0]);
                 gguf_write_data(w, bytes, type_row_bytes(t->type, t->ne[0]));
             }
         }
@@ -274,6 +276,7 @@ out:
 /* ---- targets ---- */
 
 static bool is_hybrid(TinyFamily f) { return f == TINY_QWEN35 || f == TINY_QWEN35MOE; }
+static bool is_gemma(TinyFamily f) { return f == TINY_GEMMA4 || f == TINY_GEMMA4MOE; }
 
 TinyModel tiny_model(TinyFamily family)
 {
@@ -285,6 +288,7 @@ TinyModel tiny_model(TinyFamily family)
     if (family >= TINY_QWEN3MOE) m.n_expert = 8, m.n_used = 2, m.ff_expert = 32;
     if (family == TINY_QWEN35MOE || family == TINY_LAGUNA) m.ff_shared = 64;
     if (family == TINY_LAGUNA) m.n_layer = 5, m.n_rot = 16, m.n_dense = 1, m.window = 24;
+    if (is_gemma(family)) m.n_layer = 4, m.interval = 2, m.full_dim = 128, m.window = 24, m.tied = true;
     return m;
 }
 
@@ -300,6 +304,18 @@ static TinyModel model_256(TinyFamily family)
     if (family == TINY_LAGUNA)
         m.n_layer = 6, m.head_dim = 128, m.n_rot = 64, m.rope_base = 5e5f, m.window = 20, m.n_expert = 24, m.n_used = 4,
             m.ff_expert = 64;
+    if (is_gemma(family)) m.n_layer = 6, m.interval = 3, m.head_dim = m.n_rot = 256, m.full_dim = 512, m.window = 20;
+    if (family == TINY_GEMMA4MOE) m.n_expert = 24, m.n_used = 4, m.ff_expert = 96;
+    return m;
+}
+
+/* For types with blocks of 256, and small beyond that: tests make one per type. */
+static TinyModel model_blocks(TinyModel m, bool all)
+{
+    m.vocab = 96, m.n_layer = m.family == TINY_LAGUNA ? 3 : 2, m.interval = 2, m.ff = m.ff_expert = 256;
+    m.head_dim = 128;
+    if (is_hybrid(m.family)) m.n_rot = 32;
+    m.n_expert = all ? 3 : 8, m.n_used = all ? 3 : 2;
     return m;
 }
 
@@ -308,7 +324,9 @@ const char *const tiny_names[] = {"llama", "llama-tied", "qwen3", "qwen3-tied", 
                                   "small-qwen35", "small-qwen35-r3", "qwen3moe", "qwen3moe-16", "qwen35moe",
                                   "qwen35moe-fused", "qwen35moe-mtp", "small-qwen3moe", "small-qwen35moe",
                                   "small-qwen35moe-fused", "laguna", "laguna-each", "small-laguna",
-                                  "small-laguna-each", NULL};
+                                  "small-laguna-each", "gemma4", "gemma4-values", "gemma4moe", "gemma4moe-fused",
+                                  "small-gemma4", "small-gemma4moe", "small-gemma4moe-fused", "qwen3moe-all",
+                                  "qwen35moe-all", "laguna-all", "qwen3moe-two", "qwen35moe-two", "laguna-two", NULL};
 
 bool tiny_model_named(TinyModel *out, const char *name)
 {
@@ -316,6 +334,7 @@ bool tiny_model_named(TinyModel *out, const char *name)
     TinyFamily f = is35 ? TINY_QWEN35 : strstr(name, "qwen3") ? TINY_QWEN3 : TINY_LLAMA;
     if (moe) f = is35 ? TINY_QWEN35MOE : TINY_QWEN3MOE;
     if (strstr(name, "laguna")) f = TINY_LAGUNA;
+    if (strstr(name, "gemma4")) f = moe ? TINY_GEMMA4MOE : TINY_GEMMA4;
     bool   known = false;
     for (int32_t i = 0; tiny_names[i]; i++) known |= strcmp(name, tiny_names[i]) == 0;
     if (!known) return false;
@@ -327,6 +346,7 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (strcmp(name, "qwen35") == 0) m.tied = true, m.n_layer = 8;
     if (strcmp(name, "qwen35-r1") == 0) m.v_heads = 2;
     if (strcmp(name, "small-qwen3moe") == 0) m.seed = 3;      /* seed 1 has rows whose second and third expert tie */
+    if (strstr(name, "small-gemma4moe")) m.seed = 2;          /* so with seed 1 */
     if (strcmp(name, "qwen3moe-16") == 0) m.n_expert = 16, m.n_used = 4, m.ff_expert = 96;
     if (f == TINY_QWEN35 &&
         (strstr(name, "-r3") || strstr(name, "-mtp") || strstr(name, "-ollama") || strstr(name, "-grouped")))
@@ -335,12 +355,22 @@ bool tiny_model_named(TinyModel *out, const char *name)
     if (m.hidden == 256 && m.v_heads == 6 && !strstr(name, "-grouped")) m.n_layer = 8, m.vocab = 2048;
     if (f == TINY_QWEN35MOE && m.hidden == 256) m.v_heads = 6;
     m.fused_experts = moe && strstr(name, "-fused");
+    if (strstr(name, "-values")) m.own_values = true, m.tied = false;
     if (strstr(name, "-mtp")) m.n_mtp = 1;
     if (strstr(name, "-ollama")) m.style = TINY_OLLAMA;
     if (strstr(name, "-grouped")) m.style = TINY_GROUPED;
     if (strstr(name, "-each")) m.gate_each = true, m.window = 0, m.n_rot = m.head_dim, m.n_dense = 2;
+    if (strstr(name, "-all") || strstr(name, "-two")) m = model_blocks(m, strstr(name, "-all") != NULL);
     *out = m;
     return true;
+}
+
+bool tiny_model_types(TinyModel *m, const char *name)
+{
+    Type t;
+    if (!type_from_name(&t, name)) return (m->recipe = recipe_find(name)) != NULL;
+    m->type = m->type_embd = m->type_head = t;
+    return type_info(t)->weight;
 }
 
 typedef struct { const TinyModel *m; TinyList *list; int32_t layer; } TinyBlock;
@@ -354,7 +384,15 @@ static TinyTensor *block_add(const TinyBlock *b, TinyKind kind, const char *suff
 
 static int32_t heads_of(const TinyModel *m, int32_t layer)
 {
-    return m->n_head + (m->window && layer % 4 ? m->n_head_kv : 0);
+    return m->n_head + (m->family == TINY_LAGUNA && m->window && layer % 4 ? m->n_head_kv : 0);
+}
+
+/* gemma4 */
+static bool is_full(const TinyModel *m, int32_t layer) { return is_gemma(m->family) && (layer + 1) % m->interval == 0; }
+
+static int32_t kv_heads_of(const TinyModel *m, int32_t layer)
+{
+    return is_full(m, layer) && !m->own_values ? 1 : m->n_head_kv;
 }
 
 /* gate: 2 where the query projection carries a gate per head (qwen35), else 1. */
@@ -362,15 +400,19 @@ static void add_attention(const TinyBlock *b, int32_t gate)
 {
     const TinyModel *m = b->m;
     int32_t heads = heads_of(m, b->layer);
-    int64_t d = m->hidden, q = (int64_t) heads * m->head_dim, kv = (int64_t) m->n_head_kv * m->head_dim;
+    int64_t width = is_full(m, b->layer) ? m->full_dim : m->head_dim;
+    int64_t d = m->hidden, q = heads * width, kv = kv_heads_of(m, b->layer) * width;
     block_add(b, TINY_MATRIX, "attn_q.weight", d, gate * q);
     block_add(b, TINY_MATRIX, "attn_k.weight", d, kv);
-    block_add(b, TINY_MATRIX, "attn_v.weight", d, kv);
+    if (!is_full(m, b->layer) || m->own_values) block_add(b, TINY_MATRIX, "attn_v.weight", d, kv);
     block_add(b, TINY_MATRIX, "attn_output.weight", q, d);
     if (m->family != TINY_LLAMA) {
-        block_add(b, TINY_NORM, "attn_q_norm.weight", m->head_dim, 0);
-        block_add(b, TINY_NORM, "attn_k_norm.weight", m->head_dim, 0);
+        /* gemma4 has no other scale of scores */
+        const double scale = is_gemma(m->family) ? 1.2 / sqrt(sqrt((double) width)) : 1;
+        block_add(b, TINY_NORM, "attn_q_norm.weight", width, 0)->scale = scale;
+        block_add(b, TINY_NORM, "attn_k_norm.weight", width, 0)->scale = scale;
     }
+    if (is_gemma(m->family)) block_add(b, TINY_NORM, "post_attention_norm.weight", d, 0);
     /* wide enough that some gates are above 20, where softplus is another branch */
     if (m->family == TINY_LAGUNA)
         block_add(b, TINY_MATRIX, "attn_gate.weight", d, m->gate_each ? q : heads)->scale = 6;
@@ -412,7 +454,7 @@ static void add_experts(const TinyBlock *b)
     const TinyModel *m = b->m;
     int64_t d = m->hidden, f = m->ff_expert;
     TinyTensor *router = block_add(b, TINY_MATRIX, "ffn_gate_inp.weight", d, m->n_expert);
-    router->scale = 2;
+    router->scale = m->family == TINY_GEMMA4MOE ? 2 * sqrt((double) d) : 2;    /* gemma4 divides by that root */
     router->type = T_F32;
     if (m->family == TINY_LAGUNA) block_add(b, TINY_SMALL, "exp_probs_b.bias", m->n_expert, 0);
     if (m->fused_experts) {
@@ -426,7 +468,8 @@ static void add_experts(const TinyBlock *b)
         add_stack(b, "ffn_gate_exps.weight", d, f);
         add_stack(b, "ffn_up_exps.weight", d, f);
     }
-    add_stack(b, "ffn_down_exps.weight", f, d);
+    TinyTensor *down = add_stack(b, "ffn_down_exps.weight", f, d);
+    if (m->type_down != T_F32 && b->layer % 2) down->type = m->type_down;
     if (!m->ff_shared) return;
     if (m->family != TINY_LAGUNA) block_add(b, TINY_MATRIX, "ffn_gate_inp_shexp.weight", d, 0)->type = T_F32;
     block_add(b, TINY_MATRIX, "ffn_gate_shexp.weight", d, m->ff_shared);
@@ -434,14 +477,28 @@ static void add_experts(const TinyBlock *b)
     block_add(b, TINY_MATRIX, "ffn_down_shexp.weight", m->ff_shared, d);
 }
 
+/* What gemma4 has besides the matrices. */
+static void add_gemma_ffn(const TinyBlock *b)
+{
+    const TinyModel *m = b->m;
+    const int64_t d = m->hidden;
+    block_add(b, TINY_NORM, "post_ffw_norm.weight", d, 0);
+    if (!m->own_values) block_add(b, TINY_NORM, "layer_output_scale.weight", 1, 0);
+    if (!m->n_expert) return;
+    block_add(b, TINY_NORM, "ffn_gate_inp.scale", d, 0);
+    block_add(b, TINY_NORM, "pre_ffw_norm_2.weight", d, 0);
+    block_add(b, TINY_NORM, "post_ffw_norm_1.weight", d, 0);
+    block_add(b, TINY_NORM, "post_ffw_norm_2.weight", d, 0);
+    block_add(b, TINY_NORM, "ffn_down_exps.scale", m->n_expert, 0);
+}
+
 static void add_ffn(const TinyBlock *b)
 {
     const TinyModel *m = b->m;
     block_add(b, TINY_NORM, is_hybrid(m->family) ? "post_attention_norm.weight" : "ffn_norm.weight", m->hidden, 0);
-    if (m->n_expert && b->layer >= m->n_dense) {
-        add_experts(b);
-        return;
-    }
+    if (m->n_expert && b->layer >= m->n_dense) add_experts(b);
+    if (is_gemma(m->family)) add_gemma_ffn(b);
+    else if (m->n_expert && b->layer >= m->n_dense) return;
     block_add(b, TINY_MATRIX, "ffn_gate.weight", m->hidden, m->ff);
     block_add(b, TINY_MATRIX, "ffn_up.weight", m->hidden, m->ff);
     block_add(b, TINY_MATRIX, "ffn_down.weight", m->ff, m->hidden);
@@ -460,7 +517,7 @@ static void model_tensors(TinyList *list, const TinyModel *m)
 {
     TinyTensor *embd = tiny_add(list, TINY_MATRIX, m->type_embd, m->seed, "token_embd.weight", "token_embd.weight",
                                 m->hidden, m->vocab);
-    embd->scale = m->tied ? 2 : sqrt((double) m->hidden);
+    embd->scale = m->tied || is_gemma(m->family) ? 2 : sqrt((double) m->hidden);
     tiny_add(list, TINY_NORM, T_F32, m->seed, "output_norm.weight", "output_norm.weight", m->hidden, 0);
     if (!m->tied)
         tiny_add(list, TINY_MATRIX, m->type_head, m->seed, "output.weight", "output.weight", m->hidden,
@@ -468,6 +525,8 @@ static void model_tensors(TinyList *list, const TinyModel *m)
     if (m->rope_freqs)
         tiny_add(list, TINY_FREQS, T_F32, m->seed, "rope_freqs.weight", "rope_freqs.weight", m->n_rot / 2,
                  0)->rope_base = m->rope_base;
+    if (is_gemma(m->family))
+        tiny_add(list, TINY_QUARTER, T_F32, m->seed, "rope_freqs.weight", "rope_freqs.weight", m->full_dim / 2, 0);
     for (int32_t i = 0; i < m->n_layer + m->n_mtp; i++) {
         TinyBlock b = {m, list, i};
         block_add(&b, TINY_NORM, "attn_norm.weight", m->hidden, 0);
@@ -483,6 +542,11 @@ static void model_tensors(TinyList *list, const TinyModel *m)
     if (m->style == TINY_OLLAMA) {                 /* an image encoder's tensors, which a text model ignores */
         tiny_add(list, TINY_MATRIX, T_F32, m->seed, "v.patch", "v.patch_embed.weight", 48, 32);
         tiny_add(list, TINY_SMALL, T_F32, m->seed, "mm.bias", "mm.0.bias", 32, 0);
+    }
+    const RecipeModel of = {.n_layer = m->n_layer, .tied = m->tied, .grouped = m->n_head >= 4 * m->n_head_kv};
+    for (int32_t i = 0; m->recipe && i < list->n; i++) {
+        TinyTensor *t = &list->at[i];
+        t->type = recipe_type(m->recipe, &of, t->name, t->n_dims, t->ne);
     }
 }
 
@@ -515,10 +579,32 @@ static void laguna_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_f32(w, "laguna.rope.scaling.yarn_attn_factor", 1.1386294f);
 }
 
+static void gemma_keys(GgufWriter *w, const TinyModel *m)
+{
+    int32_t heads[256] = {0};
+    bool near[256] = {false};
+    for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = kv_heads_of(m, i), near[i] = !is_full(m, i);
+    gguf_write_i32s(w, "gemma4.attention.head_count_kv", heads, (size_t) m->n_layer);
+    gguf_write_bools(w, "gemma4.attention.sliding_window_pattern", near, (size_t) m->n_layer);
+    gguf_write_u32(w, "gemma4.attention.sliding_window", (uint32_t) m->window);
+    gguf_write_u32(w, "gemma4.attention.key_length", (uint32_t) m->full_dim);
+    gguf_write_u32(w, "gemma4.attention.value_length", (uint32_t) m->full_dim);
+    gguf_write_u32(w, "gemma4.attention.key_length_swa", (uint32_t) m->head_dim);
+    gguf_write_f32(w, "gemma4.rope.freq_base_swa", 1e4f);
+    if (m->own_values) return;
+    gguf_write_u32(w, "gemma4.attention.value_length_swa", (uint32_t) m->head_dim);
+    gguf_write_u32(w, "gemma4.rope.dimension_count", (uint32_t) m->full_dim);
+    gguf_write_u32(w, "gemma4.rope.dimension_count_swa", (uint32_t) m->head_dim);
+    gguf_write_u32(w, "gemma4.attention.shared_kv_layers", 0);
+    gguf_write_u32(w, "gemma4.embedding_length_per_layer_input", 0);
+    gguf_write_f32(w, "gemma4.final_logit_softcapping", 8);
+}
+
 static void model_keys(GgufWriter *w, const TinyModel *m)
 {
-    static const char *const archs[] = {"llama", "qwen3", "qwen35", "qwen3moe", "qwen35moe", "laguna"};
-    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen35", "laguna"};
+    static const char *const archs[] = {"llama", "qwen3", "qwen35", "gemma4", "qwen3moe", "qwen35moe", "laguna",
+                                        "gemma4"};
+    static const char *const pres[] = {"llama-bpe", "qwen2", "qwen35", "qwen2", "qwen2", "qwen35", "laguna", "qwen2"};
     const char *a = archs[m->family];
     char k[96];
     gguf_write_str(w, "general.architecture", a, strlen(a));
@@ -528,18 +614,21 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     gguf_write_u32(w, key(k, a, "embedding_length"), (uint32_t) m->hidden);
     if (m->family != TINY_QWEN35MOE) gguf_write_u32(w, key(k, a, "feed_forward_length"), (uint32_t) m->ff);
     gguf_write_u32(w, key(k, a, "vocab_size"), (uint32_t) m->vocab);
-    if (m->window) {
+    if (m->family == TINY_LAGUNA && m->window) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer && i < 256; i++) heads[i] = heads_of(m, i);
         gguf_write_i32s(w, key(k, a, "attention.head_count"), heads, (size_t) m->n_layer);
     } else gguf_write_u32(w, key(k, a, "attention.head_count"), (uint32_t) m->n_head);
-    if (m->style == TINY_OLLAMA) {
+    if (is_gemma(m->family)) gemma_keys(w, m);
+    else if (m->style == TINY_OLLAMA) {
         int32_t heads[256] = {0};
         for (int32_t i = 0; i < m->n_layer + m->n_mtp && i < 256; i++) heads[i] = is_attention(m, i) ? m->n_head_kv : 0;
         gguf_write_i32s(w, key(k, a, "attention.head_count_kv"), heads, (size_t) (m->n_layer + m->n_mtp));
     } else gguf_write_u32(w, key(k, a, "attention.head_count_kv"), (uint32_t) m->n_head_kv);
-    gguf_write_u32(w, key(k, a, "attention.key_length"), (uint32_t) m->head_dim);
-    gguf_write_u32(w, key(k, a, "attention.value_length"), (uint32_t) m->head_dim);
+    if (!is_gemma(m->family)) {
+        gguf_write_u32(w, key(k, a, "attention.key_length"), (uint32_t) m->head_dim);
+        gguf_write_u32(w, key(k, a, "attention.value_length"), (uint32_t) m->head_dim);
+    }
     gguf_write_f32(w, key(k, a, "attention.layer_norm_rms_epsilon"), m->eps);
     gguf_write_f32(w, key(k, a, "rope.freq_base"), m->rope_base);
     if (m->family == TINY_LLAMA || is_hybrid(m->family))
@@ -569,8 +658,9 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
 
 Status tiny_model_write(const TinyModel *m, const char *path, Error *err)
 {
-    if (m->n_layer < 1 || (m->n_layer + m->n_mtp) * 20 + 8 > TINY_TENSORS_MAX)
-        return fail(err, ST_ARG, "tiny: %d layers, expected 1 to %d", m->n_layer, TINY_TENSORS_MAX / 20 - 1);
+    enum { OF_LAYER = 24 };
+    if (m->n_layer < 1 || (m->n_layer + m->n_mtp) * OF_LAYER + 8 > TINY_TENSORS_MAX)
+        return fail(err, ST_ARG, "tiny: %d layers, expected 1 to %d", m->n_layer, TINY_TENSORS_MAX / OF_LAYER - 1);
     TinyList list = {.at = calloc(TINY_TENSORS_MAX, sizeof *list.at)};
     if (!list.at) return fail(err, ST_MEMORY, "tiny: no memory for the tensor list");
     GgufWriter *w;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "format/gguf.h"
 #include "format/quant.h"
+#include "format/recipe.h"
 
 /* ---- random numbers: a counter in, the same bits out everywhere ---- */
 
@@ -25,7 +26,9 @@ double   tiny_normal(uint64_t key, uint64_t i);     /* mean 0, deviation 1: the 
 
 /* ---- targets ---- */
 
-typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_LAGUNA } TinyFamily;
+/* dense ones first */
+typedef enum { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_GEMMA4, TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_LAGUNA,
+               TINY_GEMMA4MOE } TinyFamily;
 
 /* The same model written as other converters write it (targets.md section 14). */
 typedef enum {
@@ -42,13 +45,18 @@ typedef struct {
     int32_t    n_head, n_head_kv, head_dim, n_rot; /* n_rot: qwen35 may rotate a part of the head, the
                                                     * others all of it */
     int32_t    k_heads, v_heads, state, interval;  /* qwen35: delta-net heads, their width, every interval-th layer
-                                                    * is attention */
+                                                    * is attention. gemma4: every interval-th layer is full */
+    int32_t    full_dim;                           /* gemma4: width of the heads of full layers, of whose keys there is
+                                                    * one */
+    bool       own_values;                         /* gemma4: full layers have values of their own, and as many heads as
+                                                    * others; and the file has nothing that is optional */
     int32_t    n_mtp;                              /* qwen35: blocks behind the trunk that a loader skips */
     int32_t    n_expert, n_used, ff_expert;        /* mixtures: experts of a layer, chosen for a row, their width */
     int32_t    ff_shared;                          /* qwen35moe, laguna: width of the expert that every row passes */
     int32_t    n_dense;                            /* laguna: leading layers without experts */
     int32_t    window;                             /* laguna: of all layers but every fourth; 0: none have one. Those
-                                                    * with a window have n_head_kv more heads */
+                                                    * with a window have n_head_kv more heads. gemma4: of those that
+                                                    * are not full */
     bool       gate_each;                          /* laguna: a gate per element, and all optional keys */
     bool       fused_experts;                      /* mixtures: gate and up of an expert in one tensor */
     float      rope_base, eps;
@@ -57,14 +65,20 @@ typedef struct {
                                                     * llama3 scaling */
     bool       add_bos;
     Type       type, type_embd, type_head;         /* of matrices; a type that does not divide the columns
-                                                    * becomes Q8_0 */
+                                                    * becomes Q8_0. Types from grids: random blocks, since their
+                                                    * encoders take seconds */
+    const Recipe *recipe;                          /* the types of a quantised file in their place; NULL: none */
+    Type       type_down;                          /* of every other layer's down stack; T_F32: as the others */
 } TinyModel;
 
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
  * which a row uses 2, F32: it runs in milliseconds. */
 TinyModel tiny_model(TinyFamily family);
-/* One of tiny_names (hidden 256 with a tokenizer, or "small-..."); returns false if the name is unknown. */
+/* One of tiny_names: hidden 256 with a tokenizer, "small-...", or a mixture that uses all of 3 experts ("-all") or 2 of
+ * 8 ("-two"), in rows of whole blocks of 256. Returns false if the name is unknown. */
 bool      tiny_model_named(TinyModel *out, const char *name);
+/* A weight type or, where there is none of that name, a recipe for all matrices; returns false if it is neither. */
+bool      tiny_model_types(TinyModel *m, const char *name);
 Status    tiny_model_write(const TinyModel *m, const char *path, Error *err);
 
 extern const char *const tiny_names[];             /* NULL-terminated */
@@ -92,6 +106,8 @@ typedef struct {
     int32_t    conv_group, rank, top_k; /* dflash2 */
     bool       laguna;                  /* norms of taps, gates, causal; HF layout: q, k and v in one tensor */
     bool       gate_each;               /* laguna: per element, not per head */
+    bool       gemma;                   /* all layers but the last slide, which the Luce layout does not say, and a
+                                         * soft cap */
     bool       markov;                  /* DSpark's head of this rank, guessing from row 1 on */
     int32_t    own_rows;                /* own embedding, and a head for so many tokens; 0: the target's */
     bool       library;                 /* HF layout: the dialect of speculators */
@@ -113,15 +129,16 @@ extern const char *const tiny_draft_names[];
 
 /* ---- shared by tiny.c and tiny_draft.c ---- */
 
-/* IDS: the tokens of a reduced head's rows, whole numbers. */
+/* QUARTER: divisors that leave all but the first quarter of the pairs as they are. IDS: the tokens of a reduced head's
+ * rows, whole numbers. */
 typedef enum { TINY_MATRIX, TINY_NORM, TINY_SMALL, TINY_DT, TINY_DECAY, TINY_CONV, TINY_CONV_BASE,
-               TINY_FREQS, TINY_IDS } TinyKind;
+               TINY_FREQS, TINY_QUARTER, TINY_IDS } TinyKind;
 
 typedef struct {
     char     name[64];
     uint64_t key;
     TinyKind kind;
-    double   scale;                                /* TINY_MATRIX: deviation times sqrt(columns) */
+    double   scale;                                /* TINY_MATRIX: deviation times sqrt(columns); TINY_NORM: mean */
     Type     type;
     int64_t  row0;                                 /* it is the rows from here on of what the key makes */
     int32_t  n_dims;

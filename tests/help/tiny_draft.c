@@ -26,12 +26,12 @@ static const struct { const char *name, *target; } pairs[] = {
     {"dflash-llama", "llama"},
     {"small-dflash", "small-qwen3"}, {"small-swa", "small-qwen35-r3"}, {"small-dflash2", "small-llama"},
     {"dflash-laguna", "laguna"}, {"small-dflash-laguna", "small-laguna"}, {"small-dspark", "small-laguna-each"},
-    {"small-library", "small-qwen3"}};
+    {"small-library", "small-qwen3"}, {"small-dflash-gemma4", "small-gemma4moe"}};
 enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
 const char *const tiny_draft_names[] = {"dflash-qwen3", "dflash-swa", "dflash2", "dflash2-k8", "dflash-llama",
     "small-dflash", "small-swa", "small-dflash2", "dflash-laguna", "small-dflash-laguna", "small-dspark",
-    "small-library", NULL};
+    "small-library", "small-dflash-gemma4", NULL};
 
 bool tiny_draft_named(TinyDraft *out, const char **target, const char *name)
 {
@@ -53,6 +53,7 @@ bool tiny_draft_named(TinyDraft *out, const char **target, const char *name)
         if (strcmp(name, "small-dspark") == 0) d.markov = true, d.sliding = 0x2, d.window = 12;
         if (strcmp(name, "small-library") == 0)
             d.library = true, d.own_rows = m.vocab / 3, d.sliding = 0x1, d.window = 12;
+        if (strcmp(name, "small-dflash-gemma4") == 0) d.gemma = true, d.sliding = 0x3, d.window = 12;
         *out = d;
         *target = pairs[i].target;
         return true;
@@ -199,7 +200,8 @@ static void put_u32(Keys *k, const char *name, int32_t v) { gguf_write_u32(k->w,
 static void draft_keys(GgufWriter *w, const TinyDraft *d, TinyLayout layout)
 {
     bool luce = layout == TINY_LUCE;
-    Keys k = {.w = w, .arch = !luce ? "dflash" : d->laguna ? "dflash-draft" : "qwen35-dflash-draft"};
+    Keys k = {.w = w, .arch = !luce ? "dflash" : d->laguna ? "dflash-draft" : d->gemma ? "gemma4-dflash-draft"
+                                                                                  : "qwen35-dflash-draft"};
     gguf_write_str(w, "general.architecture", k.arch, strlen(k.arch));
     gguf_write_str(w, "general.name", "tiny-draft", 10);
     put_u32(&k, "context_length", d->context);
@@ -217,8 +219,10 @@ static void draft_keys(GgufWriter *w, const TinyDraft *d, TinyLayout layout)
         bool slides[64];
         for (int32_t i = 0; i < d->n_layer; i++) slides[i] = d->sliding >> i & 1;
         put_u32(&k, "attention.sliding_window", d->window);
-        gguf_write_bools(w, key(&k, "attention.sliding_window_pattern"), slides, (size_t) d->n_layer);
+        if (!d->gemma || !luce)
+            gguf_write_bools(w, key(&k, "attention.sliding_window_pattern"), slides, (size_t) d->n_layer);
     }
+    if (d->gemma) gguf_write_f32(w, key(&k, "final_logit_softcapping"), 6);
     if (d->causal != TINY_CAUSAL_ABSENT && !(d->laguna && luce))
         gguf_write_bool(w, key(&k, "attention.causal"), d->causal == TINY_CAUSAL_YES);
     if (d->laguna && luce) gguf_write_bool(w, key(&k, "dflash.context_kv_layer_norm"), true);
@@ -233,7 +237,7 @@ static void draft_keys(GgufWriter *w, const TinyDraft *d, TinyLayout layout)
     gguf_write_i32s(w, key(&k, luce ? "dflash.target_layer_ids" : "target_layers"), ids, (size_t) d->n_tap);
     if (luce) {
         if (!d->laguna) put_u32(&k, "dflash.mask_token_id", d->mask_id);
-        put_u32(&k, "dflash.n_target_layers", d->n_tap);
+        put_u32(&k, "dflash.n_target_layers", d->gemma ? d->n_target_layer : d->n_tap);
     } else if (d->sections)
         gguf_write_i32s(w, key(&k, "rope.dimension_sections"), (int32_t[]) {d->head_dim / 2, 0, 0, 0}, 4);
     if (d->dflash2) {
@@ -307,6 +311,7 @@ static void write_published(FILE *f, const TinyDraft *d)
     else
         fprintf(f, " \"rope_theta\": %.9g, \"block_size\": %d,\n", (double) d->rope_base, d->block);
     if (d->markov) fprintf(f, " \"sample_from_anchor\": false,\n");
+    if (d->gemma) fprintf(f, " \"final_logit_softcapping\": 6.0,\n");
     if (d->causal != TINY_CAUSAL_ABSENT && !d->laguna)
         fprintf(f, " \"is_causal\": %s,\n", d->causal == TINY_CAUSAL_YES ? "true" : "false");
     if (d->window) fprintf(f, " \"use_sliding_window\": true, \"sliding_window\": %d,\n", d->window);

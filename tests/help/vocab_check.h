@@ -56,4 +56,18 @@ static inline VocabImage low_image(const char *pre)
     return v;
 }
 
+/* Of Gemma's kind: " "=256, newline=257, l=258, o=259, w=260, e with acute=261, lo=262, low=263, " low"=264, "w" and
+ * that e=265, 2 newlines=266; 3 newlines=267 and <h>=268 are tokens that no merge makes. */
+static inline VocabImage gemma_image(void)
+{
+    static const char *const LETTERS[] = { "\xe2\x96\x81", "\n", "l", "o", "w", "\xc3\xa9" },
+                             *const MERGES[] = { "l o", "lo w", "\xe2\x96\x81 low", "w \xc3\xa9", "\n \n" };
+    VocabImage v = image_begin_gemma();
+    for (size_t i = 0; i < sizeof LETTERS / sizeof *LETTERS; i++) image_text(&v, LETTERS[i], TOKEN_NORMAL);
+    for (size_t i = 0; i < sizeof MERGES / sizeof *MERGES; i++) image_merge(&v, MERGES[i]);
+    image_text(&v, "\n\n\n", TOKEN_NORMAL);
+    image_text(&v, "<h>", TOKEN_NORMAL);
+    return v;
+}
+
 #endif

@@ -1,5 +1,6 @@
-/* vocab_image.h - small vocabularies for tests, as GGUF images in memory: 256 single bytes (token i is byte i), then
- * one token for each merge, then tokens given one by one. Any key can be left out, replaced or made to lie. */
+/* vocab_image.h - small vocabularies for tests, as GGUF images in memory: 256 single bytes (token i is byte i; of type
+ * byte in Gemma's kind), then one token for each merge, then tokens given one by one. Any key can be left out, replaced
+ * or made to lie. */
 #ifndef RATOON_TESTS_HELP_VOCAB_IMAGE_H
 #define RATOON_TESTS_HELP_VOCAB_IMAGE_H
 
@@ -117,6 +118,19 @@ static inline VocabImage image_begin(const char *pre)
     for (int b = 0; b < 256; b++) {
         char s[4];
         image_token(&v, s, image_spell(s, (uint8_t) b), TOKEN_NORMAL);
+    }
+    return v;
+}
+
+/* Of Gemma's kind; its characters are still to be given. */
+static inline VocabImage image_begin_gemma(void)
+{
+    VocabImage v = { .type_elem = GV_I32 };
+    image_str(&v, "tokenizer.ggml.model", "gemma4");
+    for (int b = 0; b < 256; b++) {
+        char s[8];
+        snprintf(s, sizeof s, "<0x%02X>", (unsigned) b);
+        image_text(&v, s, TOKEN_BYTE);
     }
     return v;
 }

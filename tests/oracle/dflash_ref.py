@@ -119,6 +119,8 @@ class Drafter:
             h = self.sublayer(h, p + "post_attention_layernorm.weight", p + "mlp_conv", lambda x: self.mlp(x, i))
         o = self.norm(h, "norm.weight")
         logits = o @ head.double().T
+        if cap := self.c.get("final_logit_softcapping"):
+            logits = cap * torch.tanh(logits / cap)
         if "d2t" in self.w:                        # row i is token i + d2t[i]; others cannot be guessed
             whole = torch.full((len(logits), len(embed)), float("-inf"), dtype=logits.dtype)
             whole[:, torch.arange(len(self.w["d2t"])) + self.w["d2t"]] = logits

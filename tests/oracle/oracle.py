@@ -12,6 +12,7 @@ An expectation file is text, one record a line:
   case NAME                    then what goes in: prefix N ids.. | tokens N ids.. | parents N ids.. (a tree) | taps N layers..
   row I MEAN ABSMAX N id value ..          logits of row I: mean, largest magnitude, the 8 largest and 4 others
   tap I LAYER MEAN ABSMAX N index value .. state of row I after LAYER (n_layer: after the output norm)
+  noise N value ..                         quant_layers.py: by how much rounding may change each tap, a share of its norm
   pair I PREVIOUS N id value ..            DFlash2: selector scores of row I after token PREVIOUS
 """
 import argparse
@@ -56,12 +57,17 @@ MODELS = {
     "laguna-each": (["laguna-each"], [1]),
     "small-laguna": (["small-laguna"], [0, 3, 5]),
     "small-laguna-each": (["small-laguna-each"], [1, 4]),
+    "gemma4": (["gemma4"], [0, 2, 5, 6]),
+    "gemma4-values": (["gemma4-values"], [1]),
+    "gemma4moe": (["gemma4moe", "gemma4moe-fused"], [0, 2, 5, 6]),
+    "small-gemma4": (["small-gemma4"], [0, 3, 4]),
+    "small-gemma4moe": (["small-gemma4moe", "small-gemma4moe-fused"], [0, 3, 4]),
 }
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-swa": "qwen35-r3", "dflash2": "qwen35-r3", "dflash2-k8": "qwen3",
           "dflash-llama": "llama",
           "small-dflash": "small-qwen3", "small-swa": "small-qwen35-r3", "small-dflash2": "small-llama",
           "dflash-laguna": "laguna", "small-dflash-laguna": "small-laguna", "small-dspark": "small-laguna-each",
-          "small-library": "small-qwen3"}
+          "small-library": "small-qwen3", "small-dflash-gemma4": "small-gemma4moe"}
 
 MTP = {"mtp": "qwen35-mtp", "mtp-moe": "qwen35moe-mtp"}                              # an expectation: the file whose own MTP layer drafts
 
@@ -147,7 +153,9 @@ def draft_cases(name, drafter, model):
         # row 0 is at the known anchor
         case = Case(label, ids, [int(logits[-1].argmax())], rows=range(1, drafter.block))
         features = torch.cat([torch.from_numpy(taps[t]) for t in drafter.taps], -1)
-        out, o = drafter.draft(features, case.tokens[0], model.model.embed_tokens.weight.detach(),
+        # rows of the embedding as the target takes them: gemma4 scales them
+        embed = model.model.embed_tokens(torch.arange(model.config.vocab_size)).detach()
+        out, o = drafter.draft(features, case.tokens[0], embed,
                                model.lm_head.weight.detach())
         case.logits, case.states = out.numpy(), {}
         if drafter.has_pairs:

@@ -138,7 +138,7 @@ static int run_vectors(const char *folder, const char *name)
 int main(int argc, char **argv)
 {
     static const char *const NAMES[] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "mpt", "refact", "starcoder",
-                                         "command-r" };
+                                         "command-r", "gemma-4" };
     if (argc == 4 && strcmp(argv[1], "ids") == 0) return print_ids(argv[2], argv[3]);
     if (argc != 2) {
         fprintf(stderr, "usage: peer_tokenizer FOLDER | peer_tokenizer ids GGUF TEXT\n");

@@ -16,6 +16,7 @@ STAGES = {
     "gpt-2": [GPT2],
     "smollm": [r"\p{N}", GPT2],
     "laguna": [r"[^\n]+|[\n]+", QWEN % (r"\p{L}", r"\p{N}", r"\p{L}")],
+    "gemma4": [r"[^\n]+|[\n]+"],
 }
 TEXTS = [
     "Hello world", " Hello  world ", "Hello, y'all! How're you?", "I'VE DON'T we'LL THEY'RE it'd 'tis 'S's", "'", "''s",

@@ -20,6 +20,9 @@ status=0
 "$PYTHON" "$here/oracle.py" check "$dir" || status=1
 if [ -x "$RATOON" ]; then "$PYTHON" "$here/oracle.py" ratoon "$dir" "$RATOON" || status=1; fi
 if [ -n "${LLAMA_LOGITS:-}" ]; then "$PYTHON" "$here/oracle.py" peer "$dir" "$LLAMA_LOGITS" || status=1; fi
+if [ -n "${LLAMA_LOGITS:-}" ] && [ -x "${LLAMA:-}/llama-quantize" ] && [ -x "$RATOON" ]; then
+    "$PYTHON" "$here/quant_layers.py" ratoon "$MAKE_TINY" "$LLAMA/llama-quantize" "$LLAMA_LOGITS" "$RATOON" || status=1
+fi
 if [ -n "${LLAMA:-}" ] && [ -x "$LLAMA/llama-speculative-simple" ]; then "$PYTHON" "$here/peer_draft.py" "$dir" "$LLAMA" || status=1; fi
 if [ -x "${PEER_TEMPLATE:-build/tests/peer_template}" ]; then
     "$PYTHON" "$here/templates.py" check ${TEMPLATES:-} || status=1

@@ -152,8 +152,32 @@ def build_laguna(f):
         moe_routed_scaling_factor=f.key("expert_weights_scale"))), lambda name, x: x
 
 
+def build_gemma4(f):
+    c = common(f)
+    n, near, kv = c["num_hidden_layers"], f.key("attention.sliding_window_pattern"), f.key("attention.head_count_kv")
+    own = [f"blk.{i}.attn_v.weight" in f.tensors for i in range(n) if not near[i]]
+    c["head_dim"] = f.key("attention.key_length_swa")
+    c["num_key_value_heads"] = next(k for k, s in zip(kv, near) if s)
+    mixture = experts(f) if f.key("expert_count") else {}
+    if mixture:
+        mixture = dict(enable_moe_block=True, num_experts=mixture["num_experts"],
+                       top_k_experts=mixture["num_experts_per_tok"],
+                       moe_intermediate_size=mixture["moe_intermediate_size"])
+    model = T.Gemma4ForCausalLM(T.Gemma4TextConfig(
+        **c, **mixture, layer_types=["sliding_attention" if s else "full_attention" for s in near],
+        sliding_window=f.key("attention.sliding_window"), global_head_dim=f.key("attention.key_length"),
+        num_global_key_value_heads=next(k for k, s in zip(kv, near) if not s), attention_k_eq_v=not all(own),
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": f.key("rope.freq_base_swa")},
+                         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                                            "rope_theta": f.key("rope.freq_base")}},
+        final_logit_softcapping=f.key("final_logit_softcapping"), hidden_size_per_layer_input=0))
+    for i in range(n):                             # a file may leave them out
+        f.tensors.setdefault(f"blk.{i}.layer_output_scale.weight", np.ones(1, np.float32))
+    return model, lambda name, x: x
+
+
 BUILD = {"llama": build_llama, "qwen3": build_qwen3, "qwen35": build_qwen35, "qwen3moe": build_qwen3moe,
-         "qwen35moe": build_qwen35, "laguna": build_laguna}
+         "qwen35moe": build_qwen35, "laguna": build_laguna, "gemma4": build_gemma4}
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
        "output.weight": "lm_head.weight"}
 BLOCK = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
@@ -174,6 +198,12 @@ BARE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm
         "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
 LAGUNA = {"attn_gate": "self_attn.g_proj", "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
           "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj"}
+GEMMA4 = {"ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+          "post_ffw_norm_1": "post_feedforward_layernorm_1", "post_ffw_norm_2": "post_feedforward_layernorm_2",
+          "pre_ffw_norm_2": "pre_feedforward_layernorm_2", "ffn_gate_inp": "router.proj"}
+GEMMA4_BARE = {"layer_output_scale.weight": "layer_scalar", "ffn_gate_inp.scale": "router.scale",
+               "ffn_down_exps.scale": "router.per_expert_scale", "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+               "ffn_down_exps.weight": "experts.down_proj"}
 
 
 def checkpoint_name(name, n_layer, arch):
@@ -183,10 +213,11 @@ def checkpoint_name(name, n_layer, arch):
     part = name.split(".", 2)
     if part[0] != "blk" or int(part[1]) >= n_layer:
         return None
-    if part[2] in BARE:
-        return f"model.layers.{part[1]}.{BARE[part[2]]}"
+    bare = BARE | {"gemma4": GEMMA4_BARE}.get(arch, {})
+    if part[2] in bare:
+        return f"model.layers.{part[1]}.{bare[part[2]]}"
     stem, suffix = part[2].rsplit(".", 1)
-    block = BLOCK | LAGUNA if arch == "laguna" else BLOCK
+    block = BLOCK | {"laguna": LAGUNA, "gemma4": GEMMA4}.get(arch, {})
     return f"model.layers.{part[1]}.{block[stem]}.{suffix}"
 
 

@@ -4,7 +4,9 @@ tokens, no normalisation); and whether ratoon says the same.
 
     tokenizer_oracle.py ids VOCAB.gguf TEXT                   one id per line, as `peer_tokenizer ids VOCAB.gguf TEXT`
     tokenizer_oracle.py check VOCAB.gguf PEER_TOKENIZER [N]   N random mixed texts of 1 MB (default 1) through both; exits with 1 on differences
+    tokenizer_oracle.py train OUT.gguf                        a small vocabulary of Gemma 4's kind, for `check`
 """
+import json
 import pathlib
 import random
 import subprocess
@@ -14,11 +16,14 @@ import unicodedata
 import gguf
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import BPE
+from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
 from pretokens import STAGES, TEXTS
 
 GROUPS = {"llama3": "llama-bpe", "starcoder": "smollm", "refact": "smollm", "command-r": "smollm", "mpt": "gpt-2",
           "olmo": "gpt-2"}
+SPACE = "\u2581"                                   # Gemma 4's spelling of a space
 
 
 def open_tokenizer(path):
@@ -26,12 +31,45 @@ def open_tokenizer(path):
     strings = lambda k: [bytes(fields[k].parts[i]).decode() for i in fields[k].data]
     vocab = {t: i for i, t in enumerate(strings("tokenizer.ggml.tokens"))}
     merges = [tuple((m[0] + m[1:].replace(" ", "\0", 1)).split("\0")) for m in strings("tokenizer.ggml.merges")]
+    if fields["tokenizer.ggml.model"].contents() == "gemma4":
+        t = Tokenizer(BPE(vocab, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        t.normalizer = Replace(" ", SPACE)
+        t.pre_tokenizer = Split(Regex(STAGES["gemma4"][0]), "isolated")
+        return t
     pre = fields["tokenizer.ggml.pre"].contents()
     group = GROUPS.get(pre, pre)
     t = Tokenizer(BPE(vocab, merges, ignore_merges=group == "llama-bpe"))
     stages = [Split(Regex(s), "isolated") for s in STAGES[group]]
     t.pre_tokenizer = Sequence(stages + [ByteLevel(add_prefix_space=False, use_regex=False)])
     return t
+
+
+def train(path):
+    """4,000 tokens: byte tokens, the characters and merges of some mixed texts, runs of line breaks."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    t = Tokenizer(BPE())
+    t.normalizer = Replace(" ", SPACE)
+    t.pre_tokenizer = Split(Regex(STAGES["gemma4"][0]), "isolated")
+    t.train_from_iterator([mixed("train", 300_000)], BpeTrainer(vocab_size=3700, limit_alphabet=700, special_tokens=special,
+                                                                  show_progress=False))
+    model = json.loads(t.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    tokens += [x for x in ("\n" * n for n in range(2, 32)) if x not in model["vocab"]]
+    runs = [("\n" * k, "\n" * (n - k)) for n in range(31, 1, -1) for k in range(n - 1, 0, -1)]
+    types = [3 if x in special else 1 for x in tokens] + [6] * 256
+    tokens += [f"<0x{b:02X}>" for b in range(256)]
+    w = gguf.GGUFWriter(path, "gemma4")
+    w.add_tokenizer_model("gemma4")
+    w.add_token_list(tokens)
+    w.add_token_types(types)
+    w.add_token_merges([" ".join(m) for m in runs + model["merges"]])
+    w.add_bos_token_id(2)
+    w.add_eos_token_id(1)
+    w.add_unk_token_id(3)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.close()
+    print(f"{path}: {len(tokens)} tokens, {len(runs + model['merges'])} merges")
 
 
 def ids(path, text):
@@ -99,6 +137,9 @@ def check(path, program, rounds):
 def main(argv):
     if len(argv) == 4 and argv[1] == "ids":
         print("\n".join(map(str, ids(argv[2], pathlib.Path(argv[3]).read_bytes().decode()))))
+        return 0
+    if len(argv) == 3 and argv[1] == "train":
+        train(argv[2])
         return 0
     if len(argv) in (4, 5) and argv[1] == "check":
         return 1 if check(argv[2], argv[3], int(argv[4]) if len(argv) == 5 else 1) else 0

@@ -17,7 +17,7 @@ typedef struct {
     Cpu *c;
     int32_t *ids, n;                               /* [rows, used]; n: rows that count */
     Tensor *weight;
-    const Tensor *logits, *bias;
+    const Tensor *logits, *bias, *factor;
     const Router *r;
 } Routing;
 
@@ -62,12 +62,13 @@ static void route_task(void *arg, int32_t i, int32_t thread)
     for (int32_t j = 0; j < used; j++) sum += w[j];
     if (a->r->gating == ROUTE_SIGMOID && sum < 0x1p-14f) sum = 0x1p-14f;
     for (int32_t j = 0; j < used; j++) w[j] = w[j] / sum * a->r->scale;
+    for (int32_t j = 0; a->factor && j < used; j++) w[j] *= ((const float *) a->factor->data)[ids[j]];
 }
 
-static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *r,
-                  const Rows *rows)
+static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
+                  const Tensor *factor, const Router *r, const Rows *rows)
 {
-    Routing a = { cpu_of(b), ids->data, rows->count[0], weight, logits, bias, r };
+    Routing a = { cpu_of(b), ids->data, rows->count[0], weight, logits, bias, factor, r };
     if (!cpu_failed(a.c)) cpu_run(a.c, route_task, &a, logits->rows, (int64_t) logits->rows * logits->cols * 8);
 }
 
@@ -212,7 +213,8 @@ static void down_task(void *arg, int32_t i, int32_t thread)
     const Tensor *w = m->e->down, *to = m->e->each;
     int32_t g0, g1;
     piece_of(m, w, i % m->pieces, &g0, &g1);
-    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, matrix_of(m, w, t), act_of_h(m, t), rows_of(m, t), g0, g1, cpu_scratch(m->c, thread));
+    cpu_product(m->c, row_of(to, m->start[t]), (size_t) to->cols, w, matrix_of(m, w, t), act_of_h(m, t), rows_of(m, t),
+                g0, g1, cpu_scratch(m->c, thread));
 }
 
 static void sum_task(void *arg, int32_t i, int32_t thread)
@@ -284,7 +286,7 @@ static void run_stored(Mixture *m, int32_t *missing)
     const bool passing = m->n > ROWS_DECODE;
     int32_t n_missing = 0, begun = 0, n = 0, tag[EXPERT_LOADS];
     const uint8_t *at[EXPERT_LOADS];
-    for (int32_t t = 0; t < m->n_experts; t++) missing[t] = rows_of(m, t);         /* for now: how often it was chosen */
+    for (int32_t t = 0; t < m->n_experts; t++) missing[t] = rows_of(m, t);     /* for now: how often it was chosen */
     expert_reader_choose(c->reader, layer_of(m), m->expert, missing, m->n_experts, m->n, m->slot);
     for (int32_t t = 0; t < m->n_experts; t++) {
         if (m->slot[t]) m->todo[n++] = t;

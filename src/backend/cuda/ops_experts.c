@@ -10,13 +10,14 @@
 enum { ROUTE_TICKET = 3 * TICKETS };
 
 /* Waits for the experts, to make their lists as well. It leaves rows alone, so what is quantised stays. */
-static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias, const Router *r,
-                  const Rows *rows)
+static void route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
+                  const Tensor *factor, const Router *r, const Rows *rows)
 {
     Cuda *c = cuda_of(b);
     const CudaInput quantised = c->quantised;
     const RouteArgs a = { .ids = ids->data, .ticket = c->tickets + ROUTE_TICKET, .weight = weight->data,
-                          .logits = logits->data, .bias = bias ? bias->data : NULL, .count = rows->count,
+                          .logits = logits->data, .bias = bias ? bias->data : NULL,
+                          .factor = factor ? factor->data : NULL, .count = rows->count,
                           .experts = logits->cols, .used = r->used, .gating = r->gating, .scale = r->scale };
     if (a.experts > EXPERTS_MAX || a.used > EXPERTS_USED_MAX || a.used > a.experts) {
         if (!cuda_failed(c)) fail(&c->error, ST_UNSUPPORTED, "router: %d of %d experts", a.used, a.experts);
@@ -51,6 +52,7 @@ static GpuKernel choose(Type t)
     case T_IQ3_XXS: return GPU_experts_iq3_xxs;
     case T_IQ3_S: return GPU_experts_iq3_s;
     case T_MXFP4: return GPU_experts_4f;
+    case T_NVFP4: return GPU_experts_4n;
     default: return GPU_experts_k6;
     }
 }

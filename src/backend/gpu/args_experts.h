@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     int32_t *ids, *ticket;
     float   *weight;
-    const float *logits, *bias;
+    const float *logits, *bias, *factor;           /* bias, factor NULL: none */
     const int32_t *count;
     int32_t  experts, used, gating;
     float    scale;

@@ -127,8 +127,10 @@ DEV void choose(const RouteArgs &a, ChoiceShared &s)
     float sum = 0;
     for (int j = 0; j < a.used; j++) sum = f32_add(sum, s.weight[j]);
     if (a.gating == ROUTE_SIGMOID && sum < 0x1p-14f) sum = 0x1p-14f;
+    float weight = f32_mul(f32_div(s.weight[TID], sum), a.scale);
+    if (a.factor) weight = f32_mul(weight, ld_weight(a.factor + s.id[TID]));
     st(a.ids + (size_t) BID * (size_t) a.used + TID, s.id[TID]);
-    st(a.weight + (size_t) BID * (size_t) a.used + TID, f32_mul(f32_div(s.weight[TID], sum), a.scale));
+    st(a.weight + (size_t) BID * (size_t) a.used + TID, weight);
 }
 
 KERNEL(ROUTE_THREADS, experts_route, RouteArgs)

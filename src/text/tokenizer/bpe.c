@@ -6,8 +6,9 @@
 #include "base/check.h"
 #include "base/grow.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/utf8.h"
 
-/* A piece begins at the byte with its node's index and ends where the next piece begins. */
+/* A piece begins at the byte with its node's index and ends where the next piece begins. Other nodes are unused. */
 typedef struct BpeNode {
     int32_t  prev, next;                           /* -1 before the first; number of bytes after the last */
     int32_t  id;
@@ -115,13 +116,34 @@ static void piece_put(const Bpe *b, TokenSink *sink, int32_t id, const char *byt
     }
 }
 
+/* Whether a pre-token that is a token is taken whole: always in some vocabularies; a run of line breaks where merging
+ * begins with characters. */
+static bool goes_whole(const Bpe *b, const char *bytes, size_t n)
+{
+    if (n > VOCAB_TOKEN_BYTES_MAX) return false;
+    return b->whole_first || (b->vocab->spelling == SPELL_SPACES && bytes[0] == '\n');
+}
+
+/* The pieces to begin with; of a character without a token the id is -1, and it merges with nothing. */
+static void pieces_begin(const Bpe *b, BpeNode *node, const char *bytes, int32_t end)
+{
+    const Vocab *v = b->vocab;
+    for (int32_t i = 0, before = -1, next; i < end; before = i, i = next) {
+        uint32_t cp;
+        size_t len = v->spelling == SPELL_SPACES ? utf8_next(bytes + i, (size_t) (end - i), &cp) : 1;
+        int32_t id = len > 1 ? vocab_find(v, &v->merged, bytes + i, len) : b->byte_id[(uint8_t) bytes[i]];
+        next = i + (int32_t) (len > 1 ? len : 1);  /* a bad byte stands alone */
+        node[i] = (BpeNode) { before, next, id, BPE_NO_RANK };
+    }
+}
+
 Status bpe_encode(const Bpe *b, BpeScratch *s, TokenSink *sink, const char *bytes, size_t n)
 {
     if (n == 1) {
         piece_put(b, sink, -1, bytes, 1);
         return ST_OK;
     }
-    if (b->whole_first && n <= VOCAB_TOKEN_BYTES_MAX) {
+    if (goes_whole(b, bytes, n)) {
         int32_t id = vocab_find(b->vocab, &b->vocab->merged, bytes, n);
         if (id >= 0 && b->vocab->type[id] == TOKEN_NORMAL) {
             sink_put(sink, id);
@@ -138,9 +160,8 @@ Status bpe_encode(const Bpe *b, BpeScratch *s, TokenSink *sink, const char *byte
     BpeNode *node = s->node;
     int32_t end = (int32_t) n;
     s->heap_n = 0;
-    for (int32_t i = 0; i < end; i++)
-        node[i] = (BpeNode) { i - 1, i + 1, b->byte_id[(uint8_t) bytes[i]], BPE_NO_RANK };
-    for (int32_t i = 0; i + 1 < end; i++) TRY(pair_note(b, s, i, end));
+    pieces_begin(b, node, bytes, end);
+    for (int32_t i = 0; i < end; i = node[i].next) TRY(pair_note(b, s, i, end));
 
     while (s->heap_n > 0) {
         uint64_t top = heap_pop(s);

@@ -1,8 +1,8 @@
 /* bpe.h - byte-pair merging of one pre-token.
- * Initially each byte is one piece; repeatedly the adjacent pair that is earliest in the merge list becomes one
- * piece, the leftmost if it occurs twice. Pieces are token ids, so a merge is looked up by two integers. A pre-token
- * of n bytes takes O(n log n): the pieces form a linked list and a heap holds (rank, place); its outdated entries
- * are skipped when they come up. */
+ * Initially each byte, or each character (VocabSpelling), is one piece; repeatedly the adjacent pair that is earliest
+ * in the merge list becomes one piece, the leftmost if it occurs twice. Pieces are token ids, so a merge is looked up
+ * by two integers. A pre-token of n bytes takes O(n log n): the pieces form a linked list and a heap holds (rank,
+ * place); its outdated entries are skipped when they come up. */
 #ifndef RATOON_TEXT_TOKENIZER_BPE_H
 #define RATOON_TEXT_TOKENIZER_BPE_H
 

@@ -34,26 +34,30 @@
 #define DIGITS_ALONE  "\\p{N}|\\P{N}+"
 #define LINES_ALONE   "[^\\n]+|\\n+"
 
+/* Vocabularies of one group have more in common than the pattern. */
+typedef enum { PLAIN, LLAMA3, GEMMA4 } Group;
+
 typedef struct {
     const char *name;
-    bool        llama3;
+    Group       group;
     const char *stage[2];                          /* second NULL: one stage */
     const char *alias[16];                         /* names in tokenizer.ggml.pre, ended by NULL */
 } Rule;
 
 static const Rule RULES[] = {
-    { "qwen2", false, { QWEN(LETTER, ""), NULL },
+    { "qwen2", PLAIN, { QWEN(LETTER, ""), NULL },
       { "qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2", "stablelm2", "hunyuan", "solar-open", NULL } },
-    { "qwen35", false, { QWEN(MARKED, ""), NULL }, { "qwen35", NULL } },
-    { "llama-bpe", true, { QWEN(LETTER, "{1,3}"), NULL },
+    { "qwen35", PLAIN, { QWEN(MARKED, ""), NULL }, { "qwen35", NULL } },
+    { "llama-bpe", LLAMA3, { QWEN(LETTER, "{1,3}"), NULL },
       { "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
         NULL } },
-    { "gpt-2", false, { GPT2, NULL },
+    { "gpt-2", PLAIN, { GPT2, NULL },
       { "gpt-2", "mpt", "olmo", "phi-2", "jais", "trillion", "granite-docling", "exaone4", "gigachat", "a.x-4.0",
         "mellum", "modern-bert", NULL } },
-    { "smollm", false, { DIGITS_ALONE, GPT2 },
+    { "smollm", PLAIN, { DIGITS_ALONE, GPT2 },
       { "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2", NULL } },
-    { "laguna", false, { LINES_ALONE, QWEN(LETTER, "") }, { "laguna", NULL } },
+    { "laguna", PLAIN, { LINES_ALONE, QWEN(LETTER, "") }, { "laguna", NULL } },
+    { "gemma4", GEMMA4, { LINES_ALONE, NULL }, { "gemma4", NULL } },
 };
 
 struct Pretokenizer {
@@ -113,7 +117,8 @@ void pretokenize_close(Pretokenizer *p)
 }
 
 const char *pretokenize_name(const Pretokenizer *p) { return p->rule->name; }
-bool pretokenize_llama3(const Pretokenizer *p) { return p->rule->llama3; }
+bool pretokenize_llama3(const Pretokenizer *p) { return p->rule->group == LLAMA3; }
+bool pretokenize_gemma4(const Pretokenizer *p) { return p->rule->group == GEMMA4; }
 
 Status pretokenize_cursor(PretokenCursor **out, const Pretokenizer *p)
 {

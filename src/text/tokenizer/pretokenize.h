@@ -20,6 +20,8 @@ void   pretokenize_close(Pretokenizer *p);          /* NULL is fine */
 const char *pretokenize_name(const Pretokenizer *p);   /* the pattern's name, the same for all its aliases */
 bool        pretokenize_llama3(const Pretokenizer *p); /* whether it is of the group that takes whole tokens without
                                                         * merging and adds BOS */
+bool        pretokenize_gemma4(const Pretokenizer *p); /* whether it is of the group that spells spaces as U+2581 and
+                                                        * always adds BOS */
 
 Status pretokenize_cursor(PretokenCursor **out, const Pretokenizer *p);
 void   pretokenize_cursor_free(PretokenCursor *c);  /* NULL is fine */

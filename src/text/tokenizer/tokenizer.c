@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "base/check.h"
+#include "base/grow.h"
 #include "base/hex.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/nfc.h"
@@ -61,7 +62,7 @@ static Status list_along(const Gguf *g, const char *key, int32_t n, Error *err)
 /* Tokens that end generation whatever the file's keys say. */
 static const char *const END_TEXTS[] = {
     "</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>",
-    "<turn|>", "<eos>",
+    "<turn|>", "<eos>", "<|tool_response>",
     "<|return|>", "<|call|>", "<EOT>", "[EOT]", "[EOS]", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
     "<end_of_utterance>", "</assistant>",
 };
@@ -84,9 +85,9 @@ static Status token_store(Vocab *v, const Gguf *g, int32_t i, const char *s, siz
     size_t len = n;
     if (v->type[i] == TOKEN_NORMAL) {
         if (utf8_valid(s, n) != n)
-            return fail(err, ST_FORMAT, "%s: tokenizer.ggml.tokens[%d] is not UTF-8, expected characters of the byte "
-                        "alphabet", gguf_path(g), i);
-        len = vocab_unmap(to, s, n);
+            return fail(err, ST_FORMAT, "%s: tokenizer.ggml.tokens[%d] is not UTF-8, expected %s", gguf_path(g), i,
+                        v->spelling == SPELL_BYTES ? "characters of the byte alphabet" : "whole characters");
+        len = vocab_unmap(to, v->spelling, s, n);
         if (len == SIZE_MAX) {
             v->type[i] = VOCAB_TEXT;
             memcpy(to, s, len = n);
@@ -105,7 +106,7 @@ static Status token_store(Vocab *v, const Gguf *g, int32_t i, const char *s, siz
     return ST_OK;
 }
 
-static Status read_tokens(Vocab *v, const Gguf *g, Error *err)
+static Status read_tokens(Vocab *v, VocabSpelling spelling, const Gguf *g, Error *err)
 {
     static const char KEY[] = "tokenizer.ggml.tokens";
     uint64_t count;
@@ -120,7 +121,7 @@ static Status read_tokens(Vocab *v, const Gguf *g, Error *err)
                         (unsigned long long) i, n, (int) VOCAB_TOKEN_BYTES_MAX);
         if (!check_add(&bytes, bytes, n)) return fail(err, ST_MEMORY, "%s: %s: no memory", gguf_path(g), KEY);
     }
-    if (vocab_alloc(v, (int32_t) count, bytes) != ST_OK)
+    if (vocab_alloc(v, spelling, (int32_t) count, bytes) != ST_OK)
         return fail(err, ST_MEMORY, "%s: %s: no memory", gguf_path(g), KEY);
 
     Status typed = list_along(g, "tokenizer.ggml.token_type", v->n, err);
@@ -151,9 +152,9 @@ static Status merge_read(Bpe *b, const Gguf *g, uint32_t rank, const char *s, si
     const char *space = n > 2 ? memchr(s + 1, ' ', n - 1) : NULL;
     int32_t left = -1, right = -1, merged = -1;
     if (space && n <= 2 * VOCAB_TOKEN_BYTES_MAX) {
-        size_t n_left = vocab_unmap(raw, s, (size_t) (space - s)), n_right = SIZE_MAX;
+        size_t n_left = vocab_unmap(raw, v->spelling, s, (size_t) (space - s)), n_right = SIZE_MAX;
         if (n_left != SIZE_MAX) left = vocab_find(v, &v->merged, raw, n_left);
-        if (left >= 0) n_right = vocab_unmap(raw + n_left, space + 1, n - (size_t) (space - s) - 1);
+        if (left >= 0) n_right = vocab_unmap(raw + n_left, v->spelling, space + 1, n - (size_t) (space - s) - 1);
         if (n_right != SIZE_MAX) {
             right = vocab_find(v, &v->merged, raw + n_left, n_right);
             merged = vocab_find(v, &v->merged, raw, n_left + n_right);
@@ -242,9 +243,11 @@ static Status read_ids(Tokenizer *t, const Gguf *g, Error *err)
 static Status read_add_bos(Tokenizer *t, const Gguf *g, Error *err)
 {
     static const char KEY[] = "tokenizer.ggml.add_bos_token";
-    t->add_bos = pretokenize_llama3(t->pre) && t->bos >= 0;
+    bool gemma4 = pretokenize_gemma4(t->pre);
+    t->add_bos = (gemma4 || pretokenize_llama3(t->pre)) && t->bos >= 0;
     Status st = gguf_get_bool(g, KEY, &t->add_bos, err);
     if (st != ST_OK && st != ST_END) return st;
+    if (gemma4 && t->bos >= 0) t->add_bos = true;  /* some files say false, but the models need it */
     if (t->add_bos && t->bos < 0)
         return fail(err, ST_FORMAT, "%s: %s is true, expected tokenizer.ggml.bos_token_id beside it",
                     gguf_path(g), KEY);
@@ -268,25 +271,27 @@ static Status read_chat(Tokenizer *t, const Gguf *g, Error *err)
     return ST_OK;
 }
 
-static Status read_pre(Tokenizer *t, const Gguf *g, Error *err)
+/* The model "gemma4" names its pattern too, and the key is not read. */
+static Status read_pre(Tokenizer *t, const Gguf *g, bool gemma4, Error *err)
 {
-    static const char KEY[] = "tokenizer.ggml.pre";
+    static const char KEY[] = "tokenizer.ggml.pre", GEMMA4[] = "gemma4";
     const char *s;
     size_t n;
+    if (gemma4) return pretokenize_open(&t->pre, GEMMA4, strlen(GEMMA4), err);
     Status st = gguf_get_str(g, KEY, &s, &n, err);
     if (st == ST_END) return fail(err, ST_FORMAT, "%s: %s is missing", gguf_path(g), KEY);
     if (st != ST_OK) return st;
     st = pretokenize_open(&t->pre, s, n, err);
     if (st == ST_UNSUPPORTED)
         return fail(err, st, "%s: %s \"%.*s\" is not supported, expected qwen2, qwen35, llama-bpe, gpt-2, smollm, "
-                    "laguna or an alias", gguf_path(g), KEY, (int) (n < 64 ? n : 64), s);
+                    "laguna, gemma4 or an alias", gguf_path(g), KEY, (int) (n < 64 ? n : 64), s);
     return st;
 }
 
-static Status read_all(Tokenizer *t, const Gguf *g, XXH3_state_t *hash, Error *err)
+static Status read_all(Tokenizer *t, const Gguf *g, bool gemma4, XXH3_state_t *hash, Error *err)
 {
-    TRY(read_pre(t, g, err));
-    TRY(read_tokens(&t->vocab, g, err));
+    TRY(read_pre(t, g, gemma4, err));
+    TRY(read_tokens(&t->vocab, pretokenize_gemma4(t->pre) ? SPELL_SPACES : SPELL_BYTES, g, err));
     t->end = calloc((size_t) t->vocab.n, 1);
     if (!t->end) return fail(err, ST_MEMORY, "%s: tokenizer: no memory", gguf_path(g));
     TRY(read_ids(t, g, err));
@@ -313,12 +318,14 @@ Status tokenizer_open(Tokenizer **out, const Gguf *g, Error *err)
     size_t n;
     TRY(gguf_get_str(g, "tokenizer.ggml.model", &model, &n, err));
     if (n == 8 && memcmp(model, "no_vocab", n) == 0) return ST_END;
-    if (n != 4 || memcmp(model, "gpt2", n) != 0)
-        return fail(err, ST_UNSUPPORTED, "%s: tokenizer.ggml.model \"%.*s\" is not supported, expected gpt2",
-                    gguf_path(g), (int) (n < 64 ? n : 64), model);
+    bool gemma4 = n == 6 && memcmp(model, "gemma4", n) == 0;
+    if (!gemma4 && (n != 4 || memcmp(model, "gpt2", n) != 0))
+        return fail(err, ST_UNSUPPORTED, "%s: tokenizer.ggml.model \"%.*s\" is not supported, expected gpt2 or "
+                    "gemma4", gguf_path(g), (int) (n < 64 ? n : 64), model);
     Tokenizer *t = calloc(1, sizeof *t);
     XXH3_state_t *hash = XXH3_createState();
-    Status st = t && hash ? read_all(t, g, hash, err) : fail(err, ST_MEMORY, "%s: tokenizer: no memory", gguf_path(g));
+    Status st = t && hash ? read_all(t, g, gemma4, hash, err)
+                          : fail(err, ST_MEMORY, "%s: tokenizer: no memory", gguf_path(g));
     XXH3_freeState(hash);
     if (st != ST_OK) {
         tokenizer_close(t);
@@ -386,7 +393,7 @@ typedef struct {
     PretokenCursor  *cursor;
     CacheSlot       *cache;                        /* [CACHE_SLOTS], NULL for short texts */
     SpecialHits      hits;
-    NfcText          nfc;
+    NfcText          copy;                         /* see normalise */
 } Encoder;
 
 static Status encode_piece(Encoder *e, const char *s, size_t n)
@@ -411,14 +418,28 @@ static Status encode_piece(Encoder *e, const char *s, size_t n)
     return ST_OK;
 }
 
+/* Where a text is not read as it came, *s becomes a copy. */
+static Status normalise(Encoder *e, const char **s, size_t *n, bool nfc)
+{
+    bool spaces = e->t->vocab.spelling == SPELL_SPACES;
+    NfcText *copy = &e->copy;
+    if (!nfc && !spaces) return ST_OK;
+    if (nfc) {
+        TRY(nfc_text(copy, *s, *n));
+    } else {
+        if (!grow_to(&copy->s, &copy->cap, *n, 256, 1)) return ST_MEMORY;
+        memcpy(copy->s, *s, copy->n = *n);
+    }
+    if (spaces) copy->n = vocab_plain_spaces(copy->s, copy->n);
+    *s = copy->s;
+    *n = copy->n;
+    return ST_OK;
+}
+
 static Status encode_raw(Encoder *e, const char *s, size_t n, bool nfc)
 {
     if (n == 0) return ST_OK;
-    if (nfc) {
-        TRY(nfc_text(&e->nfc, s, n));
-        s = e->nfc.s;
-        n = e->nfc.n;
-    }
+    TRY(normalise(e, &s, &n, nfc));
     TRY(pretokenize_begin(e->cursor, s, n));
     for (size_t at = 0, piece;; at += piece) {
         Status st = pretokenize_next(e->cursor, &piece);
@@ -456,7 +477,7 @@ size_t tokenizer_encode(const Tokenizer *t, int32_t *out, size_t cap, const char
     bpe_scratch_free(&e.scratch);
     free(e.cache);
     free(e.hits.hit);
-    free(e.nfc.s);
+    free(e.copy.s);
     if (status) *status = st;
     return st == ST_OK ? e.sink.n : 0;
 }

@@ -1,8 +1,9 @@
-/* tokenizer.h - text to token ids and back, for byte-level BPE vocabularies of GGUF files (tokenizer.ggml.model
- * "gpt2").
+/* tokenizer.h - text to token ids and back, for the BPE vocabularies of GGUF files: byte-level ones
+ * (tokenizer.ggml.model "gpt2"), and those of Gemma 4 ("gemma4"), which merge characters and have tokens for the bytes
+ * of the others.
  * The pre-tokenizer is one of a fixed set of patterns chosen by tokenizer.ggml.pre; a pattern is never taken from a
  * file. A token is a byte string; merges rank pairs of ids. Bytes that are not UTF-8 are kept: to the patterns they
- * are "other" characters. */
+ * are "other" characters. In a vocabulary of Gemma's kind U+2581 in a text is a space. */
 #ifndef RATOON_TEXT_TOKENIZER_TOKENIZER_H
 #define RATOON_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -57,7 +58,7 @@ typedef struct {
 size_t tokenizer_encode(const Tokenizer *t, int32_t *out, size_t cap, const char *s, size_t n, TokenizeOptions o,
                         Status *status);
 
-/* Bytes of one token: for normal tokens through the inverse byte map, for user-defined tokens their text, for control
+/* Bytes of one token: for normal tokens what their spelling stands for, for user-defined tokens their text, for control
  * and unknown tokens their text if `special`, else nothing. Valid as long as t. Ids out of range give nothing. */
 const char *tokenizer_bytes(const Tokenizer *t, int32_t id, bool special, size_t *n);
 

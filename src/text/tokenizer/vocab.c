@@ -9,7 +9,7 @@
 
 /* Printable bytes stand for themselves; the 68 others are numbered from U+0100 in ascending order: 33 from 0x00 to
  * 0x20, 34 from 0x7F to 0xA0, and 0xAD. */
-int32_t vocab_byte_of(uint32_t cp)
+static int32_t byte_of(uint32_t cp)
 {
     if ((cp >= 0x21 && cp <= 0x7e) || (cp >= 0xa1 && cp <= 0xff && cp != 0xad)) return (int32_t) cp;
     if (cp < 0x100 || cp > 0x143) return -1;
@@ -17,13 +17,13 @@ int32_t vocab_byte_of(uint32_t cp)
     return (int32_t) (k < 33 ? k : k < 67 ? 0x7f + k - 33 : 0xad);
 }
 
-size_t vocab_unmap(char *out, const char *s, size_t n)
+static size_t unmap_bytes(char *out, const char *s, size_t n)
 {
     size_t w = 0;
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t len = utf8_next(s + i, n - i, &cp);
-        int32_t byte = len ? vocab_byte_of(cp) : -1;
+        int32_t byte = len ? byte_of(cp) : -1;
         if (byte < 0) return SIZE_MAX;
         out[w++] = (char) byte;
         i += len;
@@ -31,10 +31,37 @@ size_t vocab_unmap(char *out, const char *s, size_t n)
     return w;
 }
 
-Status vocab_alloc(Vocab *v, int32_t n, size_t bytes)
+size_t vocab_plain_spaces(char *s, size_t n)
+{
+    static const char MARK[] = "\xe2\x96\x81";    /* U+2581 */
+    enum { MARK_BYTES = sizeof MARK - 1 };
+    size_t w = 0;
+    for (size_t i = 0; i < n;) {
+        char *mark = memmem(s + i, n - i, MARK, MARK_BYTES);
+        size_t len = mark ? (size_t) (mark - (s + i)) : n - i;
+        memmove(s + w, s + i, len);
+        w += len;
+        i += len;
+        if (!mark) break;
+        s[w++] = ' ';
+        i += MARK_BYTES;
+    }
+    return w;
+}
+
+size_t vocab_unmap(char *out, VocabSpelling spelling, const char *s, size_t n)
+{
+    if (spelling == SPELL_BYTES) return unmap_bytes(out, s, n);
+    if (memchr(s, ' ', n)) return SIZE_MAX;
+    memcpy(out, s, n);
+    return vocab_plain_spaces(out, n);
+}
+
+Status vocab_alloc(Vocab *v, VocabSpelling spelling, int32_t n, size_t bytes)
 {
     memset(v, 0, sizeof *v);
     v->n = n;
+    v->spelling = spelling;
     v->bytes = malloc(bytes ? bytes : 1);
     v->at = calloc((size_t) n + 1, sizeof *v->at);
     v->type = calloc((size_t) n + 1, 1);

@@ -47,6 +47,10 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .scale = 0.1f, .k_type = T_F32, .v_type = T_BF16 }
 #define NARROWER   .layer = { .kind = LAYER_ATTENTION, .heads = 3, .kv_heads = 3, .head_dim = 96, .value_dim = 32, \
                               .scale = 0.1f, .window = 50, .k_type = T_Q5_1, .v_type = T_Q8_0 }
+#define WIDEST     .layer = { .kind = LAYER_ATTENTION, .heads = 16, .kv_heads = 2, .head_dim = 512, .scale = 0.05f, \
+                              .k_type = T_F16, .v_type = T_F16 }
+#define WIDE_CODES .layer = { .kind = LAYER_ATTENTION, .heads = 8, .kv_heads = 1, .head_dim = 512, .scale = 0.05f, \
+                              .k_type = T_Q8_0, .v_type = T_Q5_1 }
 #define DELTA_4    .layer = { .kind = LAYER_DELTA, .k_heads = 2, .v_heads = 4, .k_dim = 32, .v_dim = 48, \
                               .conv_width = 4, .eps = 1e-6f }
 #define DELTA_3    .layer = { .kind = LAYER_DELTA, .k_heads = 1, .v_heads = 1, .k_dim = 20, .v_dim = 13, \
@@ -57,8 +61,8 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .conv_width = 5, .eps = 1e-6f }
 
 static const Shape layers[] = { { F16_GROUPS }, { CAPPED }, { WINDOW }, { MANY_HEADS }, { TURNED }, { PANELS },
-                                { WIDER }, { NARROW }, { NARROWER }, { DELTA_4 }, { DELTA_3 }, { DELTA_2 },
-                                { DELTA_FULL } };
+                                { WIDER }, { NARROW }, { NARROWER }, { WIDEST }, { WIDE_CODES }, { DELTA_4 },
+                                { DELTA_3 }, { DELTA_2 }, { DELTA_FULL } };
 static const Shape windows[] = { { WINDOW }, { MANY_HEADS }, { PANELS } };
 static const Shape deltas[] = { { DELTA_4 }, { DELTA_3 }, { DELTA_2 }, { DELTA_FULL } };
 static const Shape blocks[] = { { F16_GROUPS }, { PANELS }, { TURNED }, { WIDER } };
@@ -69,7 +73,8 @@ static const Shape first_layer[] = { { F16_GROUPS } };
     { n, F16_GROUPS }, { n, CAPPED }, { n, WINDOW }, { n, MANY_HEADS }, { n, TURNED }, { n, PANELS }, \
                       { n, WIDER }, { n, NARROW }, { n, NARROWER }
 static const Shape texts[] = { { 8200, F16_GROUPS }, { 8200, CAPPED }, { 4090, F16_GROUPS }, { 4090, CAPPED },
-                               EACH_LAYER(300), EACH_LAYER(256), EACH_LAYER(255), EACH_LAYER(15), EACH_LAYER(1) };
+                               EACH_LAYER(300), EACH_LAYER(256), EACH_LAYER(255), EACH_LAYER(15), EACH_LAYER(1),
+                               { 300, WIDEST }, { 300, WIDE_CODES }, { 1, WIDEST }, { 15, WIDE_CODES } };
 static const Shape long_texts[] = { ROWS(4095, 0), ROWS(4096, 0), ROWS(8191, 0), ROWS(11900, 0) };
 
 #define STORED(t, dim) { .layer = { .kind = LAYER_ATTENTION, .heads = 3, .kv_heads = 3, .head_dim = dim, \
@@ -121,7 +126,7 @@ static const Case table[] = {
     { "products_behind", ops_products_behind, OWN, 56 },
     { "products", ops_products, OWN, PRODUCT_ROUNDS, .across = 16 },
     { "route", ops_route, OWN, 63 },
-    { "experts", ops_experts, OWN, 120, .across = 15 },
+    { "experts", ops_experts, OWN, 120, .across = 17 },
     { "attention", ops_attention, OVER(texts), 1, .across = 9 },
     { "pairs_of_types", ops_pairs, OWN, 64, .across = 8 },
     { "splits", ops_splits, OVER(long_texts), 4, .across = 4 },

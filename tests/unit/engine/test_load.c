@@ -14,8 +14,8 @@
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
                TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG, HEADER } What;
-typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, DRAFT_C, DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF,
-               LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DRAFT_C, DRAFT_B, DRAFT_HF,
+               DRAFT2_C, DRAFT2_HF, LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config, or
  * in the header of a folder's tensors, the text `name` becomes `text`. */
@@ -139,7 +139,7 @@ static void files_make(Files *f, Base base, const Edit *e, const TinyModel *tm)
     snprintf(f->model, sizeof f->model, "%s/m.gguf", f->dir);
     snprintf(f->changed, sizeof f->changed, "%s/changed.gguf", f->dir);
     static const TinyFamily families[] = { TINY_LLAMA, TINY_QWEN3, TINY_QWEN35, TINY_LAGUNA,
-                                           TINY_QWEN3MOE, TINY_QWEN35MOE };
+                                           TINY_QWEN3MOE, TINY_QWEN35MOE, TINY_GEMMA4, TINY_GEMMA4MOE };
     const bool for_laguna = base == LAGUNA_B || base == LAGUNA_HF;
     f->tm = tm ? *tm : tiny_model(base < DRAFT_C ? families[base] : for_laguna ? TINY_LAGUNA : TINY_QWEN3);
     assert_ok(tiny_model_write(&f->tm, f->model, &err), &err);
@@ -452,6 +452,106 @@ static void laguna_keys(void **state)
     CHECK_ALL(cases);
 }
 
+#define GEMMA4_PATTERN "gemma4.attention.sliding_window_pattern"
+#define GEMMA4_KV "gemma4.attention.head_count_kv"
+
+static void gemma4_keys(void **state)
+{
+    (void) state;
+    const Case cases[] = {
+        { GEMMA4, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { GEMMA4MOE, { AS_IS, .name = "" }, .code = RT_OK, .named = { NULL } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.embedding_length_per_layer_input", 256), .code = RT_EUNSUPPORTED,
+          .named = { "gemma4.embedding_length_per_layer_input is 256", "inputs per layer (E2B, E4B)" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.attention.shared_kv_layers", 18), .code = RT_EUNSUPPORTED,
+          .named = { "gemma4.attention.shared_kv_layers is 18", "share keys and values (E2B, E4B)" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.embedding_length_per_layer_input" }, .code = RT_OK, .named = { NULL } },
+        { GEMMA4, { KEY_DROP, .name = GEMMA4_PATTERN }, .code = RT_EFORMAT, .named = { GEMMA4_PATTERN, "missing" } },
+        { GEMMA4, KEY(KEY_U32, GEMMA4_PATTERN, 6), .code = RT_EFORMAT, .named = { GEMMA4_PATTERN, "array" } },
+        { GEMMA4, { KEY_BOOLS, .name = GEMMA4_PATTERN, IDS(1, 0, 1) }, .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern has 3 values, expected 4" } },
+        { GEMMA4, { KEY_I32S, .name = GEMMA4_PATTERN, IDS(1, 0, 1, 0) }, .code = RT_EFORMAT,
+          .named = { "sliding_window_pattern", "array of bool" } },
+        { GEMMA4, { KEY_BOOLS, .name = GEMMA4_PATTERN, IDS(1, 0, 1, 1) }, .code = RT_EFORMAT,
+          .named = { "blk.3.attn_q.weight", "expected [64, 128]" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.attention.sliding_window" }, .code = RT_EFORMAT,
+          .named = { "attention.sliding_window", "missing" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.attention.sliding_window", 0), .code = RT_EFORMAT,
+          .named = { "sliding_window is 0" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.attention.head_count", 0), .code = RT_EFORMAT,
+          .named = { "attention.head_count is 0" } },
+        { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(2, 1, 2) }, .code = RT_EFORMAT,
+          .named = { "head_count_kv has 3 values, expected 4" } },
+        { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(2, 1, 0, 1) }, .code = RT_EFORMAT,
+          .named = { "head_count_kv value 2 is 0" } },
+        { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(3, 1, 2, 1) }, .code = RT_EFORMAT,
+          .named = { "layer 0 has 4 query heads, expected a multiple of its 3 key heads" } },
+        { GEMMA4, { KEY_I32S, .name = GEMMA4_KV, IDS(2, 2, 2, 1) }, .code = RT_EFORMAT,
+          .named = { "blk.1.attn_k.weight", "expected [64, 256]" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.attention.key_length" }, .code = RT_EFORMAT,
+          .named = { "attention.key_length", "missing" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.attention.key_length_swa" }, .code = RT_EFORMAT,
+          .named = { "attention.key_length_swa", "missing" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.attention.value_length", 32), .code = RT_EUNSUPPORTED,
+          .named = { "attention.value_length is 32, expected the key length 128" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.attention.value_length_swa", 64), .code = RT_EUNSUPPORTED,
+          .named = { "attention.value_length_swa is 64, expected the key length 32" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.rope.freq_base" }, .code = RT_EFORMAT,
+          .named = { "rope.freq_base", "missing" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.rope.freq_base_swa" }, .code = RT_EFORMAT,
+          .named = { "rope.freq_base_swa", "missing" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count_swa", 15), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count_swa is 15, expected an even number" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count", 130), .code = RT_EFORMAT,
+          .named = { "rope.dimension_count is 130" } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.rope.dimension_count", 16), .code = RT_EFORMAT,
+          .named = { "rope_freqs.weight has 64 values, expected 8" } },
+        { GEMMA4, KEY(KEY_F32, "gemma4.final_logit_softcapping", -1), .code = RT_EFORMAT,
+          .named = { "final_logit_softcapping is -1" } },
+        { GEMMA4, { KEY_DROP, .name = "gemma4.final_logit_softcapping" }, .code = RT_OK, .named = { NULL } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.expert_count", 0), .code = RT_OK, .named = { NULL } },
+        { GEMMA4, KEY(KEY_U32, "gemma4.expert_count", 8), .code = RT_EFORMAT, .named = { "expert_used_count" } },
+        { GEMMA4MOE, { KEY_DROP, .name = "gemma4.expert_count" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.ffn_gate_inp", "unknown" } },
+        { GEMMA4MOE, { KEY_DROP, .name = "gemma4.feed_forward_length" }, .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_gate.weight", "expected [64, 1]" } },
+        { GEMMA4, { TENSOR_DROP, .name = "rope_freqs.weight" }, .code = RT_EFORMAT,
+          .named = { "rope_freqs.weight is missing (shape [64])" } },
+        { GEMMA4, { TENSOR_ZERO, .name = "rope_freqs.weight" }, .code = RT_EFORMAT,
+          .named = { "rope_freqs.weight value 0 is 0" } },
+        { GEMMA4, { TENSOR_DROP, .name = "blk.0.attn_v.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.attn_v.weight is missing (shape [64, 64])" } },
+        { GEMMA4, { TENSOR_ADD, .name = "blk.1.attn_v.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.attn_v.weight", "expected [64, 128]" } },
+        { GEMMA4, { TENSOR_DROP, .name = "blk.1.post_attention_norm.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.post_attention_norm.weight", "missing" } },
+        { GEMMA4, { TENSOR_DROP, .name = "blk.1.post_ffw_norm.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.post_ffw_norm.weight", "missing" } },
+        { GEMMA4, { TENSOR_SHORT, .name = "blk.1.attn_k_norm.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.1.attn_k_norm.weight", "expected [128, 1]" } },
+        { GEMMA4, { TENSOR_DROP, .name = "blk.2.layer_output_scale.weight" }, .code = RT_OK, .named = { NULL } },
+        { GEMMA4, { TENSOR_ADD, .name = "blk.0.inp_gate.weight" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.inp_gate.weight", "unknown" } },
+        { GEMMA4, { TENSOR_ADD, .name = "blk.0.ffn_gate_inp.scale" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.ffn_gate_inp.scale", "unknown" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.1.ffn_gate_inp.scale" }, .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_gate_inp.scale", "missing" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.1.ffn_down_exps.scale" }, .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_down_exps.scale is missing (shape [8, 1])" } },
+        { GEMMA4MOE, { TENSOR_SHORT, .name = "blk.1.ffn_down_exps.scale" }, .code = RT_EFORMAT,
+          .named = { "blk.1.ffn_down_exps.scale", "expected [8, 1]" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.3.pre_ffw_norm_2.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.3.pre_ffw_norm_2.weight", "missing" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.3.post_ffw_norm_1.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.3.post_ffw_norm_1.weight", "missing" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.3.post_ffw_norm_2.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.3.post_ffw_norm_2.weight", "missing" } },
+        { GEMMA4MOE, { TENSOR_DROP, .name = "blk.0.ffn_up.weight" }, .code = RT_EFORMAT,
+          .named = { "blk.0.ffn_up.weight", "missing" } },
+    };
+    CHECK_ALL(cases);
+}
+
 static void mixtures(void **state)
 {
     (void) state;
@@ -527,6 +627,9 @@ static void tensors(void **state)
         { LLAMA, { TENSOR_ADD, .name = "blk.2.ffn_down.bias" }, .code = RT_EUNSUPPORTED,
           .named = { "blk.2.ffn_down.bias" } },
         { LLAMA, { TENSOR_ADD, .name = "output.bias" }, .code = RT_EUNSUPPORTED, .named = { "output.bias" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.scale" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.attn_q.scale", "unknown" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.input_scale" }, .code = RT_OK, .named = { NULL } },
         /* vision towers and tables do not belong to the model */
         { LLAMA, { TENSOR_ADD, .name = "v.blk.0.attn_norm.weight" }, .code = RT_OK, .named = { NULL } },
         { LLAMA, { TENSOR_ADD, .name = "blk.7.attn_norm.weight" }, .code = RT_EUNSUPPORTED,
@@ -1229,7 +1332,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes), cmocka_unit_test(numbers), cmocka_unit_test(delta_sizes),
-        cmocka_unit_test(laguna_keys), cmocka_unit_test(mixtures), cmocka_unit_test(tensors),
+        cmocka_unit_test(laguna_keys), cmocka_unit_test(gemma4_keys), cmocka_unit_test(mixtures),
+        cmocka_unit_test(tensors),
         cmocka_unit_test(drafter_keys), cmocka_unit_test(drafter_tensors), cmocka_unit_test(drafter_folder),
         cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place),
         cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),

@@ -1,7 +1,7 @@
 /* test_oracle.c - our passes against the results of transformers: the models of tiny.h, the expectations of
  * tests/oracle/expect. Each of our values must lie within 1e-4 of the expected one (logits' deviation is 2): rows of a
  * chain in chunks, rows of a tree in one pass, taps, and a drafter's block from features that our own target pass
- * stored. */
+ * stored. Quantised mixtures are compared with llama.cpp, layer by layer, by how much rounding may matter. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +31,11 @@ typedef struct {
     char    name[32];
     int32_t n_prefix, n_tokens, n_parents, n_taps, n_probes;
     int32_t prefix[512], tokens[640], parents[ROWS_DECODE], taps[TAPS_MAX];
+    double  noise[TAPS_MAX];                       /* quantised models, of each tap: llama.cpp from exact arithmetic */
+    bool    alike;                                 /* and inputs of products are rounded as llama.cpp does it */
     Probe  *probe;
 } Case;
-typedef struct { bool draft; char name[32], file[4][32]; int32_t n_files, n_cases; Case cases[4]; } Expect;
+typedef struct { bool draft; char name[32], file[4][32]; int32_t n_files, n_cases; Case cases[16]; } Expect;
 
 static int32_t read_ids(int32_t *out, int32_t cap)
 {
@@ -41,6 +43,12 @@ static int32_t read_ids(int32_t *out, int32_t cap)
     assert_in_range(n, 1, cap);
     for (int32_t i = 0; i < n; i++) out[i] = atoi(strtok(NULL, " "));
     return n;
+}
+
+static void read_noise(Case *c)
+{
+    assert_int_equal(atoi(strtok(NULL, " ")), c->n_taps);
+    for (int32_t i = 0; i < c->n_taps; i++) c->noise[i] = atof(strtok(NULL, " "));
 }
 
 static void read_probe(Case *c, const char *kind)
@@ -77,13 +85,14 @@ static Expect *read_expect(const char *name)
             for (char *w; (w = strtok(NULL, " ")) && e->n_files < 4; )
                 snprintf(e->file[e->n_files++], sizeof e->file[0], "%s", w);
         } else if (strcmp(kind, "case") == 0) {
-            assert_true(e->n_cases < 4);
+            assert_true(e->n_cases < 16);
             c = &e->cases[e->n_cases++];
             snprintf(c->name, sizeof c->name, "%s", strtok(NULL, " "));
         } else if (strcmp(kind, "prefix") == 0) c->n_prefix = read_ids(c->prefix, 512);
         else if (strcmp(kind, "tokens") == 0) c->n_tokens = read_ids(c->tokens, 640);
         else if (strcmp(kind, "parents") == 0) c->n_parents = read_ids(c->parents, ROWS_DECODE);
         else if (strcmp(kind, "taps") == 0) c->n_taps = read_ids(c->taps, TAPS_MAX);
+        else if (strcmp(kind, "noise") == 0) read_noise(c);
         else read_probe(c, kind);
     }
     free(line);
@@ -106,7 +115,8 @@ typedef struct { Backend *be; Gguf *gguf; Safetensors *st; Model *m; } Opened;
 
 static Opened open_model(Backend *be, const char *path, bool hf, const Model *target)
 {
-    static const ModelOptions options = {.k_type = T_COUNT, .v_type = T_COUNT, .keep_types = true};
+    /* keys and values as the other programs have them */
+    static const ModelOptions options = {.k_type = T_F32, .v_type = T_F32, .keep_types = true};
     Error  err;
     Opened o = {.be = be};
     if (hf) OK(safetensors_open(&o.st, path, &err));
@@ -197,6 +207,65 @@ static void report(const char *file, const Case *c, double worst, const Probe *a
 
 /* ---- targets ---- */
 
+/* The values that p is about. */
+static const float *row_of(const Probe *p, const Case *c, const Model *m, const Results *out)
+{
+    for (int32_t j = 0; j < c->n_taps; j++)
+        if (c->taps[j] == p->layer)
+            return out->taps + (size_t) p->row * (size_t) m->tap_width + (size_t) j * (size_t) m->dim;
+    return out->logits + (size_t) p->row * (size_t) m->vocab;
+}
+
+static void judge_exact(const char *file, const Case *c, const Model *m, const Results *out)
+{
+    double worst = 0;
+    const Probe *where = c->probe;
+    for (int32_t i = 0; i < c->n_probes; i++) {
+        const Probe *p = &c->probe[i];
+        double d = compare(p, row_of(p, c, m, out), p->layer < 0 ? m->vocab : m->dim);
+        if (!(d <= worst)) worst = d, where = p;
+    }
+    report(file, c, worst, where);
+}
+
+/* How far the known values of a layer's rows are from the expected ones, as a share of their norm, and in how many
+ * rows they are the same. */
+static double share_apart(int32_t *rows, int32_t *same, const Case *c, int32_t layer, const Model *m,
+                          const Results *out)
+{
+    double apart = 0, norm = 0;
+    *rows = *same = 0;
+    for (int32_t i = 0; i < c->n_probes; i++) {
+        const Probe *p = &c->probe[i];
+        if (p->layer != layer) continue;
+        double d2 = 0, x2 = 0;
+        for (int32_t k = 0; k < p->n; k++) {
+            double d = (double) row_of(p, c, m, out)[p->id[k]] - p->value[k];
+            d2 += d * d, x2 += p->value[k] * p->value[k];
+        }
+        apart += d2, norm += x2;
+        ++*rows, *same += d2 < TOLERANCE * TOLERANCE * x2;
+    }
+    return sqrt(apart / norm);
+}
+
+/* Both programs round the inputs of products. Two roundings that know nothing of each other take their results 1.4
+ * times as far apart as one of them takes llama.cpp's from exact arithmetic: 1.5, since few values are known. In blocks
+ * of 256 both round alike: there a difference comes from a sum that another order put on the other side of a rounding,
+ * which most rows are spared. */
+static void judge_quantised(const char *file, const Case *c, const Model *m, const Results *out)
+{
+    for (int32_t j = 0; j < c->n_taps; j++) {
+        int32_t rows, same;
+        double  apart = share_apart(&rows, &same, c, c->taps[j], m, out);
+        print_message("  %-14s %-9s layer %d apart by %.5f, llama.cpp from exact %.5f, %d of %d rows the same\n", file,
+                      c->name, c->taps[j], apart, c->noise[j], same, rows);
+        if (!(apart <= 1.5 * c->noise[j]) || (c->alike && 2 * same < rows))
+            fail_msg("%s %s: layer %d differs by %g of its norm, expected at most %g; %d of %d rows are the same", file,
+                     c->name, c->taps[j], apart, 1.5 * c->noise[j], same, rows);
+    }
+}
+
 static void run_case(const char *file, const Case *c, int32_t chunk, Model *m, Step *s)
 {
     Error   err;
@@ -217,18 +286,8 @@ static void run_case(const char *file, const Case *c, int32_t chunk, Model *m, S
     for (int32_t at = 0; at < c->n_tokens && !c->n_parents; at += chunk)
         pass(m, s, &st, SLICE_CHAIN, c->n_tokens - at < chunk ? c->n_tokens - at : chunk, c->tokens + at, NULL, want,
              taps, &out, at);
-    double worst = 0;
-    const Probe *where = c->probe;
-    for (int32_t i = 0; i < c->n_probes; i++) {
-        const Probe *p = &c->probe[i];
-        const float *x = out.logits + (size_t) p->row * (size_t) m->vocab;
-        for (int32_t j = 0; j < c->n_taps && p->layer >= 0; j++)
-            if (c->taps[j] == p->layer)
-                x = out.taps + (size_t) p->row * (size_t) m->tap_width + (size_t) j * (size_t) m->dim;
-        double d = compare(p, x, p->layer < 0 ? m->vocab : m->dim);
-        if (!(d <= worst)) worst = d, where = p;
-    }
-    report(file, c, worst, where);
+    if (c->noise[0] > 0) judge_quantised(file, c, m, &out);
+    else judge_exact(file, c, m, &out);
     free(out.logits);
     free(out.taps);
     be->release(be, taps, tap_bytes + 64);
@@ -253,6 +312,39 @@ static void test_model(void **state)
         static const int32_t chunks[] = {1, 3, 7};
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
             run_case(e->file[f], &e->cases[0], chunks[i], o.m, &step);
+        step_close(&step);
+        close_model(&o);
+        be->close(be);
+        remove(path);
+    }
+    free_expect(e);
+}
+
+static bool in_blocks_of_32(const Gguf *g)
+{
+    for (int32_t i = 0; i < gguf_n_tensors(g); i++)
+        if (type_info(gguf_tensor_at(g, i)->type)->block == 32) return true;
+    return false;
+}
+
+/* A case is a file in a type or recipe of that name. */
+static void test_quantised(void **state)
+{
+    Expect *e = read_expect(*state);
+    for (int32_t i = 0; i < e->n_cases; i++) {
+        Case *c = &e->cases[i];
+        char  path[256];
+        Error err;
+        TinyModel tiny;
+        Backend *be;
+        snprintf(path, sizeof path, "%s/%s-%s.gguf", folder, e->name, c->name);
+        assert_true(tiny_model_named(&tiny, e->name) && tiny_model_types(&tiny, c->name));
+        OK(tiny_model_write(&tiny, path, &err));
+        OK(backend_open(&be, "cpu", &(BackendOptions) {0}, &err));
+        Opened o = open_model(be, path, false, NULL);
+        Step step = open_step(be);
+        c->alike = !in_blocks_of_32(o.gguf);
+        run_case(e->name, c, CHUNK, o.m, &step);
         step_close(&step);
         close_model(&o);
         be->close(be);
@@ -391,6 +483,7 @@ static int remove_folder(void **state)
 }
 
 #define MODEL(n) {.name = n, .test_func = test_model, .initial_state = (void *) n}
+#define QUANTISED(n) {.name = n, .test_func = test_quantised, .initial_state = (void *) n}
 #define DRAFT(n) {.name = n, .test_func = test_draft, .initial_state = (void *) n}
 
 int main(int argc, char **argv)
@@ -401,10 +494,14 @@ int main(int argc, char **argv)
         MODEL("small-laguna"), MODEL("small-laguna-each"), MODEL("laguna"), MODEL("laguna-each"), MODEL("llama"),
         MODEL("llama-tied"), MODEL("qwen3"), MODEL("qwen3-tied"), MODEL("qwen35"), MODEL("qwen35-r1"),
         MODEL("qwen35-r3"), MODEL("small-qwen3moe"), MODEL("small-qwen35moe"), MODEL("qwen3moe"), MODEL("qwen3moe-16"),
-        MODEL("qwen35moe"),
+        MODEL("qwen35moe"), MODEL("small-gemma4"), MODEL("small-gemma4moe"), MODEL("gemma4"), MODEL("gemma4-values"),
+        MODEL("gemma4moe"),
         DRAFT("small-dflash"), DRAFT("small-swa"), DRAFT("small-dflash2"), DRAFT("dflash-qwen3"), DRAFT("dflash-swa"),
         DRAFT("dflash2"), DRAFT("dflash2-k8"), DRAFT("dflash-llama"), DRAFT("dflash-laguna"),
         DRAFT("small-dflash-laguna"), DRAFT("small-dspark"), DRAFT("small-library"),
+        DRAFT("small-dflash-gemma4"),
+        QUANTISED("qwen3moe-all"), QUANTISED("qwen35moe-all"), QUANTISED("laguna-all"),
+        QUANTISED("qwen3moe-two"), QUANTISED("qwen35moe-two"), QUANTISED("laguna-two"),
         cmocka_unit_test(test_grouped_heads_are_refused),
     };
     if (!mkdtemp(folder)) return 1;

@@ -67,7 +67,7 @@ static char *with_our_markers(const char *s)
     static const char *const MARKERS[][2] = {
         { "<|start_header_id|>", "<|im_start|>" }, { "<|eot_id|>", "<|im_end|>" },
         { "<start_of_turn>", "<|im_start|>" }, { "<end_of_turn>", "<|im_end|>" }, { "<|turn>", "<|im_start|>" },
-        { "<assistant>", "<|im_start|>" }, { "</assistant>", "<|im_end|>" },
+        { "<turn|>", "<|im_end|>" }, { "<assistant>", "<|im_start|>" }, { "</assistant>", "<|im_end|>" },
     };
     enum { N = sizeof MARKERS / sizeof *MARKERS };
     char *out = malloc(2 * strlen(s) + 64), *w = out;
@@ -200,12 +200,13 @@ static void as_many_renderings_tell(void **state)
 {
     (void) state;
     /* arch: a built-in template; more: the most conversations that may take more than one rendering: those with an
-     * empty question, with the assistant first, with answers whose reasoning will be dropped; and templates that count
-     * messages before they show them */
+     * empty question, with the assistant first, with answers whose reasoning will be dropped, with results that become
+     * part of the calling message; and templates that count messages before they show them */
     static const struct { const char *name, *arch; int more; } ALL[] = {
         { "chatml", NULL, 2 }, { "headers", NULL, 2 }, { "reasoning", NULL, 4 }, { "macros", NULL, 2 },
         { "recursive", NULL, 14 }, { "marked", NULL, 2 }, { "whitespace", NULL, 14 }, { "<|im_start|>", "llama", 2 },
         { "<|start_header_id|>", "llama", 2 }, { "<start_of_turn>", "llama", 99 }, { "</assistant>", "laguna", 99 },
+        { "turns", NULL, 4 }, { "responses", NULL, 5 }, { "<|turn>", "gemma4", 2 },
     };
     World w;
     begin(&w);
@@ -339,6 +340,26 @@ static void results_of_known_calls(void **state)
     tell_results(source, true, 1, 2);
     tell_results(moves_tools, true, 3, 3);
     tell_results(moves_tools, false, 3, 3);
+    free(source);
+    source = read_template("turns", &n);           /* shows no results of calls that it does not show */
+    source[n] = 0;
+    char *ours = with_our_markers(source);
+    tell_results(ours, true, 2, 2);
+    World w;
+    begin(&w);
+    open_chat(&w, ours);
+    remember(w.s.replay, "call_1");
+    w.q.messages = json_pack("[o o {s:s s:s s:s}]", said("user", "Look!"), a_call("call_1"), "role", "tool",
+                             "tool_call_id", "call_1", "content", "What was seen");
+    Prepared p = prepare(&w);
+    assert_true(p.good);
+    assert_non_null(strstr(p.p.text, "call:look{}"));
+    assert_non_null(strstr(p.p.text, "What was seen"));
+    prepared_free(&p);
+    json_decref(w.q.messages);
+    chat_prompt_close(w.s.chat);
+    end(&w);
+    free(ours);
     free(source);
 }
 

@@ -93,6 +93,15 @@ static void caps(void **state)
         { "marked", { .system = true, .system_later = true, .text_content = true, .tools = true, .tool_calls = true,
                       .parallel_calls = true, .tool_results = true, .object_arguments = true, .reasoning = true,
                       .thinking = true, .answer_apart = true, .system_apart = true } },
+        { "turns", { .system = true, .system_later = true, .developer = true, .text_content = true,
+                     .typed_content = true, .tools = true, .tool_calls = true, .parallel_calls = true,
+                     .tool_results = true, .results_with_calls = true, .object_arguments = true, .thinking = true,
+                     .shortens = true, .answer_apart = true, .system_apart = true } },
+        { "responses", { .system = true, .system_later = true, .developer = true, .text_content = true,
+                         .typed_content = true, .tools = true, .tool_calls = true, .parallel_calls = true,
+                         .tool_results = true, .results_with_calls = true, .results_inside = true,
+                         .object_arguments = true, .thinking = true, .answer_apart = true,
+                         .system_apart = true } },
     };
     for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++) {
         ChatPrompt *c = open_named(ALL[i].name);
@@ -212,6 +221,84 @@ static void arguments(void **state)
     check(EITHER, WITH_CALL("\"{\\\"a\\\":1}\""), "f{\"a\":1}");
 }
 
+/* An assistant's message as JSON, with two calls. */
+#define CALLING(text)                                                                                \
+    "{\"role\": \"assistant\", \"content\": \"" text "\", \"tool_calls\": [{\"id\": \"1\", \"function\": " \
+    "{\"name\": \"f\", \"arguments\": \"{\\\"b\\\": [1, true], \\\"a\\\": \\\"x\\\"}\"}}, {\"id\": \"2\", "      \
+    "\"function\": {\"name\": \"g\", \"arguments\": {}}}]}"
+#define RESULT(id, text) "{\"role\": \"tool\", \"tool_call_id\": \"" id "\", \"content\": \"" text "\"}"
+#define SO "{\"role\": \"assistant\", \"content\": \"So.\"}"
+#define CALLED "<|tool_call>call:f{a:<|\"|>x<|\"|>,b:[1,true]}<tool_call|><|tool_call>call:g{}<tool_call|>"
+#define ANSWERED(name, text) "<|tool_response>response:" name "{value:<|\"|>" text "<|\"|>}<tool_response|>"
+
+/* A tool's results in templates of Gemma 4: in the calling turn, whichever way the template wants them given, and an
+ * answer that follows them belongs to that turn. */
+static void results_in_turns(void **state)
+{
+    (void) state;
+    static const char USER[] = "{\"role\": \"user\", \"content\": \"u\"}", ASKED[] = "<s><|turn>user\nu<turn|>\n";
+    static const struct { const char *rest, *turns, *responses; } ALL[] = {
+        { CALLING("") ", " RESULT("2", "two") ", " RESULT("1", "one"),
+          "<|turn>model\n" CALLED ANSWERED("g", "two") ANSWERED("f", "one"), NULL },
+        { CALLING("") ", " RESULT("", "one") ", " RESULT("", "two") ", " SO
+          ", {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"v\"}]}",
+          "<|turn>model\n" CALLED ANSWERED("unknown", "one") ANSWERED("unknown", "two") "So.<turn|>\n"
+          "<|turn>user\nv<turn|>\n<|turn>model\n",
+          "<|turn>model\n" CALLED ANSWERED("f", "one") ANSWERED("g", "two") "So.<turn|>\n"
+          "<|turn>user\nv<turn|>\n<|turn>model\n" },
+        { CALLING("I look.") ", " RESULT("1", "one"),
+          "<|turn>model\n" CALLED ANSWERED("f", "one") "I look.<turn|>\n<|turn>model\n",
+          "<|turn>model\nI look.<turn|>\n<|turn>model\n" CALLED ANSWERED("f", "one") },
+        { CALLING("") ", " RESULT("1", "one") ", " CALLING("") ", " RESULT("1", "more"),
+          "<|turn>model\n" CALLED ANSWERED("f", "one") CALLED ANSWERED("f", "more"), NULL },
+        { CALLING("") ", " RESULT("1", "one") ", " SO,
+          "<|turn>model\n" CALLED ANSWERED("f", "one") "So.<turn|>\n<|turn>model\n", NULL },
+    };
+    static const char *const NAMES[] = { "turns", "responses" };
+    for (size_t i = 0; i < 2 * sizeof ALL / sizeof *ALL; i++) {
+        const char *want = i % 2 && ALL[i / 2].responses ? ALL[i / 2].responses : ALL[i / 2].turns;
+        char talk[1024];
+        snprintf(talk, sizeof talk, "[%s, %s]", USER, ALL[i / 2].rest);
+        ChatPrompt *c = open_named(NAMES[i % 2]);
+        TemplateError err;
+        TemplateText text;
+        assert_int_equal(render(&text, c, talk, "{\"enable_thinking\": true}", true, &err), ST_OK);
+        const char *user = strstr(text.text, "<|turn>user");
+        assert_non_null(user);
+        assert_string_equal(user + strlen("<|turn>user\nu<turn|>\n"), want);
+        assert_int_equal(text.n, strlen(text.text));
+        template_text_free(&text);
+        assert_int_equal(render(&text, c, talk, "{\"enable_thinking\": false}", false, &err), ST_OK);
+        assert_memory_equal(text.text, ASKED, strlen(ASKED));
+        template_text_free(&text);
+        chat_prompt_close(c);
+    }
+}
+
+/* Without thinking an empty thought is pre-filled where, and only where, the model's template does so. */
+static void empty_thought(void **state)
+{
+    (void) state;
+    static const struct { const char *name, *kwargs, *want; } ALL[] = {
+        { "turns", "{\"enable_thinking\": false}",
+          "<s><|turn>user\nu<turn|>\n<|turn>model\n<|channel>thought\n<channel|>" },
+        { "turns", "{\"enable_thinking\": true}",
+          "<s><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nu<turn|>\n<|turn>model\n" },
+        { "responses", "{\"enable_thinking\": false}", "<s><|turn>user\nu<turn|>\n<|turn>model\n" },
+        { "responses", "{\"enable_thinking\": true}",
+          "<s><|turn>system\n<|think|><turn|>\n<|turn>user\nu<turn|>\n<|turn>model\n" },
+    };
+    for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++) {
+        ChatPrompt *c = open_named(ALL[i].name);
+        TemplateError err;
+        TemplateText text;
+        assert_int_equal(render(&text, c, ASKING, ALL[i].kwargs, true, &err), ST_OK);
+        assert_string_equal(text.text, ALL[i].want);
+        template_text_free(&text);
+        chat_prompt_close(c);
+    }
+}
+
 static void nobody_asked(void **state)
 {
     (void) state;
@@ -267,6 +354,8 @@ static void builtins(void **state)
         { "laguna", "</assistant>", "\xe3\x80\x88|EOS|\xe3\x80\x89<system>\nS\n</system>\n<user>\nU\n</user>\n"
           "<assistant>\n</think>\n\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n"
           "</assistant>\n<tool_response>\nR\n</tool_response>\n<assistant>\n</think>" },
+        { "gemma4", "<|turn>", "<s><|turn>system\nS<turn|>\n<|turn>user\nU<turn|>\n<|turn>model\n"
+          "<|tool_call>call:f{a:1}<tool_call|><|tool_response>response:unknown{value:<|\"|>R<|\"|>}<tool_response|>" },
         { "gemma3", "<start_of_turn>", NULL },
     };
     for (size_t i = 0; i < sizeof ALL / sizeof *ALL; i++) {
@@ -339,7 +428,8 @@ static void builtins(void **state)
 static void grows_at_its_end(void **state)
 {
     (void) state;
-    static const char *const NAMES[] = { "chatml", "headers", "recursive", "marked", "macros", "reasoning" };
+    static const char *const NAMES[] = { "chatml", "headers", "recursive", "marked", "macros", "reasoning", "turns",
+                                         "responses" };
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         ChatPrompt *c = open_named(NAMES[i]);
         json_t *talk = json_array();
@@ -369,23 +459,23 @@ static void grows_at_its_end(void **state)
     }
 }
 
-static void memory_runs_out(void **state)
+static void memory_runs_out_with(const char *name, const char *talk, long step)
 {
-    (void) state;
     size_t n;
-    char *source = read_template("macros", &n);
+    char *source = read_template(name, &n);
     bool ended = false;
-    for (long k = 1; k < 20000 && !ended; k += k < 300 ? 1 : 17) {
+    for (long k = 1; k < 60000 && !ended; k += k < 300 ? 1 : step) {
         long live = alloc_state.live;
         TemplateError err;
         TemplateText text = { 0 };
         ChatPrompt *c = NULL;
         ChatOptions o = { .source = source, .n = n, .name = "test.gguf", .arch = "qwen3", .bos = "<s>",
                           .has_token = has_im_start };
-        json_t *m = json_loads(WITH_CALL("\"{\\\"a\\\": 1}\""), 0, NULL);
+        json_t *m = json_loads(talk, 0, NULL);
         alloc_state.fail_in = k;
         Status st = chat_prompt_open(&c, &o, &err);
-        if (st == ST_OK) st = chat_prompt_render(&text, c, &(ChatRequest) { .messages = m }, &err);
+        ChatRequest q = { .messages = m, .generation = true };
+        if (st == ST_OK) st = chat_prompt_render(&text, c, &q, &err);
         ended = alloc_state.fail_in > 0;
         alloc_state.fail_in = 0;
         assert_true(st == ST_OK || err.error.text[0]);
@@ -398,12 +488,21 @@ static void memory_runs_out(void **state)
     free(source);
 }
 
+static void memory_runs_out(void **state)
+{
+    (void) state;
+    memory_runs_out_with("macros", WITH_CALL("\"{\\\"a\\\": 1}\""), 17);
+    memory_runs_out_with("responses", "[" CALLING("I look.") ", " RESULT("1", "one")
+                         ", " SO "]", 131);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(caps), cmocka_unit_test(places),
         cmocka_unit_test(roles), cmocka_unit_test(contents), cmocka_unit_test(arguments),
+        cmocka_unit_test(results_in_turns), cmocka_unit_test(empty_thought),
         cmocka_unit_test(nobody_asked), cmocka_unit_test(refusals), cmocka_unit_test(builtins),
         cmocka_unit_test(grows_at_its_end), cmocka_unit_test(memory_runs_out),
     };

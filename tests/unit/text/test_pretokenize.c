@@ -301,12 +301,13 @@ static void names(void **state)
         { "olmo", "gpt-2", false },
         { "smollm", "smollm", false }, { "starcoder", "smollm", false }, { "refact", "smollm", false },
         { "command-r", "smollm", false },
-        { "codeshell", "smollm", false }, { "laguna", "laguna", false },
+        { "codeshell", "smollm", false }, { "laguna", "laguna", false }, { "gemma4", "gemma4", false },
     };
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         Pretokenizer *p = open_pre(NAMES[i].name);
         assert_string_equal(pretokenize_name(p), NAMES[i].pattern);
         assert_int_equal(pretokenize_llama3(p), NAMES[i].llama3);
+        assert_int_equal(pretokenize_gemma4(p), strcmp(NAMES[i].pattern, "gemma4") == 0);
         pretokenize_close(p);
     }
     static const char *const REFUSED[] = { "", "default", "qwen", "qwen22", "QWEN2", "tekken", "gpt-2\n",

@@ -462,6 +462,8 @@ static void put_right(void **state)
           "{\"a\": \"x\\\"y\", \"b\": null, \"1\": [true, false]}" }, { FLOW_LOOSE, "[word]", NULL },
         { FLOW_LOOSE, "'\\x41\\u0042'", "\"\\u0041\\u0042\"" },
         { FLOW_LOOSE | FLOW_BARE, "{a:New York ,b:[x y,2]}", "{\"a\":\"New York\",\"b\":[\"x y\",2]}" },
+        { FLOW_LOOSE | FLOW_BARE, "{a b : {\xc3\xa9/$c: 1}, 'd e' : 2}",
+          "{\"a b\": {\"\xc3\xa9/$c\": 1}, \"d e\" : 2}" },
         { FLOW_CALL | FLOW_LOOSE, "q='a', n=(", NULL },
         { FLOW_CALL | FLOW_LOOSE, "q='a', n={'k': [1]})", "{\"q\":\"a\", \"n\":{\"k\": [1]}}" },
         { FLOW_CALL | FLOW_LOOSE, ")", "{}" },

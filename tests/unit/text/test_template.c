@@ -38,7 +38,7 @@ static void golden(void **state)
 {
     (void) state;
     static const char *const NAMES[] = { "chatml", "headers", "reasoning", "macros", "recursive", "marked",
-                                         "whitespace" };
+                                         "whitespace", "turns", "responses" };
     json_t *cases = read_json("tests/data/templates/conversations.json");
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         char path[128], name[128];

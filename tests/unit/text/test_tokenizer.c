@@ -58,15 +58,51 @@ static void whole_tokens(void **state)
     }
 }
 
+/* Characters merge, and those without a token are bytes; U+2581 is a space; lines are apart, and a run of line breaks
+ * that is a token is taken whole. */
+static void merges_of_characters(void **state)
+{
+    (void) state;
+    VocabImage v = gemma_image();
+    Tokenizer *t = open_ok(&v);
+    check_ids(t, "low low", PLAIN, ID_LIST(263, 264));
+    check_ids(t, "low\xe2\x96\x81low\xe2\x96\x81", PLAIN, ID_LIST(263, 264, 256));
+    check_ids(t, "  low", PLAIN, ID_LIST(256, 264));
+    check_ids(t, "w\xc3\xa9\xc3\xa9", PLAIN, ID_LIST(265, 261));
+    check_ids(t, "lo\xc3\xa8w", PLAIN, ID_LIST(262, 0xc3, 0xa8, 260));
+    check_ids(t, "xlow", PLAIN, ID_LIST('x', 263));
+    check_ids(t, "\xff\xc3low\xe2\x96", PLAIN, ID_LIST(0xff, 0xc3, 263, 0xe2, 0x96));
+    check_ids(t, "lo\nw \n\nlow", PLAIN, ID_LIST(262, 257, 260, 256, 266, 263));
+    check_ids(t, "\n\n\n", PLAIN, ID_LIST(267));
+    check_ids(t, "\n\n\n\n\n", PLAIN, ID_LIST(266, 266, 257));
+    check_ids(t, "<h>", PLAIN, ID_LIST('<', 'h', '>'));
+    check_ids(t, "<0x41>", SPECIAL, ID_LIST('<', '0', 'x', '4', '1', '>'));
+    check_ids(t, "w e\xcc\x81", (TokenizeOptions) { .nfc = true }, ID_LIST(260, 256, 261));
+    assert_int_equal(tokenizer_type(t, 65), TOKEN_BYTE);
+    char out[64];
+    const int32_t ids[] = { 264, 0xc3, 0xa8, 265, 0xf0, 267, 256, 0xe2 };
+    static const char TEXT[] = " low\xc3\xa8w\xc3\xa9\xef\xbf\xbd\n\n\n \xef\xbf\xbd";
+    size_t n = tokenizer_decode(t, out, sizeof out, ids, 8, false);
+    assert_int_equal(n, strlen(TEXT));
+    assert_memory_equal(out, TEXT, n);
+    tokenizer_close(t);
+}
+
 typedef struct { char left[80], right[80], whole[80]; int32_t id; } SlowMerge;
 typedef struct { char s[64][80]; int n; } SlowPieces;
+static const char *const LETTERS[2][5] = { { "a", "b", "c", "d", "e" },
+                                           { "a", "\xc3\xa9", "\xf0\x9f\x99\x82", "\xe6\x97\xa5", " " } };
 
-/* The rule, word for word: again and again apply the first merge of the list that occurs, at its first occurrence. */
-static size_t slow_merge(int32_t *out, const SlowMerge *m, int n_merges, const char *text)
+/* The rule, word for word: again and again apply the first merge of the list that occurs, at its first occurrence. A
+ * letter without a token (letter_id -1) is its bytes. */
+static size_t slow_merge(int32_t *out, const SlowMerge *m, int n_merges, const char *text, const char *const *letter,
+                         const int32_t *letter_id)
 {
     static SlowPieces p;
     p.n = 0;
-    for (const char *c = text; *c; c++) snprintf(p.s[p.n++], 80, "%c", *c);
+    for (const char *c = text; *c; c += strlen(p.s[p.n++]))
+        for (int k = 0; k < 5; k++)
+            if (strncmp(c, letter[k], strlen(letter[k])) == 0) strcpy(p.s[p.n], letter[k]);
     for (bool again = true; again;) {
         again = false;
         for (int r = 0; r < n_merges && !again; r++)
@@ -78,12 +114,26 @@ static size_t slow_merge(int32_t *out, const SlowMerge *m, int n_merges, const c
                 again = true;
             }
     }
+    size_t n = 0;
     for (int i = 0; i < p.n; i++) {
-        out[i] = (uint8_t) p.s[i][0];
-        for (int r = 0; p.s[i][1] && r < n_merges; r++)
-            if (strcmp(m[r].whole, p.s[i]) == 0) out[i] = m[r].id;
+        int32_t id = -1;
+        for (int k = 0; k < 5; k++)
+            if (strcmp(letter[k], p.s[i]) == 0) id = letter_id[k];
+        for (int r = 0; r < n_merges; r++)
+            if (strcmp(m[r].whole, p.s[i]) == 0) id = m[r].id;
+        if (id >= 0) out[n++] = id;
+        for (const char *c = p.s[i]; id < 0 && *c; c++) out[n++] = (uint8_t) *c;
     }
-    return (size_t) p.n;
+    return n;
+}
+
+/* How a file of Gemma's kind spells it. */
+static char *with_marks(char *out, const char *s)
+{
+    char *w = out;
+    for (; *s; s++) w = *s == ' ' ? stpcpy(w, "\xe2\x96\x81") : (*w = *s, w + 1);
+    *w = 0;
+    return out;
 }
 
 /* Random merge lists, in which later merges may undo what trained ones would guarantee, and random words. */
@@ -93,33 +143,39 @@ static void like_slow_merging(void **state)
     reseed();
     for (int round = 0; round < 200; round++) {
         SlowMerge m[24];
-        int n_merges = 1 + (int) random_below(24), letters = 2 + (int) random_below(3);
-        VocabImage v = image_begin("qwen2");
+        int n_merges = 1 + (int) random_below(24), letters = 2 + (int) random_below(4), gemma = round % 2;
+        const char *const *letter = LETTERS[gemma];
+        int32_t letter_id[5] = { -1, -1, -1, -1, -1 };
+        VocabImage v = gemma ? image_begin_gemma() : image_begin("qwen2");
+        for (int k = 0; k < 5 && gemma; k++) {
+            char s[16];
+            if (k < letters) letter_id[k] = image_text(&v, with_marks(s, letter[k]), TOKEN_NORMAL);
+        }
         for (int r = 0; r < n_merges; r++) {
-            char left[80], right[80], line[96];
+            char left[80], right[80], line[2][96];
             do {                                   /* pieces: letters, or what earlier merges made */
                 uint32_t a = random_below((uint32_t) (letters + r)), b = random_below((uint32_t) (letters + r));
-                const char letter[2][2] = { { (char) ('a' + a), 0 }, { (char) ('a' + b), 0 } };
-                strcpy(left, a < (uint32_t) letters ? letter[0] : m[a - (uint32_t) letters].whole);
-                strcpy(right, b < (uint32_t) letters ? letter[1] : m[b - (uint32_t) letters].whole);
+                strcpy(left, a < (uint32_t) letters ? letter[a] : m[a - (uint32_t) letters].whole);
+                strcpy(right, b < (uint32_t) letters ? letter[b] : m[b - (uint32_t) letters].whole);
             } while (strlen(left) + strlen(right) > 30);
             strcpy(m[r].left, left);
             strcpy(m[r].right, right);
             strcat(strcpy(m[r].whole, left), right);
-            strcat(strcat(strcpy(line, left), " "), right);
-            m[r].id = image_merge(&v, line);       /* equal texts: the last id counts */
+            if (gemma) strcat(strcat(with_marks(line[0], left), " "), with_marks(line[1], right));
+            else strcat(strcat(strcpy(line[0], left), " "), right);
+            m[r].id = image_merge(&v, line[0]);    /* equal texts: the last id counts */
         }
         for (int r = 0; r < n_merges; r++)
             for (int k = r + 1; k < n_merges; k++)
                 if (strcmp(m[r].whole, m[k].whole) == 0) m[r].id = m[k].id;
         Tokenizer *t = open_ok(&v);
         for (int word = 0; word < 100; word++) {
-            char s[64];
-            int32_t want[64], got[64];
-            size_t n = random_below(60);
-            for (size_t i = 0; i < n; i++) s[i] = (char) ('a' + (int) random_below((uint32_t) letters));
-            s[n] = 0;
-            size_t n_want = slow_merge(want, m, n_merges, s), count = encode(t, got, 64, s, n, PLAIN);
+            char s[256] = "";
+            int32_t want[256], got[256];
+            for (uint32_t i = random_below(60), all = gemma ? 5 : (uint32_t) letters; i > 0; i--)
+                strcat(s, letter[random_below(all)]);
+            size_t n_want = slow_merge(want, m, n_merges, s, letter, letter_id),
+                   count = encode(t, got, 256, s, strlen(s), PLAIN);
             assert_int_equal(count, n_want);
             if (count) assert_memory_equal(got, want, count * sizeof *got);
         }
@@ -331,6 +387,40 @@ static void ids_and_ends(void **state)
     tokenizer_close(t);
 }
 
+/* BOS whatever the file says; and the begin of a tool's answer ends the model's, which "</s>" then does not. */
+static void bos_and_ends_of_gemma(void **state)
+{
+    (void) state;
+    static const struct { const char *text; int32_t type; bool ends; } TOKENS[] = {
+        { "<bos>", TOKEN_CONTROL, false }, { "<eos>", TOKEN_CONTROL, true }, { "<turn|>", TOKEN_CONTROL, true },
+        { "<|tool_response>", TOKEN_USER, true }, { "<tool_response|>", TOKEN_USER, false },
+        { "</s>", TOKEN_NORMAL, false }, { "<|\"|>", TOKEN_USER, false }, { "a\xe2\x96\x81 b", TOKEN_USER, false },
+    };
+    enum { N_TOKENS = sizeof TOKENS / sizeof *TOKENS, FIRST = 269 };
+    for (int say = 0; say < 3; say++) {
+        VocabImage v = gemma_image();
+        for (int32_t i = 0; i < N_TOKENS; i++) image_text(&v, TOKENS[i].text, TOKENS[i].type);
+        image_u32(&v, "tokenizer.ggml.bos_token_id", FIRST);
+        if (say) image_bool(&v, "tokenizer.ggml.add_bos_token", say > 1);
+        if (say) image_str(&v, "tokenizer.ggml.pre", "default");
+        Tokenizer *t = open_ok(&v);
+        assert_true(tokenizer_add_bos(t));
+        check_ids(t, "low", (TokenizeOptions) { .add_special = true }, ID_LIST(FIRST, 263));
+        check_ids(t, "low<|\"|>a\xe2\x96\x81 b<turn|>", SPECIAL, ID_LIST(263, FIRST + 6, FIRST + 7, FIRST + 2));
+        check_ids(t, "</s>", SPECIAL, ID_LIST('<', '/', 's', '>'));
+        check_ids(t, "<|tool_response>", SPECIAL, ID_LIST(FIRST + 3));
+        for (int32_t i = 0; i < N_TOKENS; i++) {
+            assert_int_equal(tokenizer_is_end(t, FIRST + i), TOKENS[i].ends);
+            assert_int_equal(tokenizer_type(t, FIRST + i), TOKENS[i].ends ? TOKEN_CONTROL : TOKENS[i].type);
+        }
+        tokenizer_close(t);
+    }
+    VocabImage v = gemma_image();
+    Tokenizer *t = open_ok(&v);
+    assert_false(tokenizer_add_bos(t));            /* there is none */
+    tokenizer_close(t);
+}
+
 /* By the file's keys, else by the usual names. */
 static void fim_tokens(void **state)
 {
@@ -383,6 +473,16 @@ static void hash_tells_tokenizers_apart(void **state)
     v = low_image("qwen2");
     image_text(&v, "ow", TOKEN_NORMAL);
     assert_true(h != more && h != user && more != user && h != merge && merge != hash_of(v));
+    h = hash_of(gemma_image());
+    assert_true(h == hash_of(gemma_image()));
+    v = gemma_image();
+    image_merge_only(&v, "o w");
+    image_text(&v, "ow", TOKEN_NORMAL);
+    merge = hash_of(v);
+    v = gemma_image();
+    image_text(&v, "ow", TOKEN_NORMAL);
+    more = hash_of(v);
+    assert_true(h != merge && merge != more && h != more);
 }
 
 static void bytes_of_tokens(void **state)
@@ -435,10 +535,10 @@ static void bytes_of_tokens(void **state)
 static void round_trip(void **state)
 {
     (void) state;
-    static const char *const PRES[] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna" };
+    static const char *const PRES[] = { "qwen2", "qwen35", "llama-bpe", "gpt-2", "smollm", "laguna", NULL };
     reseed();
-    for (int p = 0; p < 6; p++) {
-        VocabImage v = low_image(PRES[p]);
+    for (int p = 0; p < 7; p++) {
+        VocabImage v = PRES[p] ? low_image(PRES[p]) : gemma_image();
         image_text(&v, "<b>", TOKEN_USER);
         Tokenizer *t = open_ok(&v);
         for (int round = 0; round < 3000; round++) {
@@ -524,6 +624,13 @@ static void long_texts(void **state)
         if (took > 3) print_error("line %d: %.1f s\n", i, took);
         assert_true(took < 20);                    /* n log n: well below 1 s; n * n: hours */
     }
+    VocabImage whole_lines = gemma_image();        /* one pre-token, however long the line is */
+    Tokenizer *gemma = open_ok(&whole_lines);
+    for (int32_t i = 0; i < N; i++) s[i] = " low"[i % 4];
+    clock_t begun = clock();
+    assert_int_equal(encode(gemma, NULL, 0, s, N, PLAIN), N / 4);
+    assert_true(clock() - begun < 20 * CLOCKS_PER_SEC);
+    tokenizer_close(gemma);
     Status st = ST_OK;
     assert_int_equal(tokenizer_encode(t, NULL, 0, s, ((size_t) 1 << 30) + 1, PLAIN, &st), 0);      /* refused unread */
     assert_int_equal(st, ST_ARG);
@@ -609,10 +716,8 @@ static void memory_runs_out_opening(void **state)
     free(b.at);
 }
 
-static void memory_runs_out_encoding(void **state)
+static void memory_runs_out(VocabImage v, bool nfc)
 {
-    (void) state;
-    VocabImage v = story_image();
     Tokenizer *t = open_ok(&v);
     char text[4096];
     static int32_t want[4096], got[4096];
@@ -621,7 +726,7 @@ static void memory_runs_out_encoding(void **state)
         memcpy(text + n, STORY, strlen(STORY));
         n += strlen(STORY);
     }
-    TokenizeOptions o = { .parse_special = true, .nfc = true };
+    TokenizeOptions o = { .parse_special = true, .nfc = nfc };
     size_t count = encode(t, want, 4096, text, n, o);
     int failures = 0;
     for (long k = 1;; k++) {
@@ -646,11 +751,19 @@ static void memory_runs_out_encoding(void **state)
     tokenizer_close(t);
 }
 
+static void memory_runs_out_encoding(void **state)
+{
+    (void) state;
+    memory_runs_out(story_image(), true);
+    memory_runs_out(gemma_image(), false);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_by_rank), cmocka_unit_test(ties_leftmost), cmocka_unit_test(whole_tokens),
+        cmocka_unit_test(merges_of_characters), cmocka_unit_test(bos_and_ends_of_gemma),
         cmocka_unit_test(like_slow_merging), cmocka_unit_test(remembered_words), cmocka_unit_test(special_types),
         cmocka_unit_test(special_from_client), cmocka_unit_test(overlapping_like_slow_cutting),
         cmocka_unit_test(types_of_end_texts), cmocka_unit_test(ids_and_ends), cmocka_unit_test(fim_tokens),

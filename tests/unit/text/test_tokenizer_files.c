@@ -41,7 +41,7 @@ static void G17_model(void **state)
     (void) state;
     VocabImage v = { .type_elem = GV_I32 };
     image_str(&v, "tokenizer.ggml.model", "llama");
-    refuse(&v, ST_UNSUPPORTED, "tokenizer.ggml.model \"llama\" is not supported, expected gpt2");
+    refuse(&v, ST_UNSUPPORTED, "tokenizer.ggml.model \"llama\" is not supported, expected gpt2 or gemma4");
     v = (VocabImage) { .type_elem = GV_I32 };
     image_u32(&v, "tokenizer.ggml.model", 7);
     refuse(&v, ST_FORMAT, "tokenizer.ggml.model");
@@ -196,6 +196,30 @@ static void G17_token_not_utf8(void **state)
     refuse(&v, ST_FORMAT, "tokenizer.ggml.tokens[260] is not UTF-8");
 }
 
+/* Of Gemma's kind: a literal space is a character that no text has by then. */
+static void G17_gemma(void **state)
+{
+    (void) state;
+    VocabImage v = gemma_image();
+    image_text(&v, "a\xff", TOKEN_NORMAL);
+    refuse(&v, ST_FORMAT, "tokenizer.ggml.tokens[269] is not UTF-8, expected whole characters");
+    v = gemma_image();
+    image_merge_only(&v, "l  low");
+    refuse(&v, ST_FORMAT, "tokenizer.ggml.merges[5] \"l  low\": the right is no token");
+    v = gemma_image();
+    image_merge_only(&v, "\xc4\xa0 low");
+    refuse(&v, ST_FORMAT, "the left is no token");
+    v = gemma_image();
+    image_bool(&v, "tokenizer.ggml.add_bos_token", true);
+    refuse(&v, ST_FORMAT, "tokenizer.ggml.add_bos_token is true, expected tokenizer.ggml.bos_token_id");
+    v = gemma_image();
+    image_text(&v, " low", TOKEN_NORMAL);          /* 269: another spelling than 264, and nothing makes it */
+    Tokenizer *t = open_ok(&v);
+    check_ids(t, " low", PLAIN, ID_LIST(264));
+    assert_int_equal(tokenizer_type(t, 269), TOKEN_NORMAL);
+    tokenizer_close(t);
+}
+
 static void G17_merges(void **state)
 {
     (void) state;
@@ -303,8 +327,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(G17_token_types_of_strings), cmocka_unit_test(G17_scores), cmocka_unit_test(G17_no_tokens),
         cmocka_unit_test(G17_empty_token),
         cmocka_unit_test(G17_giant_token), cmocka_unit_test(G17_byte_tokens), cmocka_unit_test(G17_token_not_utf8),
-        cmocka_unit_test(G17_merges), cmocka_unit_test(G17_special_ids), cmocka_unit_test(G17_duplicates),
-        cmocka_unit_test(G17_overlapping), cmocka_unit_test(G19_chat_template),
+        cmocka_unit_test(G17_gemma), cmocka_unit_test(G17_merges), cmocka_unit_test(G17_special_ids),
+        cmocka_unit_test(G17_duplicates), cmocka_unit_test(G17_overlapping), cmocka_unit_test(G19_chat_template),
     };
     return cmocka_run_group_tests_name("tokenizer_files", tests, NULL, NULL);
 }

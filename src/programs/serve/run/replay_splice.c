@@ -34,10 +34,12 @@ ReplayPlan *replay_plan(Server *s, const Request *q, const json_t *messages)
     p->replay = r;
     p->messages = json_copy((json_t *) messages);
     p->at = calloc(json_array_size(messages) + 1, sizeof *p->at);
+    bool keep_calls = chat_prompt_caps(s->chat)->results_with_calls;   /* a placeholder calls nothing */
     pthread_mutex_lock(&r->lock);
     json_array_foreach(messages, i, m) {
         const char *handle = json_string_value(json_array_get(q->handles, i));
-        StoredAnswer *t = p->at && p->messages && role_is(m, "assistant") ? stored_named(r, handle, m) : NULL;
+        bool stays = !role_is(m, "assistant") || (keep_calls && json_object_get(m, "tool_calls"));
+        StoredAnswer *t = p->at && p->messages && !stays ? stored_named(r, handle, m) : NULL;
         if (!t) continue;
         Spliced *x = &p->at[p->n];
         x->mark = splice_mark(&r->secret, "", i);

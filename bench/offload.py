@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""A mixture of experts in less memory than its file takes: ratoon beside llama.cpp's mmap, under the same limit.
+
+usage: bench/offload.py --model FILE --limit 6G [--llama-bench FILE] [-n 128] [--repeats 3] [--csv FILE]
+
+Needs root: a control group (version 1 or 2) holds each run to --limit, page cache included. Each engine decodes -n
+tokens with an empty page cache at its start. What ratoon's rows say:
+  uniform     an empty store and the smallest ring: what is held is what came first
+  ring        the same with the usual ring
+  calibrated  the experts that a first run used most are loaded at its start (--expert-profile)
+  again       calibrated once more, with the profile that the run before left
+tokens/s: of decoding alone. disk: bytes of experts per token, over the seconds that a token took, as a share of what
+the disk gives to reads of the same size and number, which is measured before and after."""
+
+import argparse
+import csv
+import json
+import mmap
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+SIZE, READS, SECONDS = 640 << 10, 16, 3
+RATOON = os.environ.get("RATOON", "./ratoon")
+
+
+def bytes_of(text):
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    return int(float(text[:-1]) * (1 << units[text[-1].upper()]))
+
+
+class Group:
+    """A control group of its own, removed at the end."""
+
+    def __init__(self, limit):
+        v1 = os.path.isdir("/sys/fs/cgroup/memory")
+        self.path = f"/sys/fs/cgroup/{'memory/' if v1 else ''}ratoon-offload-{os.getpid()}"
+        os.mkdir(self.path)
+        self.write("memory.limit_in_bytes" if v1 else "memory.max", limit)
+        self.swap = "memory.memsw.limit_in_bytes" if v1 else "memory.swap.max"
+        try:
+            self.write(self.swap, limit if v1 else 0)
+        except OSError:
+            pass  # no swap accounting here
+
+    def write(self, name, value):
+        with open(os.path.join(self.path, name), "w", encoding="ascii") as f:
+            f.write(str(value))
+
+    def run(self, command):
+        enter = lambda: self.write("cgroup.procs", os.getpid())  # noqa: E731
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done
+
+    def remove(self):
+        for _ in range(50):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+def forget(path):
+    """Drops the file's pages from the cache."""
+    with open(path, "rb") as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def disk_rate(path):
+    """Bytes per second of READS reads at once of SIZE bytes each, past the page cache."""
+    total, end, pages = [0], time.monotonic() + SECONDS, os.path.getsize(path) // 4096
+
+    def reader():
+        fd, buffer = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, SIZE)
+        while time.monotonic() < end:
+            n = os.preadv(fd, [buffer], random.randrange(pages - SIZE // 4096) * 4096)
+            total[0] += n
+        os.close(fd)
+
+    began, threads = time.monotonic(), [threading.Thread(target=reader) for _ in range(READS)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return total[0] / (time.monotonic() - began)
+
+
+def ratoon(group, args, options, seed):
+    forget(args.model)
+    tokens = ",".join(str(1000 + 37 * i) for i in range(16))
+    out = group.run([RATOON, "run", "-m", args.model, "-d", "none", "--ctx", "1024", "--tokens", tokens, "-n", str(args.n),
+                     "--temp", "1", "--seed", str(seed), "--ignore-eos", "--json", "-q"] + options)
+    said = json.loads(out.stdout)
+    stats = said.get("stats", said)
+    return {"tok_s": stats["generated"] / stats["decode_s"], "missed": stats["experts_missed"],
+            "read": stats["experts_read"], "bytes": stats["experts_missed_bytes"], "wait": stats["experts_wait_s"],
+            "seconds": stats["decode_s"] + stats["prefill_s"], "generated": stats["generated"]}
+
+
+def llama(group, args):
+    forget(args.model)
+    out = group.run([args.llama_bench, "-m", args.model, "-p", "0", "-n", str(args.n), "-r", "1", "-t",
+                     str(os.cpu_count()), "-o", "json"])
+    return json.loads(out.stdout)[0]["avg_ts"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--limit", required=True)
+    parser.add_argument("--llama-bench")
+    parser.add_argument("-n", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ram", default="auto", help="ratoon's --expert-ram (default: auto, which follows the limit)")
+    parser.add_argument("--csv")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("offload.py: control groups need root")
+    group, rows = Group(bytes_of(args.limit)), []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            profile = os.path.join(folder, "profile.csv")
+            subprocess.run([RATOON, "experts", "-m", args.model, "--expert-ram", "all", "--write-hotness", profile,
+                            "--prompts", os.devnull], capture_output=True, check=False)
+            for i in range(args.repeats):
+                rate = disk_rate(args.model)
+                if args.llama_bench:
+                    rows.append(["llama.cpp", f"{llama(group, args):.2f}", "", "", "", f"{rate / 1e9:.2f}"])
+                    print(*rows[-1], sep="\t", flush=True)
+                ram = ["--expert-ram", args.ram]
+                for name, options in (("uniform", ["--expert-slots", "1"]), ("ring", []),
+                                      ("calibrated", ["--spark", "--expert-profile", profile]),
+                                      ("again", ["--spark", "--expert-profile", profile])):
+                    r = ratoon(group, args, ram + options, i)
+                    share = r["bytes"] / r["seconds"] / rate
+                    rows.append([name, f"{r['tok_s']:.2f}", f"{r['missed'] / max(r['generated'], 1):.1f}",
+                                 f"{r['bytes'] / max(r['generated'], 1) / 1e6:.1f}", f"{100 * share:.0f}",
+                                 f"{rate / 1e9:.2f}"])
+                    print(*rows[-1], sep="\t", flush=True)
+    finally:
+        group.remove()
+    if args.csv:
+        with open(args.csv, "w", newline="", encoding="utf-8") as f:
+            csv.writer(f).writerows([["engine", "tokens/s", "misses/token", "MB/token", "disk %", "disk GB/s"]] + rows)
+
+
+if __name__ == "__main__":
+    main()
