@@ -79,7 +79,10 @@ bool memory_fits(const Memory *m)
     return (m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free) && memory_fits_gpu(m);
 }
 
-bool memory_cut(const rt_needs *n) { return n->gpu_layers > 0 && n->gpu_layers < n->layers; }
+bool memory_cut(const rt_needs *n)
+{
+    return n->gpu_layers > 0 && (n->gpu_layers < n->layers || n->expert_vram > 0);
+}
 
 /* there 0: unknown, no limit. */
 static int32_t longest(const MemoryLine *l, uint64_t there, double share)

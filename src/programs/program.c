@@ -174,6 +174,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
+        .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
         .expert_profile = p->profile.path[0] ? p->profile.path : NULL
     );
@@ -376,6 +377,7 @@ rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
     if (code != RT_OK) return code;
     if (names_gpu(p->o)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
     p->expert_ram = n->expert_ram;
+    p->expert_vram = n->expert_vram;
     p->placed = true;
     return code;
 }

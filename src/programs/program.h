@@ -61,7 +61,7 @@ typedef struct {
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
     bool        placed;                            /* program_place has found the next two */
     int32_t     gpu_layers;
-    uint64_t    expert_ram;                        /* see rt_needs */
+    uint64_t    expert_ram, expert_vram;           /* see rt_needs */
     /* Of the experts (expert_profile.h). path "": none; there: it exists, and is this model's; kept: when it was last
      * written. */
     struct { char path[4200]; bool there, keeps; double kept; } profile;

@@ -88,7 +88,8 @@ static void measure(Plan *x)
     const rt_needs *n = &x->memory.needs;
     if (!memory_fits(&x->memory)) return;
     if (memory_cut(n)) {
-        note(&x->o, "no speeds: the CPU runs a part of the layers");
+        note(&x->o, n->expert_vram ? "no speeds: the GPU reads experts in main memory"
+                        : "no speeds: the CPU runs a part of the layers");
         return;
     }
     if (tiered(x)) {
