@@ -147,6 +147,7 @@ static void random_weights(uint8_t *w, Type t, size_t bytes)
         else {
             int at = t == T_Q2_K ? 80 : t == T_Q3_K ? 108 : t == T_Q6_K ? 208 : 0;
             if (t == T_MXFP4) p[0] = 118;
+            else if (t == T_NVFP4) memset(p, 4, 4);
             else memcpy(p + at, &half, 2);
             if (t == T_Q2_K || t == T_Q4_1 || t == T_Q5_1 || t == T_Q4_K || t == T_Q5_K) memcpy(p + at + 2, &half, 2);
         }
@@ -266,7 +267,7 @@ static void bench(Pool *pool, CpuLevel level, Type t, int32_t rows, int32_t cols
 int main(int argc, char **argv)
 {
     const char *types = "Q4_K,Q5_K,Q6_K,Q2_K,Q3_K,"
-                        "IQ4_XS,IQ2_XXS,IQ3_XXS,IQ3_S,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,IQ4_NL,MXFP4,F32,F16,BF16";
+                        "IQ4_XS,IQ2_XXS,IQ3_XXS,IQ3_S,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,IQ4_NL,MXFP4,NVFP4,F32,F16,BF16";
     int32_t ns[MAX_LIST], rows = 9216, cols = 2560;
     int n_ns = list(ns, "1,2,4,8,16,22,32,64"), threads = 2, rounds = 5;
     size_t mib = 1500;

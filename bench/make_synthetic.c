@@ -431,7 +431,7 @@ static const struct { int32_t at; float value; int32_t at2; float value2; } scal
     [T_IQ4_NL] = {0, 3e-4f, -1, 0},
     [T_IQ4_XS] = {0, 1.6e-5f, -1, 0},
 };
-enum { MXFP4_SCALE = 120 };                        /* no half, but 2^(120 - 128); of experts, which have no gain */
+enum { MXFP4_SCALE = 120, NVFP4_SCALE = 4 };       /* no halves, but both 2^-8; of experts, which have no gain */
 
 static void put_half(uint8_t *p, float v)
 {
@@ -448,8 +448,9 @@ static void random_blocks(uint8_t *out, size_t bytes, Type t, float gain, uint64
     }
     size_t block = (size_t) type_info(t)->bytes;
     for (uint8_t *b = out; b < out + bytes; b += block) {
-        if (t == T_MXFP4) {
-            b[0] = MXFP4_SCALE;
+        if (t == T_MXFP4 || t == T_NVFP4) {
+            if (t == T_MXFP4) b[0] = MXFP4_SCALE;
+            else memset(b, NVFP4_SCALE, 4);
             continue;
         }
         put_half(b + scale_of[t].at, gain * scale_of[t].value);

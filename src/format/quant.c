@@ -15,6 +15,7 @@ static const TypeInfo types[T_COUNT] = {
     [T_Q5_1]   = {"Q5_1",   7,  32,  24,  true},
     [T_IQ4_NL] = {"IQ4_NL", 20, 32,  18,  true},
     [T_MXFP4]  = {"MXFP4",  39, 32,  17,  true},
+    [T_NVFP4]  = {"NVFP4",  40, 64,  36,  true},
     [T_Q2_K]   = {"Q2_K",   10, 256, 84,  true},
     [T_Q3_K]   = {"Q3_K",   11, 256, 110, true},
     [T_Q4_K]   = {"Q4_K",   12, 256, 144, true},
@@ -115,6 +116,9 @@ uint16_t quant_e8m0_half_bf16(uint8_t e) { return (uint16_t) (e < 2 ? 0x20 << e 
 
 float quant_e8m0_half(uint8_t e) { return bf16_to_float(quant_e8m0_half_bf16(e)); }
 
+/* The exponent's bias is 7, and 15 in a half, which is 2^-8 times the scale, also where both are subnormal. */
+float quant_ue4m3_half(uint8_t s) { return half_to_float((uint16_t) (s << 7)) * 0x1p7f; }
+
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s)
 {
     if (s < 4) {
@@ -198,6 +202,17 @@ static void decode_book(float *y, float d, const int8_t book[16], const uint8_t 
 static void decode_iq4_nl(float *y, const uint8_t *b) { decode_book(y, load_half(b), quant_iq4, b + 2); }
 
 static void decode_mxfp4(float *y, const uint8_t *b) { decode_book(y, quant_e8m0_half(b[0]), quant_fp4, b + 1); }
+
+static void decode_nvfp4(float *y, const uint8_t *b)
+{
+    for (int s = 0; s < 4; s++) {
+        float d = quant_ue4m3_half(quant_ue4m3(b[s]));
+        for (int i = 0; i < 8; i++) {
+            y[16 * s + i]     = d * (float) quant_fp4[b[4 + 8 * s + i] & 15];
+            y[16 * s + 8 + i] = d * (float) quant_fp4[b[4 + 8 * s + i] >> 4];
+        }
+    }
+}
 
 /* Q2_K and Q3_K: element 128p + 32r + 16c + l has its two low bits in byte 32p + 16c + l at 2r, and scale
  * 8p + 2r + c. */
@@ -301,8 +316,8 @@ void quant_decode(float *y, Type t, const void *row, int64_t n)
     static void (*const decode[T_COUNT])(float *, const uint8_t *) = {
         [T_Q8_0] = decode_q8_0, [T_Q4_0] = decode_q4_0, [T_Q4_1] = decode_q4_1, [T_Q5_0] = decode_q5_0,
         [T_Q5_1] = decode_q5_1,
-        [T_IQ4_NL] = decode_iq4_nl, [T_MXFP4] = decode_mxfp4, [T_Q2_K] = decode_q2_k, [T_Q3_K] = decode_q3_k,
-        [T_Q4_K] = decode_q4_k, [T_Q5_K] = decode_q5_k,
+        [T_IQ4_NL] = decode_iq4_nl, [T_MXFP4] = decode_mxfp4, [T_NVFP4] = decode_nvfp4, [T_Q2_K] = decode_q2_k,
+        [T_Q3_K] = decode_q3_k, [T_Q4_K] = decode_q4_k, [T_Q5_K] = decode_q5_k,
         [T_Q6_K] = decode_q6_k, [T_IQ4_XS] = decode_iq4_xs, [T_TQ3_0] = quant_decode_tq3,
     };
     const uint8_t *b = row;

@@ -13,6 +13,7 @@
 typedef enum {
     T_F32, T_F16, T_BF16, T_I32,
     T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL, T_MXFP4, /* blocks of 32 */
+    T_NVFP4,                                                   /* of 64, a scale for each 16 */
     T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,          /* blocks of 256 */
     T_IQ2_XXS, T_IQ2_XS, T_IQ2_S, T_IQ3_XXS, T_IQ3_S,          /* of 256, from grids: quant_iq.c */
     T_TQ3_0,                                                   /* blocks of 128, for keys and values only: never in a
@@ -43,18 +44,23 @@ void quant_decode(float *y, Type t, const void *row, int64_t n);
 /* Returns false if t has no encoder (I32). Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 
-/* Codebooks: of IQ4_NL and IQ4_XS; of MXFP4, its values of four bits (e2m1), doubled so that they are integers; of the
- * types from grids, magnitudes and behind them the same negative. */
+/* Codebooks: of IQ4_NL and IQ4_XS; of MXFP4 and NVFP4, their values of four bits (e2m1), doubled so that they are
+ * integers; of the types from grids, magnitudes and behind them the same negative. */
 extern const int8_t quant_iq4[16], quant_fp4[16], quant_iq2[16], quant_iq3_xxs[16], quant_iq3_s[16];
 /* 2^(e - 128), a block's scale of MXFP4 halved; also as bfloat16, whose range and precision suffice for all of them. */
 float    quant_e8m0_half(uint8_t e);
 uint16_t quant_e8m0_half_bf16(uint8_t e);
+/* A scale of NVFP4 (unsigned e4m3: four bits of exponent, three of mantissa) in seven bits without exceptions. As in
+ * ggml, the top bit has no meaning, but 0x7f, which would be NaN, is 0, and 0xff is 480. */
+static inline uint8_t quant_ue4m3(uint8_t s) { return s == 0x7f ? 0 : s & 0x7f; }
+/* Half of the scale of these seven bits: 2^7 times the half whose bits are s << 7. */
+float    quant_ue4m3_half(uint8_t s);
 /* The 6-bit scale/minimum pair s (0..7) of Q4_K and Q5_K. */
 void quant_k4_scale(uint8_t *scale, uint8_t *min, const uint8_t sc[12], int s);
 
 static inline const int8_t *quant_book(Type t)                 /* NULL: codes are integers */
 {
-    return t == T_IQ4_NL || t == T_IQ4_XS ? quant_iq4 : t == T_MXFP4 ? quant_fp4
+    return t == T_IQ4_NL || t == T_IQ4_XS ? quant_iq4 : t == T_MXFP4 || t == T_NVFP4 ? quant_fp4
          : t == T_IQ2_XXS || t == T_IQ2_XS || t == T_IQ2_S ? quant_iq2
          : t == T_IQ3_XXS ? quant_iq3_xxs : t == T_IQ3_S ? quant_iq3_s : NULL;
 }

@@ -81,26 +81,49 @@ static void encode_q5_1(uint8_t *b, const float *x)
     store_five_bits(b + 8, b + 4, code);
 }
 
-/* llama.cpp's rule: the largest value keeps its power of two, and each value the nearest code, of equally near ones
- * the first. */
+/* The code whose value times d is nearest, of equally near ones the first. */
+static uint8_t nearest_fp4(float x, float d)
+{
+    float best = INFINITY;
+    uint8_t code = 0;
+    for (uint8_t k = 0; k < 16; k++) {
+        const float error = fabsf(d * (float) quant_fp4[k] - x);
+        if (error < best) best = error, code = k;
+    }
+    return code;
+}
+
+/* llama.cpp's rule: the largest value keeps its power of two. */
 static void encode_mxfp4(uint8_t *b, const float *x)
 {
     int exponent;
-    uint8_t code[32];
     const float largest = fabsf(signed_largest(x, 32));
     frexpf(largest, &exponent);                    /* largest is at least 2^(exponent - 1) */
     exponent = largest > 0 ? exponent - 1 - 2 + 127 : 0;
     b[0] = (uint8_t) (exponent < 0 ? 0 : exponent);
     const float d = quant_e8m0_half(b[0]);
-    for (int i = 0; i < 32; i++) {
-        float best = INFINITY;
-        code[i] = 0;
-        for (uint8_t k = 0; k < 16; k++) {
-            const float error = fabsf(d * (float) quant_fp4[k] - x[i]);
-            if (error < best) best = error, code[i] = k;
-        }
+    for (int i = 0; i < 16; i++) b[1 + i] = (uint8_t) (nearest_fp4(x[i], d) | nearest_fp4(x[i + 16], d) << 4);
+}
+
+/* The nearest scale of NVFP4, of two that are equally near the larger one; 448 at most. */
+static uint8_t ue4m3_from_float(float x)
+{
+    if (x < 0x1p-6f) return (uint8_t) (x * 0x1p9f + 0.5f);     /* subnormal; up to 8, which is 2^-6 */
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = ((bits + (1u << 19)) >> 20) - (120u << 3);
+    return (uint8_t) (bits < 0x7e ? bits : 0x7e);
+}
+
+/* The scale that makes each 16 values' largest 6. */
+static void encode_nvfp4(uint8_t *b, const float *x)
+{
+    for (int s = 0; s < 4; s++, x += 16) {
+        b[s] = ue4m3_from_float(fabsf(signed_largest(x, 16)) / 6.0f);
+        const float d = quant_ue4m3_half(b[s]);
+        for (int i = 0; i < 8; i++)
+            b[4 + 8 * s + i] = (uint8_t) (nearest_fp4(x[i], d) | nearest_fp4(x[i + 8], d) << 4);
     }
-    for (int i = 0; i < 16; i++) b[1 + i] = (uint8_t) (code[i] | code[i + 16] << 4);
 }
 
 bool quant_encode(void *row, Type t, const float *x, int64_t n)
@@ -108,9 +131,9 @@ bool quant_encode(void *row, Type t, const float *x, int64_t n)
     static void (*const encode[T_COUNT])(uint8_t *, const float *) = {
         [T_Q8_0] = encode_q8_0, [T_Q4_0] = encode_q4_0, [T_Q4_1] = encode_q4_1, [T_Q5_0] = encode_q5_0,
         [T_Q5_1] = encode_q5_1,
-        [T_IQ4_NL] = quant_encode_iq4_nl, [T_MXFP4] = encode_mxfp4, [T_Q2_K] = quant_encode_q2_k,
-        [T_Q3_K] = quant_encode_q3_k, [T_Q4_K] = quant_encode_q4_k, [T_Q5_K] = quant_encode_q5_k,
-        [T_Q6_K] = quant_encode_q6_k,
+        [T_IQ4_NL] = quant_encode_iq4_nl, [T_MXFP4] = encode_mxfp4, [T_NVFP4] = encode_nvfp4,
+        [T_Q2_K] = quant_encode_q2_k, [T_Q3_K] = quant_encode_q3_k, [T_Q4_K] = quant_encode_q4_k,
+        [T_Q5_K] = quant_encode_q5_k, [T_Q6_K] = quant_encode_q6_k,
         [T_IQ4_XS] = quant_encode_iq4_xs, [T_TQ3_0] = quant_encode_tq3,
     };
     uint8_t *b = row;

@@ -31,6 +31,7 @@ static const Recipe recipes[] = {
     {"Q4_K_M", 15, T_Q4_K,   {SOME, T_Q6_K, T_Q4_K}, {SOME, T_Q6_K, T_Q4_K}, {0}},
     {"Q4_K_S", 14, T_Q4_K,   {FIRST_4, T_Q5_K, T_Q4_K}, {FIRST_EIGHTH, T_Q5_K, T_Q4_K}, {0}},
     {"Q4_0",   2,  T_Q4_0,   {0}, {0}, {0}},
+    {"NVFP4_MOE", 39, T_NVFP4, {0}, {0}, {0}},
     {"MXFP4_MOE", 38, T_MXFP4, {0}, {0}, {0}},
     {"IQ4_NL", 25, T_IQ4_NL, {GROUPED, T_Q5_K, T_IQ4_NL}, {FIRST_EIGHTH, T_Q5_K, T_IQ4_NL}, {0}},
     {"IQ4_XS", 30, T_IQ4_XS, {GROUPED, T_Q5_K, T_IQ4_XS}, {FIRST_EIGHTH, T_Q5_K, T_IQ4_XS}, {0}},
@@ -98,7 +99,7 @@ static Type fit_rows(Type t, int64_t cols)
 {
     static const Type smaller[T_COUNT] = {
         [T_Q2_K] = T_Q4_0, [T_Q3_K] = T_Q4_0, [T_Q4_K] = T_Q5_0, [T_Q5_K] = T_Q5_1, [T_Q6_K] = T_Q8_0,
-        [T_IQ4_XS] = T_IQ4_NL,
+        [T_IQ4_XS] = T_IQ4_NL, [T_NVFP4] = T_IQ4_NL,
     };
     if (cols % type_info(t)->block != 0 && smaller[t]) t = smaller[t];
     return cols % type_info(t)->block == 0 ? t : T_F16;
@@ -110,7 +111,7 @@ Type recipe_type(const Recipe *r, const RecipeModel *m, const char *name, int32_
     Type t = r->base;
     if (type_info(t)->block == 1) return t;
     /* for the stacked matrices of experts alone */
-    if (t == T_MXFP4) return fit_rows(n_dims > 2 && ne[2] > 1 ? t : T_Q8_0, ne[0]);
+    if (t == T_MXFP4 || t == T_NVFP4) return fit_rows(n_dims > 2 && ne[2] > 1 ? t : T_Q8_0, ne[0]);
     const Rule *rule = rule_of(r, name);
     bool head = strcmp(name, "output.weight") == 0 || (m->tied && strcmp(name, "token_embd.weight") == 0);
     if (head) t = ne[0] % type_info(t)->block != 0 || t == T_Q8_0 ? T_Q8_0 : T_Q6_K;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/grow.h"
 #include "base/mathd.h"
+#include "base/path.h"
 #include "model/families.h"
 
 #define DECLARED(family) extern const Family family;
@@ -306,10 +307,11 @@ static bool among_others(const Loader *l, const char *name)
 
 /* Whether omitting this tensor would change what the model computes. For a target only its own layers, embedding and
  * output count: files may also have image towers, layers that predict further ahead, and tables from older
- * converters. */
+ * converters. The input_scale of NVFP4 is for activations of four bits, which we do not have. */
 static bool belongs(const Loader *l, const char *name)
 {
     int il = 0, end = 0;
+    if (ends_with(name, ".input_scale")) return false;
     if (l->m->family->strict) return !among_others(l, name);
     if (l->m->target) return sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0 && il == l->m->first_layer;
     if (sscanf(name, "blk.%d.%n", &il, &end) == 1 && end > 0)

@@ -20,7 +20,7 @@ DRAFTER = os.path.join(os.path.dirname(DEMO), "dflash-ratoon-demo-bf16.gguf")
 HOME = {"HOME": path("home"), "XDG_CONFIG_HOME": path("home"), "XDG_CACHE_HOME": path("home"), "HF_HOME": path("home"),
         "OLLAMA_MODELS": path("home"), "PATH": os.environ["PATH"]}
 TENSOR = struct.pack("<IQQI", 2, 256, 4096, 8)             # shape and type of the demo's token_embd.weight
-IQ1_S, NVFP4 = 19, 40                                      # numbers of types that do not run
+IQ1_S, TQ2_0 = 19, 35                                      # numbers of types that do not run
 
 
 def demo():
@@ -92,7 +92,7 @@ MODELS = [
 CHANGED = [
     ("iq1.gguf", lambda d: swapped(d, TENSOR, TENSOR[:-4] + struct.pack("<I", IQ1_S)), "type IQ1_S", "Q4_K",
      OTHER_TYPE),
-    ("nvfp4.gguf", lambda d: swapped(d, TENSOR, TENSOR[:-4] + struct.pack("<I", NVFP4)), "type NVFP4", OTHER_TYPE),
+    ("tq2.gguf", lambda d: swapped(d, TENSOR, TENSOR[:-4] + struct.pack("<I", TQ2_0)), "type TQ2_0", OTHER_TYPE),
     ("pre.gguf", lambda d: swapped(d, b"qwen2", b"qwen9", b"tokenizer.ggml.pre"), 'pre "qwen9" is not supported',
      "qwen35, llama-bpe"),
     ("words.gguf", lambda d: swapped(d, b"gpt2", b"bert", b"tokenizer.ggml.model"), 'model "bert" is not supported'),

@@ -12,7 +12,7 @@ CaseRun ops_norm, ops_add_norm, ops_head_norm, ops_gated_norm, ops_add, ops_bias
 /* ops_moves.c: operations that move rows; rotation, products */
 CaseRun ops_split, ops_join, ops_logit_rows, ops_tap, ops_rope, ops_matmul;
 /* ops_products.c: a round for each type of weights and number of rows */
-enum { PRODUCT_ROUNDS = 21 * 14 };
+enum { PRODUCT_ROUNDS = 22 * 14 };
 CaseRun ops_products, ops_products_behind;
 uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *seed);
 float   *ops_odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed);

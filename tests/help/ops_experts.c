@@ -113,7 +113,7 @@ void ops_route(Run *r, const Turn *t)
 /* ---- the experts ---- */
 
 static const Type types[] = { T_Q4_K, T_Q6_K, T_Q5_K, T_Q8_0, T_IQ4_XS, T_Q2_K, T_Q3_K, T_Q4_0, T_IQ4_NL, T_F16, T_F32,
-                              T_MXFP4, T_IQ2_XS, T_IQ3_XXS, T_IQ3_S };
+                              T_MXFP4, T_IQ2_XS, T_IQ3_XXS, T_IQ3_S, T_NVFP4, T_Q5_1 };
 static const int32_t counts[] = { 1, 2, 3, 7, 8, 16, 17, 33, 64, 100 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 
@@ -182,9 +182,9 @@ static void check_routes(Run *r, const int32_t *id, int32_t n, int32_t experts)
 void ops_experts(Run *r, const Turn *t)
 {
     static const int32_t sizes[][4] = { { 5, 2, 256, 512 }, { 9, 4, 512, 256 }, { 3, 3, 256, 256 },
-                                        { 16, 8, 256, 768 }, { 8, 3, 96, 160 }, { 7, 2, 40, 64 } };
+                                        { 16, 8, 256, 768 }, { 8, 3, 96, 160 }, { 7, 2, 40, 64 }, { 4, 2, 192, 704 } };
     uint64_t seed = h_mix((uint64_t) t->round + 31);
-    const int32_t n = counts[t->round % COUNTS], way = h_pick(&seed, 4), *size = sizes[h_pick(&seed, 6)];
+    const int32_t n = counts[t->round % COUNTS], way = h_pick(&seed, 4), *size = sizes[h_pick(&seed, 7)];
     const int32_t experts = size[0], used = size[1], ffn = size[2], dim = size[3];
     const Type first = fitting(types[t->round % TYPES], dim), last = fitting(types[h_pick(&seed, TYPES)], ffn),
                other = h_pick(&seed, 2) ? first : fitting(types[h_pick(&seed, TYPES)], dim);

@@ -8,7 +8,7 @@
 
 static const Type types[] = { T_Q4_K, T_Q6_K, T_Q8_0, T_F32, T_F16, T_BF16, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
                               T_Q2_K, T_Q3_K, T_Q5_K, T_IQ4_XS, T_MXFP4, T_IQ2_XXS, T_IQ2_XS, T_IQ2_S,
-                              T_IQ3_XXS, T_IQ3_S };
+                              T_IQ3_XXS, T_IQ3_S, T_NVFP4 };
 static const int32_t counts[] = { 1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 64, 70, 200 };
 enum { TYPES = sizeof types / sizeof *types, COUNTS = sizeof counts / sizeof *counts };
 _Static_assert(TYPES * COUNTS == PRODUCT_ROUNDS, "the table of cases has a round for each");
@@ -39,7 +39,7 @@ uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *s
             for (size_t k = 0; k < bytes; k++) b[k] = (uint8_t) h_pick(seed, 256);
             const uint16_t d = odd_half(seed), dmin = odd_half(seed);
             if (t == T_MXFP4) b[0] = (uint8_t) (h_pick(seed, 100) == 0 ? h_pick(seed, 256) : 110 + h_pick(seed, 15));
-            else memcpy(b + at_d, &d, sizeof d);
+            else if (t != T_NVFP4) memcpy(b + at_d, &d, sizeof d);     /* whose every byte is a scale */
             if (at_dmin >= 0) memcpy(b + at_dmin, &dmin, sizeof dmin);
         }
     }
@@ -87,7 +87,7 @@ void ops_products(Run *r, const Turn *t)
     uint64_t seed = h_mix((uint64_t) t->round + 77);
     const int32_t products = 1 + h_pick(&seed, MATMUL_MAX), most = n > 64 ? 3 : n > 16 ? 5 : 9;
     const int32_t cols = block == 1 ? 1 + h_pick(&seed, 300)
-                       : block * (1 + h_pick(&seed, block == 32 ? 4 * most : most));
+                       : block * (1 + h_pick(&seed, block < 256 ? 128 / block * most : most));
     Mat x = mat_of(r, n, cols, ops_odd_rows(r, n, cols, &seed));
     Tensor w[MATMUL_MAX], y[MATMUL_MAX], *py[MATMUL_MAX];
     const Tensor *pw[MATMUL_MAX];

@@ -10,6 +10,8 @@
  *   blocks of 32          acc = fmaf(dw * da, (float)isum, acc), isum = sum of code * q;
  *                         Q4_1, Q5_1 also acc = fmaf(m * da, (float)sum of q, acc);
  *                         MXFP4: dw = 2^(e - 128), codes are the doubled values of quant_fp4
+ *   NVFP4                 the same blocks of x, but each 16 columns have their dw (quant_ue4m3_half) and their isum, so
+ *                         that acc = fmaf(dw * da, (float)isum, acc) twice, ascending; codes are MXFP4's
  *   blocks of 256         the same with isum = sum over sub-blocks of S * (sum of code * q);
  *                         Q2_K, Q4_K, Q5_K also acc = fmaf(-(dmin * da), (float)msum, acc), msum = sum of M *
  *                         (sum of q); IQ2_*, IQ3_*: S, dw and codes as quant_read_iq says

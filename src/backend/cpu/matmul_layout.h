@@ -3,10 +3,11 @@
  * lane, as unsigned bytes code + offset. A group holds its blocks ascending; every block starts on a line.
  *
  *   blocks of 32: all code lines of the group, then a plane of scales (16 halves per block; of MXFP4 bfloat16, which
- *   holds every power of two from 2^-128 to 2^127), padded to a line, then a like plane of m
+ *   holds every power of two from 2^-128 to 2^127; of NVFP4 twice 16 bytes quant_ue4m3, first those of vectors 0 .. 3),
+ *   padded to a line, then a like plane of m
  *     LINES_8   8 lines, line v = vector v                                              Q8_0 (offset 128)
  *     LINES_4   4 lines, line i = vector i | vector 4+i << 4
- *               Q4_0 (8), Q4_1 (0), IQ4_NL, MXFP4 (indices of their codebooks)
+ *               Q4_0 (8), Q4_1 (0), IQ4_NL, MXFP4, NVFP4 (indices of their codebooks)
  *     LINES_5   as LINES_4, then a line of fifth bits: vector i at bit 2i, 4+i at 2i+1  Q5_0 (16), Q5_1 (0)
  *   blocks of 256: everything of a block together, sizes in lines
  *     K4   32 codes, 3 scales, 1 halves                                                 Q4_K (0)
@@ -45,7 +46,7 @@ typedef enum { PACK_F32, PACK_16, PACK_8, PACK_4, PACK_5, PACK_K4, PACK_K5, PACK
 
 typedef struct {
     Pack    pack;
-    int32_t block;              /* columns of a block */
+    int32_t block;              /* columns of a block; NVFP4: half a block of the file */
     int32_t lines;              /* of a block, without planes */
     int32_t planes;             /* 32-types: 1 scale, 2 also m */
     int32_t offset;             /* stored code = code + offset; for codebook types, the offset of the codebook's values
@@ -59,11 +60,12 @@ static inline size_t plane_bytes(int32_t blocks)
 }
 
 /* One block of one weight row, independent of its packing. value = d * scale[i / 16] * code[i], - dmin * min[i / 16] or
- * + dmin (which is then m) for the types that have it. 32-types: 32 codes, scales unused. */
+ * + dmin (which is then m) for the types that have it. 32-types: 32 codes, scales unused; upper: the d of the upper 16
+ * codes, which NVFP4 has. */
 typedef struct {
     int8_t   code[256];
     int16_t  scale[16], min[16];
-    float    d, dmin;
+    float    d, dmin, upper;
 } WeightBlock;
 
 /* group: start of the packed group; lane in [0, 16). */
@@ -77,6 +79,7 @@ typedef struct {
     float   scale;
     int32_t sum;                                   /* of q */
     int32_t less8, less16, less128;                /* -8, -16, -128 times sum */
+    int32_t lower_less16;                          /* -16 times the sum of the lower 16 */
 } ActBlock32;
 
 typedef struct {

@@ -10,7 +10,7 @@ const Layout matmul_layout[T_COUNT] = {
     [T_I32] = {PACK_NONE, 0, 0, 0, 0},          [T_TQ3_0] = {PACK_NONE, 0, 0, 0, 0},         /* keys and values only */
     [T_Q8_0] = {PACK_8, 32, 8, 1, 128},    [T_Q4_0] = {PACK_4, 32, 4, 1, 8},    [T_Q4_1] = {PACK_4, 32, 4, 2, 0},
     [T_Q5_0] = {PACK_5, 32, 5, 1, 16},     [T_Q5_1] = {PACK_5, 32, 5, 2, 0},    [T_IQ4_NL] = {PACK_4, 32, 4, 1, 128},
-    [T_MXFP4] = {PACK_4, 32, 4, 1, 16},
+    [T_MXFP4] = {PACK_4, 32, 4, 1, 16},    [T_NVFP4] = {PACK_4, 32, 4, 1, 16},
     [T_Q2_K] = {PACK_K2, 256, 21, 0, 0},   [T_Q3_K] = {PACK_K3, 256, 29, 0, 4}, [T_Q4_K] = {PACK_K4, 256, 36, 0, 0},
     [T_Q5_K] = {PACK_K5, 256, 44, 0, 0},
     [T_Q6_K] = {PACK_K6, 256, 53, 0, 32},[T_IQ4_XS] = {PACK_K4X, 256, 35, 0, 128},
@@ -30,7 +30,7 @@ size_t matmul_group_bytes(Type t, int32_t cols)
 size_t matmul_packed_bytes(Type t, int32_t rows, int32_t cols)
 {
     if (t < 0 || t >= T_COUNT || matmul_layout[t].pack == PACK_NONE || rows < 1 || cols < 1 ||
-        cols % matmul_layout[t].block)
+        cols % type_info(t)->block)
         return 0;
     size_t bytes;
     return check_mul(&bytes, ((size_t) rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP, matmul_group_bytes(t, cols))
@@ -175,6 +175,20 @@ static void pack_pairs(const Quarter *p, size_t at, int n)
     for (int v = 0; v < n; v++) put_words(p, v, w[v]);
 }
 
+/* The low bits of two vectors in one line. */
+static Four pair(Four a, Four b) { return (a & LOW4) | (b & LOW4) << 4; }
+
+/* Two blocks. The file pairs columns of the same 16. */
+static void pack_nvfp4(const Quarter *p)
+{
+    Four w[8];
+    words(w, p, 4, 8);
+    for (int v = 0; v < 8; v++) {
+        const Four *a = w + v / 4 * 4 + v % 2;
+        put_words(p, v, v % 4 < 2 ? pair(a[0], a[2]) : pair(a[0] >> 4, a[2] >> 4));
+    }
+}
+
 /* Four bits, each to the lowest bit of a byte. */
 static Four bits_to_bytes(Four v) { return (v | v << 7 | v << 14 | v << 21) & LOW1; }
 
@@ -189,9 +203,6 @@ static void pack_fifth(const Quarter *p, size_t at)
 }
 
 /* -- types of 256 -------------------------------------------------------------------------------------------------- */
-
-/* The low bits of two sub-blocks in one line. */
-static Four pair(Four a, Four b) { return (a & LOW4) | (b & LOW4) << 4; }
 
 /* Two bits of four vectors in one line. */
 static Four crumbs(const Four v[4], int shift)
@@ -342,6 +353,7 @@ static void pack_quarter(const Quarter *p, Type t)
     case T_Q4_0:
     case T_IQ4_NL: pack_pairs(p, 2, 4); break;
     case T_MXFP4: pack_pairs(p, 1, 4); break;
+    case T_NVFP4: pack_nvfp4(p); break;
     case T_Q4_1: pack_pairs(p, 4, 4); break;
     case T_Q5_0:
         pack_pairs(p, 6, 4);
@@ -372,7 +384,14 @@ static void pack_quarter(const Quarter *p, Type t)
 static void pack_planes(const Quarter *p, uint8_t *plane, Type t, int32_t blocks, int32_t block)
 {
     const Layout *l = &matmul_layout[t];
-    plane += ((size_t) block * WEIGHT_GROUP + (size_t) (p->q * QUARTER)) * 2;
+    plane += (size_t) block * WEIGHT_GROUP * 2;
+    if (t == T_NVFP4) {
+        for (int s = 0; s < 4; s++)
+            for (int i = 0; i < QUARTER; i++)
+                plane[s * WEIGHT_GROUP + p->q * QUARTER + i] = quant_ue4m3(p->row[i][s]);
+        return;
+    }
+    plane += p->q * QUARTER * 2;
     if (t == T_MXFP4) {
         Four d;
         for (int i = 0; i < QUARTER; i++) d[i] = quant_e8m0_half_bf16(p->row[i][0]);
@@ -387,6 +406,7 @@ static void pack_blocks(uint8_t *group, Type t, const uint8_t *row, size_t row_b
 {
     static const uint8_t nothing[256];             /* more than any block */
     const Layout *l = &matmul_layout[t];
+    const int32_t together = type_info(t)->block / l->block;   /* blocks that are one in the file */
     const size_t bytes = (size_t) type_info(t)->bytes, lines = (size_t) l->lines * LINE;
     uint8_t *plane = group + (size_t) blocks * lines;
     memset(plane, 0, (size_t) l->planes * plane_bytes(blocks));
@@ -398,12 +418,13 @@ static void pack_blocks(uint8_t *group, Type t, const uint8_t *row, size_t row_b
         p[lane / QUARTER].row[lane % QUARTER] = lane < lanes ? row + (size_t) lane * row_bytes : nothing;
         step[lane] = lane < lanes ? bytes : 0;
     }
-    for (int32_t b = 0; b < blocks; b++) {         /* the lines of a block stay in cache while its lanes are filled */
+    /* the lines of a block stay in cache while its lanes are filled */
+    for (int32_t b = 0; b < blocks; b += together) {
         for (int q = 0; q < WEIGHT_GROUP / QUARTER; q++) {
             pack_quarter(&p[q], t);
             pack_planes(&p[q], plane, t, blocks, b);
             for (int i = 0; i < QUARTER; i++) p[q].row[i] += step[q * QUARTER + i];
-            p[q].lines += lines;
+            p[q].lines += lines * (size_t) together;
         }
     }
 }
@@ -490,10 +511,14 @@ void matmul_read_block(WeightBlock *w, Type t, const uint8_t *group, int32_t col
     const int8_t *book = quant_book(t);
     if (l->block == 32) {
         int32_t blocks = cols / 32;
-        const uint8_t *plane = group + (size_t) blocks * (size_t) l->lines * LINE +
-                               ((size_t) block * WEIGHT_GROUP + (size_t) lane) * 2;
-        w->d = t == T_MXFP4 ? bf16_to_float(load16(plane)) : half_to_float(load16(plane));
-        w->dmin = l->planes == 2 ? half_to_float(load16(plane + plane_bytes(blocks))) : 0;
+        const uint8_t *scales = group + (size_t) blocks * (size_t) l->lines * LINE + (size_t) block * WEIGHT_GROUP * 2,
+                      *d = scales + 2 * lane;
+        w->d = w->upper = t == T_MXFP4 ? bf16_to_float(load16(d)) : half_to_float(load16(d));
+        w->dmin = l->planes == 2 ? half_to_float(load16(d + plane_bytes(blocks))) : 0;
+        if (t == T_NVFP4) {
+            w->d = quant_ue4m3_half(scales[lane]);
+            w->upper = quant_ue4m3_half(scales[WEIGHT_GROUP + lane]);
+        }
     }
     switch (l->pack) {
     case PACK_8:
@@ -584,7 +609,7 @@ void matmul_unpack_row(float *y, Type t, const void *packed, int32_t rows, int32
         for (int i = 0; i < l->block; i++) {
             float code = (float) w.code[i], scale = (float) w.scale[i / 16];
             if (l->planes == 2) y[i] = w.d * code + w.dmin;
-            else if (l->block == 32) y[i] = w.d * code;
+            else if (l->block == 32) y[i] = (i < 16 ? w.d : w.upper) * code;
             else if (has_min(t)) y[i] = w.d * scale * code - w.dmin * (float) w.min[i / 16];
             else y[i] = w.d * scale * code;
         }

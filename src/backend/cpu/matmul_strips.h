@@ -113,6 +113,7 @@ STRIPS_32(Q4_0, 4)
 STRIPS_32(Q4_1, 4)
 STRIPS_32(IQ4_NL, 4)
 STRIPS_32(MXFP4, 4)
+STRIPS_32(NVFP4, 4)
 STRIPS_32(Q5_0, 5)
 STRIPS_32(Q5_1, 5)
 
@@ -142,7 +143,7 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
         [T_F32] = strips_F32,   [T_F16] = strips_F16,   [T_BF16] = strips_BF16, [T_Q8_0] = strips_Q8_0,
         [T_Q4_0] = strips_Q4_0,
         [T_Q4_1] = strips_Q4_1, [T_Q5_0] = strips_Q5_0, [T_Q5_1] = strips_Q5_1, [T_IQ4_NL] = strips_IQ4_NL,
-        [T_MXFP4] = strips_MXFP4,
+        [T_MXFP4] = strips_MXFP4, [T_NVFP4] = strips_NVFP4,
         [T_Q2_K] = strips_k2,   [T_IQ4_XS] = strips_k4x,
         [T_IQ3_XXS] = strips_iq3_xxs, [T_IQ3_S] = strips_iq3_s,
         [T_IQ2_XXS] = strips_k3x, [T_IQ2_XS] = strips_k3x, [T_IQ2_S] = strips_k3x,

@@ -58,12 +58,14 @@ static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t
             for (int32_t b = 0; b < cols / 32; b++) {
                 ActBlock32 *a = (ActBlock32 *) act + (size_t) b * (size_t) n + (size_t) r;
                 a->scale = quantise_block(a->q, x + (size_t) r * (size_t) cols + (size_t) b * 32, 32);
-                int32_t sum = 0;
-                for (int i = 0; i < 32; i++) sum += a->q[i];
+                int32_t lower = 0, upper = 0;
+                for (int i = 0; i < 16; i++) lower += a->q[i], upper += a->q[16 + i];
+                const int32_t sum = lower + upper;
                 a->sum = sum;
                 a->less8 = -8 * sum;
                 a->less16 = -16 * sum;
                 a->less128 = -128 * sum;
+                a->lower_less16 = -16 * lower;
             }
         }
     } else if (form == ACT_Q256) {
@@ -96,17 +98,26 @@ static inline int32_t dot(const int8_t *code, const int8_t *q, int n)
     return sum;
 }
 
+/* acc + the products of a block */
+static float plain_block32(float acc, Type t, const WeightBlock *w, const ActBlock32 *a)
+{
+    if (t == T_NVFP4) {
+        acc = fmaf(w->d * a->scale, (float) dot(w->code, a->q, 16), acc);
+        return fmaf(w->upper * a->scale, (float) dot(w->code + 16, a->q + 16, 16), acc);
+    }
+    acc = fmaf(w->d * a->scale, (float) dot(w->code, a->q, 32), acc);
+    return matmul_layout[t].planes == 2 ? fmaf(w->dmin * a->scale, (float) a->sum, acc) : acc;
+}
+
 static void plain32(float *y, size_t y_stride, Type t, const uint8_t *group, const ActBlock32 *act, int32_t n,
                     int32_t cols, int lane)
 {
-    bool offset = matmul_layout[t].planes == 2;
     for (int32_t b = 0; b < cols / 32; b++) {
         WeightBlock w;
         matmul_read_block(&w, t, group, cols, b, lane);
         for (int32_t i = 0; i < n; i++) {
-            const ActBlock32 *a = act + (size_t) b * (size_t) n + (size_t) i;
-            float acc = fmaf(w.d * a->scale, (float) dot(w.code, a->q, 32), b ? y[(size_t) i * y_stride] : 0);
-            y[(size_t) i * y_stride] = offset ? fmaf(w.dmin * a->scale, (float) a->sum, acc) : acc;
+            float *to = y + (size_t) i * y_stride;
+            *to = plain_block32(b ? *to : 0, t, &w, act + (size_t) b * (size_t) n + (size_t) i);
         }
     }
 }

@@ -27,6 +27,12 @@ INLINE __m256 bf16s(const uint8_t *p)
     __m256i wide = _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *) (const void *) p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
+/* eight scales quant_ue4m3, halved */
+INLINE __m256 ue4m3s(const uint8_t *p)
+{
+    __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (const void *) p));
+    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(wide, 7)), _mm256_set1_ps(0x1p7f));
+}
 /* 4 bytes, or a pair of int16, or an int32, in every lane */
 INLINE __m256i every(const void *p) { return _mm256_set1_epi32(*(const word *) p); }
 INLINE __m256i low4(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
@@ -422,9 +428,10 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
 {
     const int lines = t == T_Q8_0 ? 8 : t == T_Q5_0 || t == T_Q5_1 ? 5 : 4;
     const bool wide = t == T_Q8_0 || t == T_IQ4_NL, fives = t == T_Q5_0 || t == T_Q5_1,
-               with_m = t == T_Q4_1 || t == T_Q5_1, coded = t == T_IQ4_NL || t == T_MXFP4;
+               with_m = t == T_Q4_1 || t == T_Q5_1, sixteens = t == T_NVFP4, fp4 = t == T_MXFP4 || sixteens,
+               coded = t == T_IQ4_NL || fp4;
     const __m256i ones = _mm256_set1_epi16(1);
-    const __m256i book = coded ? codebook(t, t == T_MXFP4 ? 16 : VNNI ? 128 : 0) : ones;
+    const __m256i book = coded ? codebook(t, fp4 ? 16 : VNNI ? 128 : 0) : ones;
     for (int half = 0; half < 2; half++) {
         const ActBlock32 *at = a;
         const uint8_t *lane = code + 32 * half;
@@ -452,16 +459,23 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
                     if (coded) w[i] = _mm256_shuffle_epi8(book, w[i]);
                     if (t == T_Q8_0 && !VNNI) w[i] = _mm256_xor_si256(w[i], _mm256_set1_epi8(-128));
                 }
+                const __m256 d16 = sixteens ? ue4m3s(plane + 32 * b + 16 * c + 8 * half) : _mm256_setzero_ps();
                 UNROLL for (int r = 0; r < R; r++) {
                     const int8_t *q = at[r].q + 16 * c;
+                    if (sixteens) {
+                        x[r] = every(&at[r].lower_less16);
+                        if (c) x[r] = _mm256_sub_epi32(every(&at[r].less16), x[r]);
+                    }
 #ifdef LEVEL_IS_avxvnni
                     x[r] = plain_dots(x[r], w, q, 4);
 #else
                     if (!wide) x[r] = add_dots(x[r], w, q, 4, 31, ones);
                     else UNROLL for (int i = 0; i < 4; i++) x[r] = add_signed(x[r], w[i], q + 4 * i, ones);
 #endif
+                    if (sixteens) sum[r] = scaled(d16, _mm256_set1_ps(at[r].scale), x[r], sum[r]);
                 }
             }
+            if (sixteens) continue;
             const uint8_t *scales = plane + 32 * b + 16 * half;
             __m256 d = t == T_MXFP4 ? bf16s(scales) : halves(scales), m = _mm256_setzero_ps();
             if (with_m) m = halves(plane_m + 32 * b + 16 * half);

@@ -34,6 +34,13 @@ INLINE __m512 bf16s(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+/* 16 scales quant_ue4m3, halved */
+INLINE __m512 ue4m3s(const uint8_t *p)
+{
+    __m256i wide = _mm256_cvtepu8_epi16(_mm_load_si128((const __m128i *) (const void *) p));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(wide, 7)), _mm512_set1_ps(0x1p7f));
+}
+
 /* the initial value of an integer accumulator, in every lane */
 INLINE __m512i first(const void *p) { return _mm512_set1_epi32(*(const word *) p); }
 
@@ -400,8 +407,8 @@ INLINE void codes_32(__m512i *w, const uint8_t *b, const Type t)
             w[4 + i] = fifth(w[4 + i], high, 2 * i + 1);
         }
     }
-    if (t == T_IQ4_NL || t == T_MXFP4) {
-        const __m512i book = codebook(t, t == T_MXFP4 ? 16 : 128);
+    if (t == T_IQ4_NL || t == T_MXFP4 || t == T_NVFP4) {
+        const __m512i book = codebook(t, t == T_IQ4_NL ? 128 : 16);
         UNROLL for (int i = 0; i < 8; i++) w[i] = _mm512_shuffle_epi8(book, w[i]);
     }
 }
@@ -418,6 +425,18 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
         __m512i w[8];
         prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
         codes_32(w, code, t);
+        if (t == T_NVFP4) {
+            const __m512 lower = ue4m3s(plane + 32 * b), upper = ue4m3s(plane + 32 * b + 16);
+            UNROLL for (int r = 0; r < R; r++) {
+                __m512i x = first(&a[r].lower_less16), z = _mm512_sub_epi32(first(&a[r].less16), x);
+                for (int i = 0; i < 4; i++) DOT4(x, w[i], a[r].q + 4 * i);
+                for (int i = 4; i < 8; i++) DOT4(z, w[i], a[r].q + 4 * i);
+                __m512 da = _mm512_set1_ps(a[r].scale);
+                sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(lower, da), _mm512_cvtepi32_ps(x), sum[r]);
+                sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(upper, da), _mm512_cvtepi32_ps(z), sum[r]);
+            }
+            continue;
+        }
         __m512 d = t == T_MXFP4 ? bf16s(plane + 32 * b) : halves(plane + 32 * b), m = _mm512_setzero_ps();
         if (t == T_Q4_1 || t == T_Q5_1) m = halves(plane_m + 32 * b);
         UNROLL for (int r = 0; r < R; r++) {

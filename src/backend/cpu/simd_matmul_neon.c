@@ -140,6 +140,14 @@ INLINE float32x4_t bf16s(const uint8_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *) (const void *) p), 16));
 }
+/* four scales quant_ue4m3, halved */
+INLINE float32x4_t ue4m3s(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    uint16x8_t wide = vshll_n_u8(vreinterpret_u8_u32(vdup_n_u32(four)), 7);
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(wide))), 0x1p7f);
+}
 /* 4 scales of a quarter */
 INLINE int32x4_t wide(const int16_t *p) { return vmovl_s16(vld1_s16(p)); }
 
@@ -381,7 +389,7 @@ INLINE void codes_32(int8x16_t *w, const uint8_t *lane, const Type t)
         uint8x16_t both = vld1q_u8(lane + i * LINE), code[2] = {low4(both), high4(both)};
         UNROLL for (int c = 0; c < 2; c++) {
             if (t == T_Q5_0 || t == T_Q5_1) code[c] = joined(code[c], vld1q_u8(lane + 4 * LINE), 2 * i + c, 16);
-            w[4 * c + i] = t == T_IQ4_NL || t == T_MXFP4 ? book(t, code[c])
+            w[4 * c + i] = t == T_IQ4_NL || t == T_MXFP4 || t == T_NVFP4 ? book(t, code[c])
                          : t == T_Q4_0   ? less(code[c], 8)
                          : t == T_Q5_0   ? less(code[c], 16)
                                          : vreinterpretq_s8_u8(code[c]);
@@ -410,18 +418,20 @@ INLINE void tile_32(float *acc, const uint8_t *code, const uint8_t *plane, const
             if (quarter == 0) prefetch(next, b * lines * LINE, lines, STRIP / 32 * lines * LINE);
             codes_32(w, lane, t);
             arrange(w, 8, R);
-            const uint8_t *scales = plane + 32 * b + 8 * quarter;
-            float32x4_t d = t == T_MXFP4 ? bf16s(scales) : halves(scales), m = vdupq_n_f32(0);
+            const uint8_t *scales = plane + 32 * b + 8 * quarter, *sixteens = plane + 32 * b + 4 * quarter;
+            float32x4_t d = t == T_NVFP4 ? ue4m3s(sixteens) : t == T_MXFP4 ? bf16s(scales) : halves(scales),
+                        upper = t == T_NVFP4 ? ue4m3s(sixteens + 16) : d, m = vdupq_n_f32(0);
             if (with_m) m = halves(plane_m + 32 * b + 8 * quarter);
             UNROLL for (int u = 0; u < units; u++) {
                 const int8_t *q = acts.q + (size_t) u * acts.step;
-                Sum x = sum_zero();
+                Sum x = sum_zero(), z = sum_zero();
                 dot16(&x, w, q, R);
-                dot16(&x, w + 4, q + per * 16, R);
+                dot16(t == T_NVFP4 ? &z : &x, w + 4, q + per * 16, R);
                 UNROLL for (int i = 0; i < per; i++) {
                     const int r = per * u + i;
                     if (r == R) continue;
                     sum[r] = scaled(d, at[r].scale, sum_row(x, r, R), sum[r]);
+                    if (t == T_NVFP4) sum[r] = scaled(upper, at[r].scale, sum_row(z, r, R), sum[r]);
                     if (with_m) sum[r] = scaled(m, at[r].scale, vdupq_n_s32(at[r].sum), sum[r]);
                 }
             }

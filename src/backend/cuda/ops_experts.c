@@ -51,6 +51,7 @@ static GpuKernel choose(Type t)
     case T_IQ3_XXS: return GPU_experts_iq3_xxs;
     case T_IQ3_S: return GPU_experts_iq3_s;
     case T_MXFP4: return GPU_experts_4f;
+    case T_NVFP4: return GPU_experts_4n;
     default: return GPU_experts_k6;
     }
 }

@@ -126,6 +126,7 @@ static GpuKernel choose(Type t, Shape s)
     case T_Q4_1: return BY_SHAPE(4m);
     case T_IQ4_NL: return BY_SHAPE(4x);
     case T_MXFP4: return BY_SHAPE(4f);
+    case T_NVFP4: return BY_SHAPE(4n);
     case T_Q5_0: return BY_SHAPE(5);
     case T_Q5_1: return BY_SHAPE(5m);
     case T_Q2_K: return BY_SHAPE(k2);

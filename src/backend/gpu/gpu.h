@@ -46,6 +46,8 @@ DEV float sum_of_16(float v)
     for (int m = 8; m; m >>= 1) v = f32_add(v, shfl_xor_f(v, m));
     return v;
 }
+/* A scale quant_ue4m3 (cpu/matmul_layout.h), halved. */
+DEV float f32_of_ue4m3_half(uint32_t s) { return f32_mul(f32_of_half(s << 7), 128.0f); }
 DEV float f32_sub(float a, float b) { return f32_add(a, -b); }
 DEV float f32_max(float a, float b) { return a > b ? a : b; }      /* vec.h's v_max: b where one is NaN */
 DEV float f32_min(float a, float b) { return a < b ? a : b; }

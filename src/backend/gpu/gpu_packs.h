@@ -1,6 +1,6 @@
 /* gpu_packs.h - how products read packed weights (matmul_layout.h says what stands where). A pack is a struct of static
  * functions over a unit: the 256 or 128 columns of a group of 16 weight rows that lie in shared memory at a time.
- *   SCALES, CHUNKS   blocks of a unit, each with a scale; steps of 32 columns of a block
+ *   SCALES, CHUNKS   blocks of a unit, each with a scale (NVFP4: two); steps of 32 columns of a block
  *   MINS, ROW_SUMS   finish reads a second integer, msum of min_sums; or the sum of the row's block of 32
  *   WORDS            of a unit in shared memory
  *   stage            starts to copy a unit; `left`: how many of its blocks exist
@@ -353,8 +353,8 @@ struct PackK2 : Pack256<21, true> {
 
 /* ---- blocks of 32: four to a unit ---- */
 
-/* LINES of codes; PLANES of halves, d and for two also m, behind all codes of a group; SHIFT: what sums are too large
- * by. P has fragment(a, w, block, g, t), and scale_of where d is no half. */
+/* LINES of codes; PLANES of halves (of NVFP4 twice as many bytes), d and for two also m, behind all codes of a group;
+ * SHIFT: what sums are too large by. P has fragment(a, w, block, g, t), and scale_of where d is no half. */
 template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     enum { SCALES = 4, CHUNKS = 1, MINS = 0, ROW_SUMS = PLANES == 2,
            CODES = SCALES * LINES * LINE_WORDS, WORDS = CODES + PLANES * 32 };
@@ -453,6 +453,37 @@ struct Pack4X : PackBook<Pack4X, BookIq4> {};      /* IQ4_NL */
 
 struct Pack4F : PackBook<Pack4F, BookFp4> {        /* MXFP4 */
     DEV float scale_of(uint32_t bf16) { return f32_of_bits(bf16 << 16); }
+};
+
+/* NVFP4: a scale per 16 columns, a byte each. Sums of 16 fit 16 bits, at most 12 * 127 * 16: those of the lower columns
+ * are the lower half of a block's isum. */
+struct Pack4N : PackBook<Pack4N, BookFp4> {
+    template <int MW, int NT, class Rows>
+    DEV void sums(int isum[MW][NT][4], const uint32_t *w, int block, const Rows &x, int lane)
+    {
+        uint2 v[NT];
+        codes_of<NT>(v, x, 0);
+        UNROLL
+        for (int m = 0; m < MW; m++) {
+            uint32_t a[4];
+            fragment(a, w + m * WORDS, block, lane >> 2, lane & 3);
+            UNROLL
+            for (int j = 0; j < NT; j++) {
+                int lower[4] = { 0, 0, 0, 0 }, upper[4] = { 0, 0, 0, 0 };
+                mma_16x8x16(lower, a, v[j].x);
+                mma_16x8x16(upper, a + 2, v[j].y);
+                UNROLL
+                for (int i = 0; i < 4; i++)
+                    isum[m][j][i] = (int) byte_perm((uint32_t) lower[i], (uint32_t) upper[i], 0x5410);
+            }
+        }
+    }
+    DEV float finish(float acc, const uint32_t *w, int block, int row, int isum, int, float da)
+    {
+        const uint8_t *d = (const uint8_t *) (w + CODES) + 32 * block + row;
+        acc = f32_fma(f32_mul(f32_of_ue4m3_half(d[0]), da), f32_of_int((int16_t) isum), acc);
+        return f32_fma(f32_mul(f32_of_ue4m3_half(d[16]), da), f32_of_int(isum >> 16), acc);
+    }
 };
 
 /* The fifth bits of vectors t and 4 + t are bits 2 t and 2 t + 1 of each byte of the block's last line. */

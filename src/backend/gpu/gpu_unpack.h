@@ -30,7 +30,7 @@ DEV int code_32(const PackedTable &a, const Group &b, int i)
     const int vector = i >> 2 & 3, high = i >> 4;
     const int nibble = code_of(b, vector, i) >> 4 * high & 15;
     if (a.type == T_IQ4_NL) return iq4[nibble];
-    if (a.type == T_MXFP4) return fp4[nibble];
+    if (a.type == T_MXFP4 || a.type == T_NVFP4) return fp4[nibble];
     if (a.lines == 4) return nibble - a.offset;
     return (nibble | (code_of(b, 4, i) >> (2 * vector + high) & 1) << 4) - a.offset;
 }
@@ -43,7 +43,8 @@ DEV float value_32(const PackedTable &a, const uint8_t *group, int lane, int blo
     const Group b = { group + (size_t) block * (size_t) (a.lines * 64), lane };
     const Group d = { planes + (size_t) block * 32, lane }, m = { d.lines + plane, lane };
     const uint32_t bits = ld_weight((const uint16_t *) d.lines + lane);
-    const float scale = a.type == T_MXFP4 ? f32_of_bits(bits << 16) : f32_of_half(bits);
+    const float scale = a.type == T_NVFP4 ? f32_of_ue4m3_half(ld_weight(d.lines + (i >> 4) * 16 + lane))
+                      : a.type == T_MXFP4 ? f32_of_bits(bits << 16) : f32_of_half(bits);
     const float v = f32_mul(scale, f32_of_int(code_32(a, b, i)));
     return a.planes == 2 ? f32_add(v, half_of(m, 0, 0)) : v;
 }

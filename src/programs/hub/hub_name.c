@@ -156,10 +156,10 @@ bool hub_split_name(char *out, size_t cap, const char *path, int32_t part)
 
 static bool is_type(const char *s, size_t n)
 {
-    static const char *const whole[] = { "F32", "F16", "BF16", "FP16", "F64", "NVFP4" };
+    static const char *const whole[] = { "F32", "F16", "BF16", "FP16", "F64" };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (n == strlen(whole[i]) && strncasecmp(s, whole[i], n) == 0) return true;
-    if (n >= 5 && strncasecmp(s, "MXFP4", 5) == 0) return true;
+    if (n >= 5 && (strncasecmp(s, "MXFP4", 5) == 0 || strncasecmp(s, "NVFP4", 5) == 0)) return true;
     size_t letters = strncasecmp(s, "IQ", 2) == 0 || strncasecmp(s, "TQ", 2) == 0 ? 2 : (s[0] | 32) == 'q' ? 1 : 0;
     return letters > 0 && n > letters + 1 && isdigit((unsigned char) s[letters]) && s[letters + 1] == '_';
 }

@@ -18,7 +18,7 @@
 #include "part.h"
 
 static const Type all[] = {T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL,
-                           T_MXFP4, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,
+                           T_MXFP4, T_NVFP4, T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS,
                            T_IQ2_XXS, T_IQ2_XS, T_IQ2_S, T_IQ3_XXS, T_IQ3_S};
 enum { N_TYPES = sizeof all / sizeof *all };
 
@@ -55,7 +55,7 @@ static uint8_t *make_weights(Type t, int rows, int cols)
             int d, dmin;
             for (int j = 0; j < info->bytes; j++) b[j] = (uint8_t) rnd();
             block_halves(t, &d, &dmin);
-            block_put(t, b + d, uniform() * 0.02f);
+            if (t != T_NVFP4) block_put(t, b + d, uniform() * 0.02f);      /* every byte is a scale */
             if (dmin >= 0) block_put(t, b + dmin, uniform() * 0.02f);
         }
     }
@@ -92,10 +92,12 @@ static float reference(double *exact, double *bound, Type t, const uint8_t *row,
         return acc;
     }
     block_halves(t, &at_d, &at_dmin);
+    const int together = t == T_NVFP4 ? 32 : block, each = t == T_NVFP4 ? 16 : block;      /* columns of da, of d */
     double sizes = 0, steps = 0;
-    for (int b = 0; b < cols / block; b++, row += info->bytes, x += block) {
+    for (int k = 0; k < cols; k += together, x += together, row += k % block ? 0 : info->bytes) {
         uint8_t copy[256];
-        float code[256], min[256], d = block_get(t, row + at_d) / block_unit(t), dmin = 0;
+        float code[256], min[256], dmin = 0;
+        const int in = k % block;
         memcpy(copy, row, (size_t) info->bytes);
         block_put(t, copy + at_d, block_unit(t));
         if (at_dmin >= 0) {
@@ -109,23 +111,26 @@ static float reference(double *exact, double *bound, Type t, const uint8_t *row,
             quant_decode(min, t, copy, block);     /* -min, or 1 where m is added */
         }
         float amax = 0;
-        for (int i = 0; i < block; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+        for (int i = 0; i < together; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
         float da = amax / 127.0f, up = 127.0f / amax;
-        int64_t isum = 0, msum = 0;
-        for (int i = 0; i < block; i++) {
-            int q = amax > 0 ? (int) nearbyintf(x[i] * up) : 0;
-            assert_in_range(q + 127, 0, 254);
-            isum += (int64_t) code[i] * q;
-            if (at_dmin >= 0) msum += (int64_t) min[i] * q;
-            double big = fabs((double) d * code[i]) + (at_dmin >= 0 ? fabs((double) dmin * min[i]) : 0);
-            steps += big * da * 0.5001;            /* |x - da q| <= da / 2 and a rounding of x * up */
-            sizes += big * (fabs((double) x[i]) + da);
+        for (int part = 0; part < together; part += each) {
+            const float d = block_get(t, row + at_d + (in + part) / each) / block_unit(t);
+            int64_t isum = 0, msum = 0;
+            for (int i = part; i < part + each; i++) {
+                int q = amax > 0 ? (int) nearbyintf(x[i] * up) : 0;
+                assert_in_range(q + 127, 0, 254);
+                isum += (int64_t) code[in + i] * q;
+                if (at_dmin >= 0) msum += (int64_t) min[i] * q;
+                double big = fabs((double) d * code[in + i]) + (at_dmin >= 0 ? fabs((double) dmin * min[i]) : 0);
+                steps += big * da * 0.5001;        /* |x - da q| <= da / 2 and a rounding of x * up */
+                sizes += big * (fabs((double) x[i]) + da);
+            }
+            if (amax == 0) da = 0;
+            acc = fmaf(d * da, (float) isum, acc);
+            if (at_dmin >= 0) acc = fmaf(dmin * da, (float) msum, acc);
         }
-        if (amax == 0) da = 0;
-        acc = fmaf(d * da, (float) isum, acc);
-        if (at_dmin >= 0) acc = fmaf(dmin * da, (float) msum, acc);
     }
-    *bound = steps + sizes * (2 * cols / block + 8) * 0x1p-24;
+    *bound = steps + sizes * (2 * cols / each + 8) * 0x1p-24;
     free(w);
     return acc;
 }
@@ -180,7 +185,7 @@ static int random_cols(Type t)
 {
     int block = type_info(t)->block;
     if (block == 1) return between(1, 300);
-    return block * between(1, block == 32 ? 20 : 6);
+    return block * between(1, block < 256 ? 640 / block : 6);
 }
 
 /* -- tests --------------------------------------------------------------------------------------------------------- */
@@ -208,6 +213,8 @@ static void test_sizes(void **state)
     assert_int_equal(matmul_packed_bytes(T_IQ2_XXS, 2048, 512), 2048 * 2 * 116);
     assert_int_equal(matmul_packed_bytes(T_IQ3_S, 2048, 512), 2048 * 2 * 140);
     assert_int_equal(matmul_packed_bytes(T_MXFP4, 2048, 512), 2048 * 16 * 18);
+    assert_int_equal(matmul_packed_bytes(T_NVFP4, 2816, 704), 2816 * 11 * 36);
+    assert_int_equal(matmul_packed_bytes(T_NVFP4, 16, 96), 0);
     assert_int_equal(matmul_packed_bytes(T_Q4_K, 17, 512), matmul_packed_bytes(T_Q4_K, 32, 512));
 }
 
@@ -335,7 +342,8 @@ static void test_every_byte(void **state)
         for (int lane = 37 % WEIGHT_GROUP; lane < WEIGHT_GROUP && block > 1; lane++) {
             WeightBlock w;
             matmul_read_block(&w, t, a + 2 * group, cols, 2, lane);
-            for (int k = 0; k < block; k++) assert_true(w.d * (float) w.code[k] == 0 && w.dmin == 0);
+            for (int k = 0; k < matmul_layout[t].block; k++) assert_true(w.d * (float) w.code[k] == 0 && w.dmin == 0);
+            if (t == T_NVFP4) assert_true(w.upper == 0);
         }
         free(src);
         free(a);
@@ -385,9 +393,10 @@ static void test_levels(void **state)
             check_level(level, all[i], 5, 33, 4096);
             check_level(level, all[i], 1, 100, 2560);
             check_level(level, all[i], 1, 16, type_info(all[i])->block);
-            if (type_info(all[i])->block == 32) {
-                check_level(level, all[i], 3, 17, 32 * 33);
-                check_level(level, all[i], 13, 17, 32 * 33);
+            if (type_info(all[i])->block < 256) {
+                const int cols = type_info(all[i])->block * 33;
+                check_level(level, all[i], 3, 17, cols);
+                check_level(level, all[i], 13, 17, cols);
             }
         }
     }

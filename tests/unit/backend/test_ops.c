@@ -121,7 +121,7 @@ static const Case table[] = {
     { "products_behind", ops_products_behind, OWN, 56 },
     { "products", ops_products, OWN, PRODUCT_ROUNDS, .across = 16 },
     { "route", ops_route, OWN, 63 },
-    { "experts", ops_experts, OWN, 120, .across = 15 },
+    { "experts", ops_experts, OWN, 120, .across = 17 },
     { "attention", ops_attention, OVER(texts), 1, .across = 9 },
     { "pairs_of_types", ops_pairs, OWN, 64, .across = 8 },
     { "splits", ops_splits, OVER(long_texts), 4, .across = 4 },

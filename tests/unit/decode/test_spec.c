@@ -136,7 +136,7 @@ static void any_weights(void **state)
     (void) state;
     static const Type types[] = { T_F32, T_F16, T_BF16, T_Q8_0, T_Q4_0, T_Q4_1, T_Q5_0, T_Q5_1, T_IQ4_NL, T_MXFP4,
                                   T_Q2_K, T_Q3_K, T_Q4_K, T_Q5_K, T_Q6_K, T_IQ4_XS, T_IQ2_XXS, T_IQ2_XS, T_IQ2_S,
-                                  T_IQ3_XXS, T_IQ3_S };
+                                  T_IQ3_XXS, T_IQ3_S, T_NVFP4 };
     for (int32_t i = 0; i < (int32_t) (sizeof types / sizeof *types); i++) {
         if (!part_runs()) continue;
         Rig r;

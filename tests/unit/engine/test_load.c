@@ -527,6 +527,9 @@ static void tensors(void **state)
         { LLAMA, { TENSOR_ADD, .name = "blk.2.ffn_down.bias" }, .code = RT_EUNSUPPORTED,
           .named = { "blk.2.ffn_down.bias" } },
         { LLAMA, { TENSOR_ADD, .name = "output.bias" }, .code = RT_EUNSUPPORTED, .named = { "output.bias" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.scale" }, .code = RT_EUNSUPPORTED,
+          .named = { "blk.0.attn_q.scale", "unknown" } },
+        { LLAMA, { TENSOR_ADD, .name = "blk.0.attn_q.input_scale" }, .code = RT_OK, .named = { NULL } },
         /* vision towers and tables do not belong to the model */
         { LLAMA, { TENSOR_ADD, .name = "v.blk.0.attn_norm.weight" }, .code = RT_OK, .named = { NULL } },
         { LLAMA, { TENSOR_ADD, .name = "blk.7.attn_norm.weight" }, .code = RT_EUNSUPPORTED,

@@ -60,6 +60,7 @@ static const DecodeCase decode_cases[] = {
     {T_Q5_1, 0xc7f4de1e344a4a35u, -0x1.f334000000000p-1f, -0x1.3320000000000p+0f},
     {T_IQ4_NL, 0xcc9a33de805c3c12u, -0x1.3675000000000p+5f, -0x1.d1eb000000000p-7f},
     {T_MXFP4, 0x8611866767bdce5cu, 0x1.0000000000000p+8f, 0x0.0p+0f},
+    {T_NVFP4, 0x90a9a5fb3f9e8361u, -0x1.0000000000000p+6f, 0x1.8000000000000p+0f},
     {T_Q2_K, 0x4b361e39797cb3ddu, -0x1.0db4000000000p-4f, 0x1.6de6000000000p-2f},
     {T_Q3_K, 0x15e6eee2f09703efu, 0x0.0p+0f, -0x1.e980000000000p+2f},
     {T_Q4_K, 0x5946d67ca61da295u, -0x1.4d47d80000000p+5f, 0x1.f441800000000p-1f},
@@ -75,6 +76,8 @@ static const DecodeCase decode_cases[] = {
     {T_BF16, 0x8a4e787845bf0829u, 0x1.dc00000000000p+0f, -0x1.0000000000000p-24f},
 };
 
+static const uint64_t nvfp4_scales = 0x38e51bbabf9979a5u;
+
 static const EncodeCase encode_cases[] = {
     {T_F16, 0x4cff0a946c8040ebu},
     {T_BF16, 0xe7369d2156cdb310u},
@@ -84,6 +87,7 @@ static const EncodeCase encode_cases[] = {
     {T_Q5_0, 0x126b99ebb56af4a1u},
     {T_Q5_1, 0x61b95b90a1ca5840u},
     {T_MXFP4, 0x36b4da7b625aa7d5u},
+    {T_NVFP4, 0x50a50e2245fb96a2u},
 };
 
 static void types_are_named_and_numbered(void **state)
@@ -93,6 +97,7 @@ static void types_are_named_and_numbered(void **state)
         {"F32", 0, 1, 4}, {"F16", 1, 1, 2}, {"BF16", 30, 1, 2}, {"I32", 26, 1, 4}, {"Q8_0", 8, 32, 34},
         {"Q4_0", 2, 32, 18}, {"Q4_1", 3, 32, 20},
         {"Q5_0", 6, 32, 22}, {"Q5_1", 7, 32, 24}, {"IQ4_NL", 20, 32, 18}, {"MXFP4", 39, 32, 17},
+        {"NVFP4", 40, 64, 36},
         {"Q2_K", 10, 256, 84}, {"Q3_K", 11, 256, 110},
         {"Q4_K", 12, 256, 144},
         {"Q5_K", 13, 256, 176}, {"Q6_K", 14, 256, 210}, {"IQ4_XS", 23, 256, 136},
@@ -116,7 +121,7 @@ static void types_are_named_and_numbered(void **state)
     Type t = T_F32;
     assert_true(type_from_name(&t, "q4_k"));
     assert_int_equal(t, T_Q4_K);
-    for (uint32_t n = 31; n < 50; n++) assert_int_equal(type_from_ggml(&t, n), n == 39);
+    for (uint32_t n = 31; n < 50; n++) assert_int_equal(type_from_ggml(&t, n), n == 39 || n == 40);
     assert_false(type_from_ggml(&t, 4));
     assert_false(type_from_ggml(&t, UINT32_MAX));
     assert_false(type_from_name(&t, "Q4"));
@@ -218,7 +223,7 @@ static int half_fields(int32_t at[2], Type t)
     case T_Q2_K: at[0] = 80; at[1] = 82; return 2;
     case T_Q3_K: at[0] = 108; return 1;
     case T_Q6_K: at[0] = 208; return 1;
-    case T_MXFP4: return 0;
+    case T_MXFP4: case T_NVFP4: return 0;
     default: at[0] = 0; return 1;
     }
 }
@@ -243,6 +248,46 @@ static void decoders_equal_gguf(void **state)
         if (fnv(y, (size_t) n * sizeof *y) != decode_cases[c].hash)
             fail_msg("%s: other values than gguf's", info->name);
     }
+}
+
+/* Each of the 256 codes by the definition of the format, and all of them as gguf reads them. */
+static void scales_of_nvfp4(void **state)
+{
+    (void) state;
+    float y[64 * 64];
+    uint8_t b[64 * 36];
+    for (int i = 0; i < 64; i++) {
+        for (int s = 0; s < 4; s++) b[36 * i + s] = (uint8_t) (4 * i + s);
+        memset(b + 36 * i + 4, 0x11, 32);
+    }
+    quant_decode(y, T_NVFP4, b, 64 * 64);
+    for (int c = 0; c < 256; c++) {
+        const int exponent = c >> 3 & 15, mantissa = c & 7;
+        const double v = c == 0x7f ? 0 : exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+        for (int i = 0; i < 16; i++)
+            if (y[16 * c + i] != v / 2) fail_msg("code %d: %g, expected %g", c, (double) y[16 * c + i], v / 2);
+        assert_true(quant_ue4m3_half(quant_ue4m3((uint8_t) c)) == v / 2);
+    }
+    assert_true(fnv(y, sizeof y) == nvfp4_scales);
+}
+
+/* Every scale, and what lies between it and the next. */
+static void scales_of_nvfp4_are_the_nearest(void **state)
+{
+    (void) state;
+    float x[64] = {0};
+    uint8_t b[36];
+    for (uint8_t c = 0; c < 0x7e; c++) {
+        const float low = 2 * quant_ue4m3_half(c), high = 2 * quant_ue4m3_half(c + 1), middle = (low + high) / 2;
+        const float at[4] = {low, 0.9999f * middle, middle, high};
+        for (int i = 0; i < 4; i++) x[16 * i + i] = -6 * at[i];
+        assert_true(quant_encode(b, T_NVFP4, x, 64));
+        for (int i = 0; i < 4; i++)
+            if (b[i] != c + (i > 1)) fail_msg("%g: code %d, expected %d", (double) at[i], b[i], c + (i > 1));
+    }
+    x[0] = 6 * 448, x[17] = -2700, x[34] = 1e30f, x[51] = INFINITY;
+    assert_true(quant_encode(b, T_NVFP4, x, 64));
+    for (int i = 0; i < 4; i++) assert_int_equal(b[i], 0x7e);
 }
 
 static void encoders_equal_gguf(void **state)
@@ -271,7 +316,7 @@ static void encoders_equal_gguf(void **state)
 static const struct { Type type; double limit; } encoders[] = {
     {T_F32, 0}, {T_F16, 0.0003}, {T_BF16, 0.002}, {T_Q8_0, 0.0056}, {T_Q4_0, 0.088}, {T_Q4_1, 0.081}, {T_Q5_0, 0.044},
     {T_Q5_1, 0.039},
-    {T_IQ4_NL, 0.0758}, {T_MXFP4, 0.125},
+    {T_IQ4_NL, 0.0758}, {T_MXFP4, 0.125}, {T_NVFP4, 0.106},
     {T_Q2_K, 0.2954}, {T_Q3_K, 0.1508}, {T_Q4_K, 0.0711}, {T_Q5_K, 0.0360}, {T_Q6_K, 0.0177},
     {T_IQ4_XS, 0.0764}, {T_IQ2_XXS, 0.335}, {T_IQ2_XS, 0.29}, {T_IQ2_S, 0.242}, {T_IQ3_XXS, 0.18}, {T_IQ3_S, 0.132},
     {T_TQ3_0, 0.19},
@@ -340,7 +385,7 @@ static void exact_blocks_stay_exact(void **state)
         {T_Q4_1, 32, 0, 15, 1, 8, NULL}, {T_Q5_1, 32, 0, 31, 1, 8, NULL}, {T_Q2_K, 16, 0, 3, 15, 15, NULL},
         {T_Q3_K, 16, -4, 3, -32, 0, NULL}, {T_Q4_K, 32, 0, 15, 63, 63, NULL}, {T_Q5_K, 32, 0, 31, 63, 63, NULL},
         {T_Q6_K, 16, -32, 31, -128, 0, NULL}, {T_IQ4_NL, 32, 0, 15, 1, 0, quant_iq4},
-        {T_MXFP4, 32, 0, 15, 1, 0, quant_fp4},
+        {T_MXFP4, 32, 0, 15, 1, 0, quant_fp4}, {T_NVFP4, 16, 0, 15, 15, 0, quant_fp4},
         {T_IQ4_XS, 32, 0, 15, -32, 0, quant_iq4},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -410,12 +455,14 @@ static void odd_blocks_stay_finite(void **state)
                              (double) x[i]);
                 if (kind <= 1) assert_true(y[i] == 0);
                 if (t == T_TQ3_0) continue;        /* its errors spread over the whole group */
-                if (kind == 2 || kind == 3) assert_true(fabsf(y[i] - x[i]) < (grid ? 0.1f : 0.002f));
+                if (kind == 2 || kind == 3)
+                    assert_true(fabsf(y[i] - x[i]) < (grid ? 0.1f : t == T_NVFP4 ? 0.016f : 0.002f));
                 bool book = t == T_IQ4_NL || t == T_IQ4_XS;                    /* whose smallest level is 1, not 0 */
                 if (kind == 4 && i != 77 && !grid)
                     assert_true(fabsf(y[i]) < (book && i / 32 == 77 / 32 ? 600 : 0.01f));
             }
-            if (kind == 4 && t != T_TQ3_0 && !grid)
+            if (kind == 4 && t == T_NVFP4) assert_true(y[77] == 448 * 6);  /* the largest that it has */
+            else if (kind == 4 && t != T_TQ3_0 && !grid)
                 assert_true(fabsf(y[77] - 65504) < (t == T_MXFP4 ? 16384 : 2200));
         }
     }
@@ -631,6 +678,7 @@ static void recipes_choose_as_llama_cpp(void **state)
         {"Q4_K_M", "blk.7.ffn_gate_inp.weight", 2048, 256, 40, false, T_F32},
         {"Q4_K_M", "blk.7.ffn_gate_inp_shexp.weight", 2048, 1, 40, false, T_F32},
         {"Q8_0", "blk.7.exp_probs_b.bias", 256, 1, 40, false, T_F32},
+        {"NVFP4_MOE", "blk.0.attn_q.weight", 1024, 512, 32, false, T_Q8_0},
         {"MXFP4_MOE", "token_embd.weight", 1024, 512, 32, true, T_Q8_0},
         {"MXFP4_MOE", "blk.0.attn_q.weight", 1024, 512, 32, false, T_Q8_0},
         {"MXFP4_MOE", "blk.0.ffn_gate_inp.weight", 1024, 32, 32, false, T_F32},
@@ -649,6 +697,12 @@ static void recipes_choose_as_llama_cpp(void **state)
     assert_non_null(experts);
     assert_int_equal(recipe_type(experts, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_up_exps.weight", 3,
                                  (const int64_t[]) {2048, 512, 32}), T_MXFP4);
+    const Recipe *halves = recipe_find("nvfp4_moe");
+    assert_non_null(halves);
+    assert_int_equal(recipe_type(halves, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_down_exps.weight", 3,
+                                 (const int64_t[]) {704, 2816, 128}), T_NVFP4);
+    assert_int_equal(recipe_type(halves, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_down_exps.weight", 3,
+                                 (const int64_t[]) {96, 2816, 128}), T_IQ4_NL);
     assert_non_null(recipe_find("q4_k_m"));
     assert_null(recipe_find("q4_k_z"));
     assert_null(recipe_find(""));
@@ -671,6 +725,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(half_rounds_to_nearest_even),
         cmocka_unit_test(bf16_is_exact_and_rounds_to_even),
         cmocka_unit_test(decoders_equal_gguf),
+        cmocka_unit_test(scales_of_nvfp4),
+        cmocka_unit_test(scales_of_nvfp4_are_the_nearest),
         cmocka_unit_test(encoders_equal_gguf),
         cmocka_unit_test(encoders_keep_the_values),
         cmocka_unit_test(ties_of_q8_0),

@@ -56,6 +56,7 @@ static void quants(void **state)
         { "Qwen3-8B-Q4_K_M.gguf", "Q4_K_M", HUB_TARGET }, { "a/Qwen3.6-27B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL", HUB_TARGET },
         { "llama-3.1-8b.q8_0.gguf", "Q8_0", HUB_TARGET }, { "x-IQ2_XXS.gguf", "IQ2_XXS", HUB_TARGET },
         { "x-BF16-00001-of-00004.gguf", "BF16", HUB_TARGET }, { "gpt-oss-20b-MXFP4_MOE.gguf", "MXFP4_MOE", HUB_TARGET },
+        { "x-26B-A4B-NVFP4.gguf", "NVFP4", HUB_TARGET }, { "x-26B-A4B-NVFP4_MOE.gguf", "NVFP4_MOE", HUB_TARGET },
         { "Qwen3-8B.gguf", "", HUB_TARGET }, { "x-Q8_0-imat.gguf", "Q8_0", HUB_TARGET },
         { "dflash-x-Q8_0.gguf", "Q8_0", HUB_DRAFTER }, { "Qwen3.6-27B-DFlash-Q8_0.gguf", "Q8_0", HUB_DRAFTER },
         { "X-DRAFT-F16.gguf", "F16", HUB_DRAFTER }, { "drafty-Q8_0.gguf", "Q8_0", HUB_TARGET },
