@@ -137,8 +137,8 @@ typedef struct {
                                 * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
                                 * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
                                 * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
-    int32_t     expert_slots;  /* with expert_ram or expert_vram: experts per layer that come and go, while the others stay for as long
-                                * as they are the most used; 0: an eighth of all */
+    int32_t     expert_slots;  /* with expert_ram or expert_vram: experts per layer that come and go, while the others
+                                * stay for as long as they are the most used; 0: an eighth of all */
     uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts. Those that are not in memory are
                                 * read from the file when rows choose them; the text is the same. 0: all are in memory;
                                 * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
@@ -148,8 +148,8 @@ typedef struct {
                                 * "auto" (NULL): io_uring if the system grants it, else pread */
     const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
                                 * loaded first; NULL, or a file that does not exist: unknown */
-    uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these are
-                                * in main memory then, where the GPU reads those that it does not hold; the text is the
+    uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these
+                                * are in main memory then, where the GPU reads those that it does not hold; the text is the
                                 * same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory has
                                 * room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more experts */
 } rt_options;
@@ -294,8 +294,8 @@ typedef struct {
      * rt_time_pass timed, and how many of them were different in their pass and layer, so that they were read. Both
      * count the rows of all sessions that shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;
-    /* Of an engine with expert_ram or expert_vram, in all passes in which this session took part, prompts included: experts that were
-     * not in memory, their bytes in the file, and seconds in which passes waited for them. */
+    /* Of an engine with expert_ram or expert_vram, in all passes in which this session took part, prompts included:
+     * experts that were not in memory, their bytes in the file, and seconds in which passes waited for them. */
     int64_t experts_missed, experts_missed_bytes;
     double  experts_wait_s;
 } rt_stats;

@@ -51,12 +51,12 @@ typedef struct {
     void           *ud;
 } StoreOptions;
 /* bytes: memory that a store takes, 0: all experts fit, so they are loaded like other weights. host_bytes: main memory
- * that a device's store takes besides: it holds all experts, which are uploaded once the store is open. chunk: rows of a
- * prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
+ * that a device's store takes besides: it holds all experts, which are uploaded once the store is open. chunk: rows of
+ * a prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
 typedef struct { size_t bytes, host_bytes; int32_t chunk; } StoreNeeds;
 /* What a store has done since it was opened. chosen: experts that rows chose. A layer of a pass reads each expert
- * once: from a pinned slot, the ring, or, missed, from a file or by a device from main memory. latency: reads by the power of two of their microseconds. io: how the
- * file is read. */
+ * once: from a pinned slot, the ring, or, missed, from a file or by a device from main memory. latency: reads by the
+ * power of two of their microseconds. io: how the file is read. */
 enum { STORE_LATENCIES = 24 };
 typedef struct {
     int64_t slots, pinned, bytes;

@@ -143,8 +143,8 @@ static Status store_options(StoreOptions *out, const rt_options *o, Error *err)
     if (o->expert_slots < 0 || o->expert_slots > EXPERTS_MAX)
         return fail(err, ST_ARG, "expert_slots: %d, expected 1 to %d slots per layer (0: an eighth of all)",
                     o->expert_slots, EXPERTS_MAX);
-    *out = (StoreOptions) { .ram = o->expert_ram, .device_ram = o->expert_vram, .io = (StoreIo) i, .ring = o->expert_slots,
-                            .progress = o->hooks.progress, .ud = o->hooks.ud };
+    *out = (StoreOptions) { .ram = o->expert_ram, .device_ram = o->expert_vram, .io = (StoreIo) i,
+                            .ring = o->expert_slots, .progress = o->hooks.progress, .ud = o->hooks.ud };
     return ST_OK;
 }
 

@@ -192,11 +192,11 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
     char hint[64] = "nothing would fit";
     if (fit) snprintf(hint, sizeof hint, "%d would fit", fit);
     if (x.device > there.in[IN_DEVICE])
-        return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free on "
-                    "%s; %s", n, a.layers, (double) x.device / 1e9, (double) there.in[IN_DEVICE] / 1e9,
+        return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free "
+                    "on %s; %s", n, a.layers, (double) x.device / 1e9, (double) there.in[IN_DEVICE] / 1e9,
                     stages_last(have)->name, hint);
-    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers with experts in main memory take %.2f GB there, but %.2f GB "
-                "are free; %s", n, a.layers, (double) x.main / 1e9, (double) there.in[IN_MAIN] / 1e9, hint);
+    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers with experts in main memory take %.2f GB there, but "
+                "%.2f GB are free; %s", n, a.layers, (double) x.main / 1e9, (double) there.in[IN_MAIN] / 1e9, hint);
 }
 
 /* ---- experts in memory ---- */

@@ -101,8 +101,8 @@ struct Model {
     uint64_t      n_weights;                                                      /* values in matrices */
     uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
     uint64_t      device_expert_bytes;                            /* of these, in layers that run on a device */
-    StoreNeeds    store, device_store;             /* of the experts, on the CPU and on a device, if memory there does not
-                                                    * hold all; bytes 0: it does */
+    StoreNeeds    store, device_store;             /* of the experts, on the CPU and on a device, if memory there does
+                                                    * not hold all; bytes 0: it does */
 };
 
 /* What a file of used experts is of. */

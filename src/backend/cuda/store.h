@@ -5,9 +5,9 @@
  * where, no pass waits for the host, and no bit can change.
  *
  * Passes count on the device what their rows choose. After a wait the host reads these counts, and experts move: a
- * stream of the store's own copies them while later passes run. First the table says of an expert that gives way that it
- * is in the host's memory; every fork's next pass comes after that. Then its slot is overwritten; and once this is done,
- * the table gets the address of the slot. All that happens at moments at which no fork has a pass in flight, so slots
+ * stream of the store's own copies them while later passes run. First the table says of an expert that gives way that
+ * it is in the host's memory; every fork's next pass comes after that. Then its slot is overwritten; and once this is
+ * done, the table gets the address of the slot. All that happens at moments at which no fork has a pass in flight, so slots
  * and table are constant while any pass runs. Where forks are never idle together, nothing moves.
  *
  * One store serves a backend and its forks. All memory is taken when it is opened. */
@@ -42,7 +42,8 @@ uint8_t *cuda_store_matrix(const CudaStore *s, const CudaStack *of, int32_t i, u
 int32_t cuda_store_experts(const CudaStore *s);
 size_t  cuda_store_counters(const CudaStore *s);
 
-/* A fork. counts: its counters in device memory; now: as they are, filled before the fork leaves; told: as they were. */
+/* A fork. counts: its counters in device memory; now: as they are, filled before the fork leaves; told: as they
+ * were. */
 typedef struct {
     CudaStore *store;                              /* NULL: stacks are whole */
     bool       passing;                            /* work that reads experts may be in flight */
