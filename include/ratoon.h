@@ -149,9 +149,10 @@ typedef struct {
     const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
                                 * loaded first; NULL, or a file that does not exist: unknown */
     uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these
-                                * are in main memory then, where the GPU reads those that it does not hold; the text is the
-                                * same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory has
-                                * room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more experts */
+                                * are in main memory then, where the GPU reads those that it does not hold; the text is
+                                * the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
+                                * has room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more
+                                * experts */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 #define RT_EXPERTS_AUTO UINT64_MAX

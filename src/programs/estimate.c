@@ -54,8 +54,10 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
     rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
+    const uint64_t grown = out->needs.process;     /* see lines() */
     if (code == RT_OK)
         code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
+    if (out->needs.process < grown) out->needs.process = grown;
     if (code == RT_OK) code = lines(out, p, e);
     if (code != RT_OK || given || !server) return code;
     const rt_needs *n = &out->needs;

@@ -7,8 +7,8 @@
  * Passes count on the device what their rows choose. After a wait the host reads these counts, and experts move: a
  * stream of the store's own copies them while later passes run. First the table says of an expert that gives way that
  * it is in the host's memory; every fork's next pass comes after that. Then its slot is overwritten; and once this is
- * done, the table gets the address of the slot. All that happens at moments at which no fork has a pass in flight, so slots
- * and table are constant while any pass runs. Where forks are never idle together, nothing moves.
+ * done, the table gets the address of the slot. All that happens at moments at which no fork has a pass in flight, so
+ * slots and table are constant while any pass runs. Where forks are never idle together, nothing moves.
  *
  * One store serves a backend and its forks. All memory is taken when it is opened. */
 #ifndef RATOON_BACKEND_CUDA_STORE_H
