@@ -522,8 +522,8 @@ static void passes_fail(void **state)
         fake->fail_with = 719;
         fake->fail_in = n;
         for (int32_t k = 0; k < 5; k++) {
-            static const int32_t of_one_row[] = { 0, 10, 6, 2, 14 };
-            const int32_t i = of_one_row[(k + n) % 5];
+            static const int32_t in_turn[] = { 3, 11, 0, 11, 3 };     /* two sets of experts, of which one has room */
+            const int32_t i = in_turn[(k + n) % 5];
             const Pass p = pass_of(i);
             Error err = { 0 };
             const bool armed = fake->fail_in > 0;
@@ -538,7 +538,8 @@ static void passes_fail(void **state)
         fake->fail_in = 0;
     }
     w.be->store_stats(w.be, &after);
-    assert_true(hits > 60 && after.evicted > before.evicted + 20);
+    assert_true(hits > 60);
+    assert_in_range(after.evicted - before.evicted, 30, 1 << 20);
     close_world(&w);
     free(got);
 }
