@@ -5,12 +5,11 @@ usage: bench/offload.py --model FILE --limit 6G [--llama-bench FILE] [-n 128] [-
 
 Needs root: a control group (version 1 or 2) holds each run to --limit, page cache included. Each engine decodes -n
 tokens with an empty page cache at its start. What ratoon's rows say:
-  uniform     an empty store and the smallest ring: what is held is what came first
-  ring        the same with the usual ring
-  calibrated  the experts that a first run used most are loaded at its start (--expert-profile)
-  again       calibrated once more, with the profile that the run before left
-tokens/s: of decoding alone. disk: bytes of experts per token, over the seconds that a token took, as a share of what
-the disk gives to reads of the same size and number, which is measured before and after."""
+  one slot    memory fills with what comes; a ring of one expert per layer
+  ring        the same with the usual ring; what was used is kept in a profile
+  profile     the experts that the run before used most are loaded at the start
+tokens/s: of the passes of decoding, without drawing tokens, as llama-bench counts. disk %: what the experts that were
+read took per second of these passes, as a share of what the disk gave to READS reads at once just before."""
 
 import argparse
 import csv
@@ -95,19 +94,19 @@ def disk_rate(path):
 def ratoon(group, args, options, seed):
     forget(args.model)
     tokens = ",".join(str(1000 + 37 * i) for i in range(16))
-    out = group.run([RATOON, "run", "-m", args.model, "-d", "none", "--ctx", "1024", "--tokens", tokens, "-n", str(args.n),
-                     "--temp", "1", "--seed", str(seed), "--ignore-eos", "--json", "-q"] + options)
-    said = json.loads(out.stdout)
-    stats = said.get("stats", said)
-    return {"tok_s": stats["generated"] / stats["decode_s"], "missed": stats["experts_missed"],
-            "read": stats["experts_read"], "bytes": stats["experts_missed_bytes"], "wait": stats["experts_wait_s"],
-            "seconds": stats["decode_s"] + stats["prefill_s"], "generated": stats["generated"]}
+    out = group.run([RATOON, "run", "-m", args.model, "-d", "none", "--ctx", "1024", "--tokens", tokens, "-n",
+                     str(args.n), "--temp", "1", "--seed", str(seed), "--ignore-eos", "--json", "-q"] + options)
+    stats = json.loads(out.stdout)["stats"]
+    seconds, n = stats["pass_s"] + stats["prefill_s"], stats["generated"]
+    return {"tok_s": n / stats["pass_s"], "missed": stats["experts_missed"] / n,
+            "mb": stats["experts_missed_bytes"] / n / 1e6, "rate": stats["experts_missed_bytes"] / seconds,
+            "wait": stats["experts_wait_s"] / seconds}
 
 
 def llama(group, args):
     forget(args.model)
-    out = group.run([args.llama_bench, "-m", args.model, "-p", "0", "-n", str(args.n), "-r", "1", "-t",
-                     str(os.cpu_count()), "-o", "json"])
+    out = group.run([args.llama_bench, "-m", args.model, "-p", "0", "-n", str(args.llama_n), "-r", "1", "-t",
+                     str(os.cpu_count()), "--repack", "0", "-o", "json"])
     return json.loads(out.stdout)[0]["avg_ts"]
 
 
@@ -117,6 +116,7 @@ def main():
     parser.add_argument("--limit", required=True)
     parser.add_argument("--llama-bench")
     parser.add_argument("-n", type=int, default=128)
+    parser.add_argument("--llama-n", type=int, default=32, help="tokens of llama-bench, which takes long (default 32)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ram", default="auto", help="ratoon's --expert-ram (default: auto, which follows the limit)")
     parser.add_argument("--csv")
@@ -125,30 +125,24 @@ def main():
         sys.exit("offload.py: control groups need root")
     group, rows = Group(bytes_of(args.limit)), []
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            profile = os.path.join(folder, "profile.csv")
-            subprocess.run([RATOON, "experts", "-m", args.model, "--expert-ram", "all", "--write-hotness", profile,
-                            "--prompts", os.devnull], capture_output=True, check=False)
-            for i in range(args.repeats):
-                rate = disk_rate(args.model)
-                if args.llama_bench:
-                    rows.append(["llama.cpp", f"{llama(group, args):.2f}", "", "", "", f"{rate / 1e9:.2f}"])
-                    print(*rows[-1], sep="\t", flush=True)
-                ram = ["--expert-ram", args.ram]
-                for name, options in (("uniform", ["--expert-slots", "1"]), ("ring", []),
-                                      ("calibrated", ["--spark", "--expert-profile", profile]),
-                                      ("again", ["--spark", "--expert-profile", profile])):
-                    r = ratoon(group, args, ram + options, i)
-                    share = r["bytes"] / r["seconds"] / rate
-                    rows.append([name, f"{r['tok_s']:.2f}", f"{r['missed'] / max(r['generated'], 1):.1f}",
-                                 f"{r['bytes'] / max(r['generated'], 1) / 1e6:.1f}", f"{100 * share:.0f}",
-                                 f"{rate / 1e9:.2f}"])
+        for i in range(args.repeats):
+            rate = disk_rate(args.model)
+            if args.llama_bench:
+                rows.append(["llama.cpp", f"{llama(group, args):.2f}", "", "", "", "", f"{rate / 1e9:.2f}"])
+                print(*rows[-1], sep="\t", flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                use = ["--expert-ram", args.ram, "--expert-profile", os.path.join(folder, "profile.csv")]
+                for name, options in (("one slot", ["--expert-slots", "1"]), ("ring", ["--spark"]),
+                                      ("profile", ["--spark"])):
+                    r = ratoon(group, args, use + options, i)
+                    rows.append([name, f"{r['tok_s']:.2f}", f"{r['missed']:.1f}", f"{r['mb']:.1f}",
+                                 f"{100 * r['wait']:.0f}", f"{100 * r['rate'] / rate:.0f}", f"{rate / 1e9:.2f}"])
                     print(*rows[-1], sep="\t", flush=True)
     finally:
         group.remove()
     if args.csv:
         with open(args.csv, "w", newline="", encoding="utf-8") as f:
-            csv.writer(f).writerows([["engine", "tokens/s", "misses/token", "MB/token", "disk %", "disk GB/s"]] + rows)
+            csv.writer(f).writerows([["engine", "tokens/s", "misses/token", "MB/token", "wait %", "disk %", "disk GB/s"]] + rows)
 
 
 if __name__ == "__main__":

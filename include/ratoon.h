@@ -139,8 +139,8 @@ typedef struct {
                                 * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
                                 * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
                                 * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
-    int32_t     expert_slots;  /* with expert_ram: experts per layer that come and go, while the others stay for as long
-                                * as they are the most used; 0: an eighth of all */
+    int32_t     expert_slots;  /* with expert_ram or expert_vram: experts per layer that come and go, while the others
+                                * stay for as long as they are the most used; 0: an eighth of all */
     uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts. Those that are not in memory are
                                 * read from the file when rows choose them; the text is the same. 0: all are in memory;
                                 * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
@@ -150,6 +150,11 @@ typedef struct {
                                 * "auto" (NULL): io_uring if the system grants it, else pread */
     const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
                                 * loaded first; NULL, or a file that does not exist: unknown */
+    uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these
+                                * are in main memory then, where the GPU reads those that it does not hold; the text is
+                                * the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
+                                * has room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more
+                                * experts */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 #define RT_EXPERTS_AUTO UINT64_MAX
@@ -318,8 +323,8 @@ typedef struct {
      * rt_time_pass timed, and how many of them were different in their pass and layer, so that they were read. Both
      * count the rows of all sessions that shared these passes. 0: no mixture, or the backend does not count. */
     int64_t experts_chosen, experts_read;
-    /* Of an engine with expert_ram, in all passes in which this session took part, prompts included: experts that were
-     * not in memory, their bytes in the file, and seconds in which passes waited for them. */
+    /* Of an engine with expert_ram or expert_vram, in all passes in which this session took part, prompts included:
+     * experts that were not in memory, their bytes in the file, and seconds in which passes waited for them. */
     int64_t experts_missed, experts_missed_bytes;
     double  experts_wait_s;
     /* Models that denoise: blocks that were finished, and steps, those of an unfinished block included. */
@@ -376,20 +381,21 @@ rt_status rt_step_costs_set(rt_step *st, const char *line);
 
 /* ---- experts of which memory holds only some ---- */
 
-/* What an engine with expert_ram has done since it was opened. All zero: its experts are all in memory. */
+/* What an engine with expert_ram or expert_vram has done since it was opened, with both the sums. All zero: its experts
+ * are all in memory, those of a GPU's layers in its own. */
 enum { RT_LATENCIES = 24 };
 typedef struct {
     int64_t slots, pinned;     /* experts that memory has room for, in all layers; of these, those that stay as long as
                                 * they are the most used. The others make room for what is read: the ring. */
     int64_t bytes;             /* of memory for them and for reading */
     int64_t chosen;            /* how often rows chose an expert. A layer reads each once per pass, from: */
-    int64_t pinned_hits, ring_hits, misses;                                       /* memory, or the file */
-    int64_t missed_bytes;      /* read from the file */
+    int64_t pinned_hits, ring_hits, misses;    /* memory; or the file, or by a GPU main memory */
+    int64_t missed_bytes;      /* read from there */
     int64_t evicted, promoted; /* experts that made room; that came from the ring to stay */
     int64_t latency[RT_LATENCIES];             /* of reads, by the power of two of their microseconds: [i] counts those
                                                 * below 2^(i + 1) */
     double  wait_s, pack_s;    /* seconds in which passes waited for reads; in which what was read was packed */
-    char    io[24];            /* how the file is read: "io_uring, direct" */
+    char    io[24];            /* how the file is read: "io_uring, direct"; "bus": there is only a GPU's */
 } rt_expert_stats;
 /* May be called at any time, in any thread. size: sizeof(rt_expert_stats) of the caller's header. */
 void      rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size);
@@ -427,6 +433,8 @@ typedef struct {
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
     uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
                                 * 0: it holds all */
+    uint64_t expert_vram;      /* the same of a GPU's memory; and bytes of main memory, in `model` too, where the GPU */
+    uint64_t expert_host;      /* reads the others */
     int32_t  canvas, canvas_steps;                 /* of a model that denoises: tokens of a block, and its steps at
                                                     * the most, each a pass of as many rows; 0: it does not */
 } rt_needs;

@@ -44,23 +44,25 @@ typedef struct { int32_t layer; Tensor *w[STACKS]; Source source[STACKS]; } Stac
 /* How experts that are not in memory are read: AUTO is io_uring where the system grants it, else pread in a few
  * threads, both past the page cache where the file system allows. MMAP: from the mapped file. */
 typedef enum { STORE_AUTO, STORE_URING, STORE_PREAD, STORE_MMAP } StoreIo;
-/* ram: bytes that experts may take. ring: slots per layer for experts that come and go, 0: an eighth of all. layers,
+/* ram: bytes that experts may take of main memory, device_ram: of a device's own; each kind of backend reads its own.
+ * 0: all experts are loaded whole. ring: slots per layer for experts that come and go, 0: an eighth of all. layers,
  * used: of the model. count [layers, experts]: how often earlier texts used each expert, NULL: unknown. progress: false
  * cancels; NULL: none. */
 typedef struct {
-    uint64_t        ram;
+    uint64_t        ram, device_ram;
     StoreIo         io;
     int32_t         ring, layers, used;
     const uint64_t *count;
     bool          (*progress)(void *ud, const char *what, int64_t done, int64_t total);
     void           *ud;
 } StoreOptions;
-/* Memory that a store takes, 0: all experts fit within ram, so they are loaded like other weights. chunk: rows of a
- * prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
-typedef struct { size_t bytes; int32_t chunk; } StoreNeeds;
+/* bytes: memory that a store takes, 0: all experts fit, so they are loaded like other weights. host_bytes: main memory
+ * that a device's store takes besides: it holds all experts, which are uploaded once the store is open. chunk: rows of
+ * a prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
+typedef struct { size_t bytes, host_bytes; int32_t chunk; } StoreNeeds;
 /* What a store has done since it was opened. chosen: experts that rows chose. A layer of a pass reads each expert
- * once: from a pinned slot, the ring, or a file. latency: reads by the power of two of their microseconds. io: how the
- * file is read. */
+ * once: from a pinned slot, the ring, or, missed, from a file or by a device from main memory. latency: reads by the
+ * power of two of their microseconds. io: how the file is read. */
 enum { STORE_LATENCIES = 24 };
 typedef struct {
     int64_t slots, pinned, bytes;
@@ -112,9 +114,10 @@ struct Backend {
      * except at the end; src may be freed after the call */
     void   (*upload)(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows);
     /* Experts of which memory holds only some (expert_cache.h); NULL, all four: stacks are always held whole.
-     * store_needs: a pure function. store: before steps are made, takes over the stacks, which are read from their
-     * files when rows choose them; memory was allocated with so many bytes. store_stats, store_counts [layers,
-     * experts]: callable from any thread. */
+     * store_needs: a pure function. store: before steps are made, takes over the stacks; memory was allocated with so
+     * many bytes. The others are read when rows choose them: from their files, or, where there are host_bytes, from
+     * main memory, to which the loader uploads all stacks after this call. store_stats, store_counts [layers, experts]:
+     * callable from any thread. */
     Status (*store_needs)(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err);
     Status (*store)(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err);
     void   (*store_stats)(Backend *b, StoreStats *out);

@@ -247,11 +247,26 @@ int32_t expert_cache_find(const ExpertCache *c, int32_t layer, int32_t expert)
 
 bool expert_cache_pinned(const ExpertCache *c, int32_t slot) { return c->slot[slot].pinned; }
 
-/* The slot whose expert gives way; its place in the ring is the newest from now on. */
-static int32_t evict(ExpertCache *c, Kind *k)
+/* The ring's slot whose expert is the next to give way. */
+static int32_t next_to_go(const ExpertCache *c, const Kind *k)
 {
     int32_t s = k->oldest;
     while (s != NONE && c->slot[s].users > 0) s = c->slot[s].next;
+    return s;
+}
+
+bool expert_cache_worth(const ExpertCache *c, int32_t layer, int32_t expert)
+{
+    const Kind *k = &c->kind[c->kind_of[layer]];
+    const int32_t s = next_to_go(c, k);
+    if (k->empty < k->first + k->n) return true;
+    return s != NONE && (c->slot[s].layer == NONE || slot_score(c, s) < c->score[index_of(c, layer, expert)]);
+}
+
+/* The slot whose expert gives way; its place in the ring is the newest from now on. */
+static int32_t evict(ExpertCache *c, Kind *k)
+{
+    const int32_t s = next_to_go(c, k);
     if (s == NONE) return NONE;
     if (c->slot[s].layer != NONE) {
         c->slot_of[index_of(c, c->slot[s].layer, c->slot[s].expert)] = NONE;

@@ -40,6 +40,9 @@ bool    expert_cache_pinned(const ExpertCache *c, int32_t slot);
 /* Gives the expert, which has none, a slot that is in use until expert_cache_done: an empty one, or that of the ring's
  * expert that gives way. -1: all of the ring are in use. */
 int32_t expert_cache_take(ExpertCache *c, int32_t layer, int32_t expert);
+/* Whether expert_cache_take would find the expert, which has no slot, an empty one, or one whose expert has a lower
+ * score. */
+bool    expert_cache_worth(const ExpertCache *c, int32_t layer, int32_t expert);
 /* Its expert is used until expert_cache_done; any number of users at once. */
 void    expert_cache_use(ExpertCache *c, int32_t slot);
 /* first: unless pinned, it is the first to give way: the expert is not worth another one's slot. */

@@ -112,7 +112,8 @@ typedef struct {
 typedef enum { ROUTE_SOFTMAX, ROUTE_SIGMOID } Gating;
 typedef struct { Gating gating; int32_t used; float scale; } Router;
 /* Experts that the rows of mixtures chose, and how many different ones these were: what was read. missed: of these,
- * the ones that had to come from a file, their bytes there, and the seconds that passes waited for them. */
+ * the ones that were not in the backend's memory, and the bytes that were read instead: of a file, or by a device of
+ * main memory; waited: the seconds in which passes only waited for them. */
 typedef struct { int64_t chosen, read, missed, missed_bytes; double waited; } Routes;
 enum { EXPERTS_MAX = 4096, EXPERTS_USED_MAX = 32 };
 

@@ -143,8 +143,8 @@ static Status store_options(StoreOptions *out, const rt_options *o, Error *err)
     if (o->expert_slots < 0 || o->expert_slots > EXPERTS_MAX)
         return fail(err, ST_ARG, "expert_slots: %d, expected 1 to %d slots per layer (0: an eighth of all)",
                     o->expert_slots, EXPERTS_MAX);
-    *out = (StoreOptions) { .ram = o->expert_ram, .io = (StoreIo) i, .ring = o->expert_slots,
-                            .progress = o->hooks.progress, .ud = o->hooks.ud };
+    *out = (StoreOptions) { .ram = o->expert_ram, .device_ram = o->expert_vram, .io = (StoreIo) i,
+                            .ring = o->expert_slots, .progress = o->hooks.progress, .ud = o->hooks.ud };
     return ST_OK;
 }
 
@@ -427,6 +427,7 @@ int32_t engine_room(const rt_engine *g, int32_t memory)
 {
     uint64_t row = 0, there = engine_free(&g->have).in[memory], coming = 0;
     if (g->use != ENGINE_RUNS) coming = engine_counted(&g->on).in[memory];
+    if (g->use != ENGINE_RUNS && memory == IN_MAIN) coming += g->model->device_store.host_bytes;
     for (int32_t il = 0; il < g->model->n_layers; il++)
         if (stages_be(&g->on, il)->device == (memory == IN_DEVICE)) row += kv_row(g->model, il, T_COUNT);
     if (there == 0 || row == 0) return INT32_MAX;

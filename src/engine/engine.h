@@ -92,13 +92,15 @@ Status backends_count(Stages *out, const Stages *like, Error *err);
  * its end, and the other what is left. */
 Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options *o, Error *err);
 /* Decides how many layers the CPU runs, if there is a device (have->at[0].end): as gpu_layers says, or as few as leave
- * room there for so many sessions and a step. NULL: the defaults. */
-Status engine_place(Stages *have, const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
+ * room there for so many sessions and a step, NULL: the defaults; and how much of the device's memory experts may take,
+ * if that is RT_EXPERTS_AUTO. */
+Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, const rt_step_options *sto,
                     Error *err);
-/* Decides how much memory experts may take, if that is RT_EXPERTS_AUTO. */
+/* Decides how much main memory experts may take, if that is RT_EXPERTS_AUTO. */
 Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,
                       Error *err);
-/* Refuses what the device has no room for, even with the smallest session, before anything is loaded. */
+/* Refuses what the device, or main memory for its experts, has no room for, even with the smallest session, before
+ * anything is loaded. */
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err);
 /* On counting backends: assigns further allocations to this owner. */
 void   engine_owner(const rt_engine *g, const char *owner);

@@ -49,6 +49,8 @@ static Status plan_open(Planned *p, const Stages *have, EngineUse use, const rt_
 
 /* A share of the device's free memory stays free, for what is not planned: recorded passes, what a driver rounds up. */
 enum { DEVICE_MARGIN = 64 };
+/* And one of main memory beside experts, for the same and for the system. */
+enum { EXPERT_MARGIN = 16 };
 
 /* What a device shall hold: n of the model's layers, the last ones, with these options. */
 typedef struct {
@@ -57,8 +59,11 @@ typedef struct {
     const rt_session_options *so;
     const rt_step_options    *sto;
     int32_t                   layers;              /* of the model; 0: not known yet */
+    uint64_t                  experts;             /* bytes of all of them */
 } Ask;
-typedef struct { uint64_t bytes; bool roomy; } Answer;
+/* Bytes of the device, of which `slots` are for some of the experts; spare: that have to stay free besides. main: bytes
+ * of main memory with the least that the CPU's experts can do with, of which `host` are for the device's experts. */
+typedef struct { uint64_t device, slots, spare, main, host; bool roomy; } Answer;
 
 static void count_part(void *ud, const char *owner, const char *name, size_t bytes)
 {
@@ -67,35 +72,79 @@ static void count_part(void *ud, const char *owner, const char *name, size_t byt
     *sum[strcmp(owner, "session") == 0] += bytes;
 }
 
-static Status device_bytes(Answer *out, Ask *a, int32_t n, Error *err)
+/* Where there is not enough memory for all experts, they get at least a sixteenth of what all take. */
+static uint64_t least_for(uint64_t experts) { return experts / 16; }
+
+static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error *err)
 {
     Planned p;
     Stages have = *a->have;
-    uint64_t rest = 0, session = 0;
+    rt_options o = *a->o;
+    uint64_t rest[MEMORIES] = { 0 }, session[MEMORIES] = { 0 };
     have.at[0].end = a->layers > n ? a->layers - n : 0;
-    Status st = plan_open(&p, &have, ENGINE_SIZES, a->o, a->so, a->sto, err);
+    o.expert_vram = vram;
+    Status st = plan_open(&p, &have, ENGINE_SIZES, &o, a->so, a->sto, err);
     for (int32_t k = 0; st == ST_OK && k < p.g->on.n; k++) {
         Backend *be = p.g->on.at[k].be;
-        if (be->device) backend_null_parts(be, count_part, (uint64_t *[]) { &rest, &session });
+        backend_null_parts(be, count_part, (uint64_t *[]) { &rest[be->device], &session[be->device] });
     }
     if (st == ST_OK) {
-        a->layers = p.g->model->n_layers;
-        *out = (Answer) { rest + session * (uint64_t) (a->sto && a->sto->sessions ? a->sto->sessions : 1), p.roomy };
+        const Model *m = p.g->model;
+        const uint64_t sessions = (uint64_t) (a->sto && a->sto->sessions ? a->sto->sessions : 1);
+        const uint64_t loaded = m->store.bytes ? 0 : m->expert_bytes - m->device_expert_bytes;
+        a->layers = m->n_layers;
+        a->experts = m->expert_bytes;
+        *out = (Answer) { .device = rest[IN_DEVICE] + session[IN_DEVICE] * sessions, .slots = m->device_store.bytes,
+                          .main = rest[IN_MAIN] + session[IN_MAIN] * sessions + m->device_store.host_bytes,
+                          .host = m->device_store.host_bytes, .roomy = p.roomy };
+        if (!a->so || a->so->ctx == 0) out->spare = session[IN_DEVICE] * sessions / 4;     /* see engine_room */
+        if (a->o->expert_ram == RT_EXPERTS_AUTO) out->main -= loaded - least_for(loaded);
     }
     plan_close(&p);
     return st;
 }
 
-/* The most layers that fit, with a margin. */
-static Status layers_that_fit(int32_t *out, Ask *a, Error *err)
+static uint64_t without_share(uint64_t bytes, int32_t share) { return bytes - bytes / (uint64_t) share; }
+
+static bool has_room_for(const Ask *a, const Answer *x)
 {
+    const Amount there = engine_free(a->have);
+    if (there.in[IN_DEVICE] > 0 && (!x->roomy || x->device > without_share(there.in[IN_DEVICE], DEVICE_MARGIN)))
+        return false;
+    return x->host == 0 || there.in[IN_MAIN] == 0 || x->main <= without_share(there.in[IN_MAIN], EXPERT_MARGIN);
+}
+
+/* How n layers can run: with all experts, or with as many as fit. *vram: as in rt_options, and not RT_EXPERTS_AUTO. */
+static Status fits(bool *out, uint64_t *vram, Ask *a, int32_t n, Error *err)
+{
+    const bool automatic = a->o->expert_vram == RT_EXPERTS_AUTO;
     const uint64_t there = engine_free(a->have).in[IN_DEVICE];
     Answer x;
-    TRY(device_bytes(&x, a, INT32_MAX, err));
+    *vram = automatic ? 0 : a->o->expert_vram;
+    TRY(count_layers(&x, a, n, *vram, err));
+    *out = has_room_for(a, &x);
+    if (*out || !automatic || least_for(a->experts) == 0) return ST_OK;
+    Status st = count_layers(&x, a, n, least_for(a->experts), err);
+    if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
+    if (st != ST_OK || x.host == 0) return st;     /* or the device must hold them all */
+    const uint64_t rest = x.device - x.slots + x.spare, room = without_share(there, DEVICE_MARGIN);
+    *out = has_room_for(a, &x);
+    *vram = rest + least_for(a->experts) < room ? room - rest : least_for(a->experts);
+    return ST_OK;
+}
+
+/* The most layers that fit, with a margin. */
+static Status layers_that_fit(int32_t *out, uint64_t *vram, Ask *a, Error *err)
+{
+    Answer x;
+    *vram = 0;
+    TRY(count_layers(&x, a, INT32_MAX, 0, err));
     int32_t fit = 0, over = a->layers + 1, n = a->layers;              /* all is tried first */
     while (fit + 1 < over) {
-        TRY(device_bytes(&x, a, n, err));
-        if (there == 0 || (x.roomy && x.bytes <= there - there / DEVICE_MARGIN)) fit = n;
+        bool does;
+        uint64_t with;
+        TRY(fits(&does, &with, a, n, err));
+        if (does) fit = n, *vram = with;
         else over = n;
         n = fit + (over - fit) / 2;
     }
@@ -103,48 +152,56 @@ static Status layers_that_fit(int32_t *out, Ask *a, Error *err)
     return ST_OK;
 }
 
-Status engine_place(Stages *have, const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
-                    Error *err)
+Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, const rt_step_options *sto, Error *err)
 {
+    const bool automatic = o->expert_vram == RT_EXPERTS_AUTO;
+    bool does;
     if (o->gpu_layers < RT_LAYERS_NONE)
         return fail(err, ST_ARG, "gpu_layers: %d, expected a number of layers (0: all, -1: as many as fit, -2: none)",
                     o->gpu_layers);
-    if (have->n == 1 || o->gpu_layers == 0) return ST_OK;
-    Ask a = { have, o, so, sto, 0 };
+    if (have->n == 1 && automatic) o->expert_vram = 0;
+    if (have->n == 1 || (o->gpu_layers == 0 && !automatic)) return ST_OK;
+    const rt_options asked = *o;
+    Ask a = { .have = have, .o = &asked, .so = so, .sto = sto };
     int32_t n = o->gpu_layers;
     Answer x;
-    if (n > 0) TRY(device_bytes(&x, &a, INT32_MAX, err));
-    else TRY(layers_that_fit(&n, &a, err));
+    if (n >= 0) TRY(count_layers(&x, &a, INT32_MAX, 0, err));
+    if (n == 0 || n > a.layers) n = a.layers;
+    if (n < 0) TRY(layers_that_fit(&n, &o->expert_vram, &a, err));
+    else if (automatic) TRY(fits(&does, &o->expert_vram, &a, n, err));
     have->at[0].end = n == 0 ? INT32_MAX : n < a.layers ? a.layers - n : 0;
     return ST_OK;
 }
 
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
 {
-    const uint64_t there = engine_free(have).in[IN_DEVICE];
-    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit || there == 0) return ST_OK;
+    const Amount there = engine_free(have);
+    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit || there.in[IN_DEVICE] == 0) return ST_OK;
     const rt_session_options smallest = { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 };
-    Ask a = { have, o, &smallest, NULL, 0 };
+    Ask a = { .have = have, .o = o, .so = &smallest };
     Answer x;
     int32_t fit;
-    TRY(device_bytes(&x, &a, INT32_MAX, err));
+    uint64_t vram;
+    TRY(count_layers(&x, &a, INT32_MAX, o->expert_vram, err));
     const int32_t n = a.layers - have->at[0].end;
-    TRY(device_bytes(&x, &a, n, err));
-    if (x.bytes <= there) return ST_OK;
+    TRY(count_layers(&x, &a, n, o->expert_vram, err));
+    const bool host = x.host > 0 && there.in[IN_MAIN] > 0 && x.main > there.in[IN_MAIN];
+    if (x.device <= there.in[IN_DEVICE] && !host) return ST_OK;
     a.so = NULL;
-    TRY(layers_that_fit(&fit, &a, err));
+    TRY(layers_that_fit(&fit, &vram, &a, err));
     char hint[64] = "nothing would fit";
     if (fit) snprintf(hint, sizeof hint, "%d would fit", fit);
-    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free on "
-                "%s; %s", n, a.layers, (double) x.bytes / 1e9, (double) there / 1e9, stages_last(have)->name, hint);
+    if (x.device > there.in[IN_DEVICE])
+        return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free "
+                    "on %s; %s", n, a.layers, (double) x.device / 1e9, (double) there.in[IN_DEVICE] / 1e9,
+                    stages_last(have)->name, hint);
+    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers with experts in main memory take %.2f GB there, but "
+                "%.2f GB are free; %s", n, a.layers, (double) x.main / 1e9, (double) there.in[IN_MAIN] / 1e9, hint);
 }
 
 /* ---- experts in memory ---- */
 
-/* A share of the free main memory stays free beside experts: for what is not planned, and for the system. */
-enum { EXPERT_MARGIN = 16 };
-
-/* What everything but a store of experts takes in main memory; experts: bytes of all of them. */
+/* What everything but the CPU's store of experts takes in main memory; experts: bytes of those of its layers. */
 static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *have, const rt_options *o, uint64_t ram,
                              const rt_session_options *so, const rt_step_options *sto, Error *err)
 {
@@ -158,8 +215,10 @@ static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *ha
         if (!be->device) backend_null_parts(be, count_part, (uint64_t *[]) { &other, &session });
     }
     if (st == ST_OK) {
-        *experts = p.g->model->expert_bytes;
-        *rest = other - p.g->model->store.bytes + session * (uint64_t) (sto && sto->sessions ? sto->sessions : 1);
+        const Model *m = p.g->model;
+        *experts = m->expert_bytes - m->device_expert_bytes;
+        *rest = other - m->store.bytes + m->device_store.host_bytes +
+                session * (uint64_t) (sto && sto->sessions ? sto->sessions : 1);
     }
     plan_close(&p);
     return st;
@@ -168,7 +227,7 @@ static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *ha
 Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,
                       Error *err)
 {
-    const uint64_t there = engine_free(have).in[IN_MAIN], room = there - there / EXPERT_MARGIN;
+    const uint64_t there = engine_free(have).in[IN_MAIN], room = without_share(there, EXPERT_MARGIN);
     uint64_t rest, experts;
     struct stat file;                              /* of a split file one part in a few, mostly not a quarter */
     if (o->expert_ram != RT_EXPERTS_AUTO) return ST_OK;
@@ -179,7 +238,7 @@ Status engine_experts(rt_options *o, const Stages *have, const rt_session_option
     /* steps are larger where experts are read from a file, and a session has the usual length */
     TRY(beside_experts(&rest, &experts, have, o, experts / 4, so, sto, err));
     /* if there is no room at all, the check of memory refuses, with the figures */
-    o->expert_ram = rest + experts / 16 < room ? room - rest : experts / 16;
+    o->expert_ram = rest + least_for(experts) < room ? room - rest : least_for(experts);
     return ST_OK;
 }
 
@@ -235,6 +294,8 @@ static void plan_work(rt_needs *n, const rt_engine *g)
     n->experts_used = m->router.used;
     n->expert_bytes = m->expert_bytes;
     n->expert_ram = m->store.bytes;
+    n->expert_vram = m->device_store.bytes;
+    n->expert_host = m->device_store.host_bytes;
     n->canvas = m->diffusion.canvas;
     n->canvas_steps = m->diffusion.steps;
     const char *level = stages_last(&g->on)->level;
@@ -257,6 +318,8 @@ static void plan_rest(PlanParts *parts, const Planned *p, size_t tables)
     if (s->ngram.head[0]) plan_part(parts, "session", "n-gram index", ngram_bytes(s->line.ctx));
     if (p->g->on.n > 1) plan_part(parts, "step", "rows between stages", step_between(&p->st->spec.step));
     plan_part(parts, "process", "tables", tables);
+    if (p->g->model->device_store.bytes)
+        plan_part(parts, "model", "experts for the GPU", p->g->model->device_store.host_bytes);
     const Backend *last = stages_last(&p->g->on);
     if (!last->device) return;
     plan_part(parts, "process", "staging", last->staging);

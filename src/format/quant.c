@@ -111,9 +111,6 @@ uint16_t bf16_from_float(float f)
     return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* The two smallest are subnormal. */
-uint16_t quant_e8m0_half_bf16(uint8_t e) { return (uint16_t) (e < 2 ? 0x20 << e : (e - 1) << 7); }
-
 float quant_e8m0_half(uint8_t e) { return bf16_to_float(quant_e8m0_half_bf16(e)); }
 
 /* The exponent's bias is 7, and 15 in a half, which is 2^-8 times the scale, also where both are subnormal. */

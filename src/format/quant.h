@@ -49,7 +49,10 @@ bool quant_encode(void *row, Type t, const float *x, int64_t n);
 extern const int8_t quant_iq4[16], quant_fp4[16], quant_iq2[16], quant_iq3_xxs[16], quant_iq3_s[16];
 /* 2^(e - 128), a block's scale of MXFP4 halved; also as bfloat16, whose range and precision suffice for all of them. */
 float    quant_e8m0_half(uint8_t e);
-uint16_t quant_e8m0_half_bf16(uint8_t e);
+static inline uint16_t quant_e8m0_half_bf16(uint8_t e)         /* the two smallest are subnormal */
+{
+    return (uint16_t) (e < 2 ? 0x20 << e : (e - 1) << 7);
+}
 /* A scale of NVFP4 (unsigned e4m3: four bits of exponent, three of mantissa) in seven bits without exceptions. As in
  * ggml, the top bit has no meaning, but 0x7f, which would be NaN, is 0, and 0xff is 480. */
 static inline uint8_t quant_ue4m3(uint8_t s) { return s == 0x7f ? 0 : s & 0x7f; }

@@ -1,10 +1,10 @@
 /* quant_iq.c - IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S: blocks of 256 whose magnitudes are entries of a grid, of 8 or of
  * 4 values, with a bit for each sign and an odd integer scale for every 16 or 32 values. Which magnitudes go together
- * is a fact of the formats, laid down by ggml; here an entry is one number with 2 or 3 bits per value, the first
- * lowest, which index the codebook's positive half. */
+ * is a fact of the formats, laid down by ggml. */
 #include "format/quant_fit.h"
+#include "format/quant_iq.h"
 
-static const uint16_t grid_2xxs[256] = {
+const uint16_t quant_grid_2xxs[256] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050,
     0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110, 0x0115, 0x0140, 0x0184, 0x0198,
     0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421, 0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481,
@@ -26,7 +26,7 @@ static const uint16_t grid_2xxs[256] = {
     0xa200, 0xa418, 0xa850, 0xa904,
 };
 
-static const uint16_t grid_2xs[512] = {
+const uint16_t quant_grid_2xs[512] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x0085, 0x0088, 0x0091,
     0x0094, 0x0099, 0x00a0, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118, 0x011a, 0x0121, 0x0124,
@@ -66,7 +66,7 @@ static const uint16_t grid_2xs[512] = {
     0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 };
 
-static const uint16_t grid_2s[1024] = {
+const uint16_t quant_grid_2s[1024] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0066, 0x0069, 0x0080, 0x0082, 0x0085,
     0x0088, 0x0091, 0x0094, 0x00a0, 0x00a5, 0x00aa, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118,
@@ -143,7 +143,7 @@ static const uint16_t grid_2s[1024] = {
     0xaa88, 0xaaaa,
 };
 
-static const uint16_t grid_3xxs[256] = {
+const uint16_t quant_grid_3xxs[256] = {
     0x000, 0x002, 0x004, 0x009, 0x00b, 0x00f, 0x010, 0x012, 0x019, 0x022, 0x03b, 0x03d, 0x041, 0x043, 0x048, 0x04a,
     0x051, 0x055, 0x058, 0x05a, 0x061, 0x06c, 0x078, 0x080, 0x082, 0x084, 0x089, 0x090, 0x092, 0x099, 0x09b, 0x09f,
     0x0a9, 0x0af, 0x0bd, 0x0c1, 0x0c7, 0x0c8, 0x0ca, 0x0d5, 0x0f8, 0x10b, 0x11f, 0x124, 0x12f, 0x13b, 0x13d, 0x141,
@@ -162,7 +162,7 @@ static const uint16_t grid_3xxs[256] = {
     0xe2a, 0xe56, 0xe60, 0xe8a, 0xea5, 0xeaa, 0xec0, 0xecd, 0xedb, 0xef0, 0xf11, 0xf21, 0xf40, 0xf42, 0xf54, 0xf98,
 };
 
-static const uint16_t grid_3s[512] = {
+const uint16_t quant_grid_3s[512] = {
     0x000, 0x001, 0x002, 0x005, 0x007, 0x008, 0x009, 0x00a, 0x00c, 0x00e, 0x010, 0x011, 0x015, 0x01b, 0x020, 0x022,
     0x025, 0x027, 0x029, 0x02b, 0x030, 0x032, 0x039, 0x03c, 0x03f, 0x040, 0x041, 0x042, 0x044, 0x048, 0x049, 0x04d,
     0x050, 0x053, 0x057, 0x059, 0x05d, 0x064, 0x071, 0x075, 0x07a, 0x080, 0x081, 0x085, 0x087, 0x088, 0x08b, 0x08e,
@@ -232,36 +232,35 @@ static uint32_t nibble(const uint8_t *p, int i) { return p[i / 2] >> 4 * (i % 2)
 
 static inline __attribute__((always_inline)) void read_block(IqBlock *q, const Type t, const uint8_t *b)
 {
-    q->d = half_to_float((uint16_t) load16(b)) * (t == T_IQ3_S ? 1.0f : t == T_IQ3_XXS ? 0.25f : 0.125f);
+    q->d = quant_iq_d(t, b);
     for (int l = 0; l < 32; l++) {                 /* 8 values each */
         const uint32_t word = t == T_IQ2_XXS ? load32(b + 6 + 8 * (l / 4))
                             : t == T_IQ3_XXS ? load32(b + 66 + 4 * (l / 4)) : 0;
         const uint32_t seven = word >> 7 * (l % 4) & 127;
+        const uint32_t entries = t == T_IQ2_XXS || t == T_IQ2_XS || t == T_IQ2_S ? quant_iq_entry(t, b, l)
+                               : quant_iq_entry(t, b, 2 * l) | (uint32_t) quant_iq_entry(t, b, 2 * l + 1) << 12;
         uint8_t *code = q->code + 8 * l, *scale = q->scale + l / 2;
         switch (t) {
         case T_IQ2_XXS:
-            put_codes(code, grid_2xxs[b[2 + 8 * (l / 4) + l % 4]], 2, eight_signs(seven));
+            put_codes(code, entries, 2, eight_signs(seven));
             *scale = odd_scale(word >> 28);
             break;
         case T_IQ2_XS:
-            put_codes(code, grid_2xs[load16(b + 2 + 2 * l) & 511], 2, eight_signs(load16(b + 2 + 2 * l) >> 9));
+            put_codes(code, entries, 2, eight_signs(load16(b + 2 + 2 * l) >> 9));
             *scale = odd_scale(nibble(b + 66, l / 2));
             break;
         case T_IQ2_S:
-            put_codes(code, grid_2s[b[2 + l] | (b[66 + l / 4] >> 2 * (l % 4) & 3) << 8], 2, b[34 + l]);
+            put_codes(code, entries, 2, b[34 + l]);
             *scale = odd_scale(nibble(b + 74, l / 2));
             break;
         case T_IQ3_XXS:
-            put_codes(code, grid_3xxs[b[2 + 2 * l]] | (uint32_t) grid_3xxs[b[3 + 2 * l]] << 12, 3, eight_signs(seven));
+            put_codes(code, entries, 3, eight_signs(seven));
             *scale = odd_scale(word >> 28);
             break;
-        default: {                                 /* T_IQ3_S */
-            const int high = b[66 + l / 4] >> 2 * (l % 4);
-            put_codes(code, grid_3s[b[2 + 2 * l] | (high & 1) << 8] |
-                            (uint32_t) grid_3s[b[3 + 2 * l] | (high >> 1 & 1) << 8] << 12, 3, b[74 + l]);
+        default:                                   /* T_IQ3_S */
+            put_codes(code, entries, 3, b[74 + l]);
             *scale = odd_scale(nibble(b + 106, l / 4));
             break;
-        }
         }
     }
 }
@@ -293,11 +292,11 @@ typedef struct {
 static Iq iq_of(Type t)
 {
     switch (t) {
-    case T_IQ2_XXS: return (Iq) {grid_2xxs, 256, 8, 2, 32, true, 8, quant_iq2};
-    case T_IQ2_XS:  return (Iq) {grid_2xs, 512, 8, 2, 16, true, 8, quant_iq2};
-    case T_IQ2_S:   return (Iq) {grid_2s, 1024, 8, 2, 16, false, 8, quant_iq2};
-    case T_IQ3_XXS: return (Iq) {grid_3xxs, 256, 4, 3, 32, true, 4, quant_iq3_xxs};
-    default:        return (Iq) {grid_3s, 512, 4, 3, 32, false, 1, quant_iq3_s};
+    case T_IQ2_XXS: return (Iq) {quant_grid_2xxs, 256, 8, 2, 32, true, 8, quant_iq2};
+    case T_IQ2_XS:  return (Iq) {quant_grid_2xs, 512, 8, 2, 16, true, 8, quant_iq2};
+    case T_IQ2_S:   return (Iq) {quant_grid_2s, 1024, 8, 2, 16, false, 8, quant_iq2};
+    case T_IQ3_XXS: return (Iq) {quant_grid_3xxs, 256, 4, 3, 32, true, 4, quant_iq3_xxs};
+    default:        return (Iq) {quant_grid_3s, 512, 4, 3, 32, false, 1, quant_iq3_s};
     }
 }
 

@@ -112,7 +112,8 @@ typedef struct {
     int32_t     rows, cols, n, stage, layer;       /* n: matrices; layer -1: none */
     const int32_t *from;                           /* [rows] which row of the file each is, -1: zeros; NULL: all, in
                                                     * order */
-    size_t      bytes;                             /* to allocate; 0: the backend reads the file */
+    size_t      bytes;                             /* to upload; 0: the backend reads the file */
+    bool        placed;                            /* into memory of the backend's store, and not of the stage's room */
 } Found;
 /* up: forks that pack and upload, created at a stage's first tensor. room: what is left of a stage's memory for
  * matrices, which is taken in one piece: hundreds of smaller ones would have few huge pages, and a page fault for every
@@ -483,6 +484,9 @@ static bool is_stored(const Loader *l, const Found *f)
     return f->bind->kind == BIND_EXPERTS && l->store[f->stage].needs.bytes > 0;
 }
 
+/* A store that holds all experts in main memory, to which they are uploaded. */
+static bool has_all(const Loader *l, int32_t stage) { return l->store[stage].needs.host_bytes > 0; }
+
 /* With what the model's keys say. */
 static StoreOptions store_options(const Loader *l)
 {
@@ -529,27 +533,29 @@ static Status read_hotness(Loader *l)
 /* Asks the backends what they need where memory shall not hold all experts. */
 static Status plan_stores(Loader *l)
 {
-    if (l->o->hotness && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target) TRY(read_hotness(l));
-    for (int32_t k = 0; k < l->m->stages.n && l->o->store.ram > 0 && l->m->experts > 0 && !l->m->target; k++) {
-        Backend *be = l->m->stages.at[k].be;
-        if (!be->store_needs) continue;
+    Model *m = l->m;
+    const StoreOptions *asked = &l->o->store;
+    if (m->experts == 0 || m->target || (asked->ram == 0 && asked->device_ram == 0)) return ST_OK;
+    if (l->o->hotness) TRY(read_hotness(l));
+    for (int32_t k = 0; k < m->stages.n; k++) {
+        Backend *be = m->stages.at[k].be;
+        if (!be->store_needs || (be->device ? asked->device_ram : asked->ram) == 0) continue;
         const StoreOptions o = store_options(l);
         TRY(list_mixtures(l, k));
         StoreNeeds *needs = &l->store[k].needs;
         if (l->store[k].n) TRY(be->store_needs(be, needs, l->store[k].s, l->store[k].n, &o, l->err));
-        l->m->store.bytes += needs->bytes;
-        if (needs->bytes) l->m->store.chunk = needs->chunk;
+        if (needs->bytes) *(be->device ? &m->device_store : &m->store) = *needs;
     }
     return ST_OK;
 }
 
-/* Hands the mixtures over. */
-static Status open_stores(Loader *l)
+/* Hands the mixtures over: before anything is uploaded to stores that hold all experts, to the others at the end. */
+static Status open_stores(Loader *l, bool all)
 {
     for (int32_t k = 0; k < l->m->stages.n; k++) {
         const size_t bytes = l->store[k].needs.bytes;
         Backend *be = l->m->stages.at[k].be;
-        if (bytes == 0) continue;
+        if (bytes == 0 || has_all(l, k) != all) continue;
         void *memory = model_alloc(l->m, k, bytes, "experts", l->err);
         if (!memory) return ST_MEMORY;
         const StoreOptions o = store_options(l);
@@ -557,6 +563,9 @@ static Status open_stores(Loader *l)
     }
     return ST_OK;
 }
+
+/* What the loader does not read itself. */
+static bool left_out(const Loader *l, const Found *f) { return is_stored(l, f) && !f->placed; }
 
 /* Determines what to allocate for a tensor, unless the backend reads it in place. */
 static Status place(Loader *l, Found *f)
@@ -582,12 +591,14 @@ static Status place(Loader *l, Found *f)
         m->n_weights += (uint64_t) values_of(f);
         if (f->bind->kind == BIND_EXPERTS) {
             m->expert_bytes += f->bytes;
+            if (be->device) m->device_expert_bytes += f->bytes;
             m->n_expert_weights += (uint64_t) values_of(f);
         }
     }
     const Source s = source_of(l, f);
     *f->at = descriptor(l, f);
-    const bool there = is_stored(l, f) || be->attach(be, f->at, &s);
+    f->placed = is_stored(l, f) && has_all(l, f->stage);
+    const bool there = left_out(l, f) || (!f->placed && be->attach(be, f->at, &s));
     f->bytes = there ? 0 : padded / ALIGNED * ALIGNED;
     return ST_OK;
 }
@@ -595,18 +606,22 @@ static Status place(Loader *l, Found *f)
 static Status upload_matrix(Loader *l, Found *f)
 {
     if (f->bytes == 0) return ST_OK;
-    f->at->data = l->room[f->stage];
-    l->room[f->stage] += f->bytes;
-    for (int32_t i = 0; i < f->n; i++) TRY(upload_rows(l, f, i));
+    if (!f->placed) {
+        f->at->data = l->room[f->stage];
+        l->room[f->stage] += f->bytes;
+    }
+    for (int32_t i = 0; i < f->n && f->at->data; i++)     /* a store that only counts has no place for them */
+        TRY(upload_rows(l, f, i));
     return ST_OK;
 }
 
-/* Bytes that a stage needs for vectors or for matrices. */
+/* Bytes that a stage needs for vectors or for matrices, besides a store's. */
 static uint64_t stage_bytes(const Loader *l, int32_t stage, bool vectors)
 {
     uint64_t sum = 0;
     for (int32_t i = 0; i < l->n; i++)
-        if (l->found[i].stage == stage && is_vector(&l->found[i]) == vectors) sum += l->found[i].bytes;
+        if (l->found[i].stage == stage && is_vector(&l->found[i]) == vectors && !l->found[i].placed)
+            sum += l->found[i].bytes;
     return sum;
 }
 
@@ -640,17 +655,18 @@ static Status upload_all(Loader *l)
     TRY(check_memory(l));
     read_ahead(l);                                 /* the disk reads while the system clears memory */
     TRY(take_room(l));
-    for (int32_t i = 0; i < l->n; i++) l->total += is_stored(l, &l->found[i]) ? 0 : values_of(&l->found[i]);
+    TRY(open_stores(l, true));
+    for (int32_t i = 0; i < l->n; i++) l->total += left_out(l, &l->found[i]) ? 0 : values_of(&l->found[i]);
     for (int32_t i = 0; i < l->n; i++) {
         Found *f = &l->found[i];
         int64_t before = l->done;
-        if (is_stored(l, f)) continue;
+        if (left_out(l, f)) continue;
         TRY(report(l));
         if (is_vector(f) || f->from) l->read += file_bytes(f);
         TRY(is_vector(f) ? upload_vector(l, f) : upload_matrix(l, f));
         l->done = before + values_of(f);
     }
-    TRY(open_stores(l));
+    TRY(open_stores(l, false));
     return report(l);
 }
 

@@ -112,7 +112,9 @@ struct Model {
                                                                    * file */
     uint64_t      n_weights;                                                      /* values in matrices */
     uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
-    StoreNeeds    store;                           /* of the experts, if memory does not hold all; bytes 0: it does */
+    uint64_t      device_expert_bytes;                            /* of these, in layers that run on a device */
+    StoreNeeds    store, device_store;             /* of the experts, on the CPU and on a device, if memory there does
+                                                    * not hold all; bytes 0: it does */
 };
 
 /* What a file of used experts is of. */
@@ -124,7 +126,7 @@ typedef struct {
     bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
     bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
     bool  overcommit;       /* do not check whether there is memory for the weights */
-    StoreOptions store;     /* of a target: how much of its experts memory shall hold; ram 0: all */
+    StoreOptions store;     /* of a target: how much of its experts memory shall hold */
     const char *hotness;    /* the file that says how often earlier texts used each expert; NULL, or no such file:
                              * unknown */
     bool  mtp;              /* drafters: the target's own layer after its trunk, from the target's file */

@@ -117,7 +117,7 @@ const Command commands[] = {
       "\n"
       "TYPE is one of F32 F16 BF16 Q8_0 Q6_K Q5_1 Q5_K_M Q5_K_S Q5_0 Q4_1 Q4_K_M\n"
       "Q4_K_S Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K, the largest files first;\n"
-      "NVFP4_MOE, MXFP4_MOE: such a type for the experts of a mixture, Q8_0 for the rest.\n"
+      "NVFP4_MOE, MXFP4_MOE: such a type for a mixture's experts, Q8_0 for the rest.\n"
       "Vectors, norms, convolutions and routers stay F32. IN may be any part of a split\n"
       "file, best the F16 or BF16 original: what was lost before does not come back.\n"
       "OUT appears when it is complete.\n" },

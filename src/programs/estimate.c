@@ -54,8 +54,10 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
     rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
+    const uint64_t grown = out->needs.process;     /* see lines() */
     if (code == RT_OK)
         code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
+    if (out->needs.process < grown) out->needs.process = grown;
     if (code == RT_OK) code = lines(out, p, e);
     if (code != RT_OK || given || !server) return code;
     const rt_needs *n = &out->needs;
@@ -79,7 +81,10 @@ bool memory_fits(const Memory *m)
     return (m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free) && memory_fits_gpu(m);
 }
 
-bool memory_cut(const rt_needs *n) { return n->gpu_layers > 0 && n->gpu_layers < n->layers; }
+bool memory_cut(const rt_needs *n)
+{
+    return n->gpu_layers > 0 && (n->gpu_layers < n->layers || n->expert_vram > 0);
+}
 
 /* there 0: unknown, no limit. */
 static int32_t longest(const MemoryLine *l, uint64_t there, double share)

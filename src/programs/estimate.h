@@ -27,7 +27,7 @@ double  memory_bytes(const Memory *m, int32_t ctx);                     /* of ma
 double  memory_bytes_gpu(const Memory *m, int32_t ctx);
 bool    memory_fits(const Memory *m);              /* also if nothing is known about free memory */
 bool    memory_fits_gpu(const Memory *m);          /* that of the GPU alone */
-bool    memory_cut(const rt_needs *n);              /* some layers run on a GPU and others on the CPU: no speeds */
+bool    memory_cut(const rt_needs *n);              /* a GPU has only some layers, or experts: no speeds */
 /* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
  * none. */
 int32_t memory_ctx(const Memory *m, double share);

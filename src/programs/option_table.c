@@ -204,9 +204,13 @@ const OptionSpec option_table[] = {
       "of a mixture of experts: memory for its experts, such as 12G; the others are read from the file when the text "
       "needs them, and the text stays the same. auto: all, or as many as free memory has room for (default: auto)",
       .values = "auto|all" },
+    { "--expert-vram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_vram), 0, 0, C_LOADS,
+      "with --backend cuda, of a mixture of experts: the GPU's memory for the experts of its layers, such as 8G; it "
+      "reads the others in main memory, and the text stays the same. auto: all, or as many as fit (default: auto)",
+      .values = "auto|all" },
     { "--expert-slots", NULL, KIND_INT, "N", AT(expert_slots), 1, 4096, C_LOADS,
-      "with --expert-ram: experts per layer that come and go, while the most used stay (default: an eighth of those in "
-      "memory)", .also = "--spark-slots" },
+      "with --expert-ram or --expert-vram: experts per layer that come and go, while the most used stay (default: an "
+      "eighth of those in memory)", .also = "--spark-slots" },
     { "--expert-io", NULL, KIND_CHOICE, "HOW", AT(expert_io), 0, 0, C_LOADS,
       "with --expert-ram: how experts are read: io_uring, pread, or mmap through the page cache (default: auto, the "
       "first of them that works here)", .values = "auto|io_uring|pread|mmap" },

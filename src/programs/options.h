@@ -23,7 +23,7 @@ typedef struct {
     const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
-    Seed        expert_ram;                        /* see rt_options; not given: RT_EXPERTS_AUTO */
+    Seed        expert_ram, expert_vram;           /* see rt_options; not given: RT_EXPERTS_AUTO */
     const char *expert_io, *expert_profile, *spark_calibrate;
     int32_t     expert_slots;
     bool        spark;

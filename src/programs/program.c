@@ -14,6 +14,7 @@
 #include "programs/estimate.h"
 #include "programs/expert_profile.h"
 #include "programs/expert_use.h"
+#include "programs/model_facts.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* ---- signals ---- */
@@ -174,6 +175,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
+        .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
         .expert_profile = p->profile.path[0] ? p->profile.path : NULL
     );
@@ -366,16 +368,24 @@ uint64_t needs_device(const rt_needs *n, int32_t sessions)
     return n->device_model + n->device_drafter + n->device_session * (uint64_t) sessions + n->device_step;
 }
 
+static bool is_mixture(const Program *p)
+{
+    ModelFacts f;
+    return model_facts(&f, p->files.model, NULL) == ST_OK && f.experts > 0;
+}
+
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
 {
     rt_session_options so = program_session_options(p->o);
     rt_step_options st = program_step_options(p);
     st.sessions = sessions;
     *n = (rt_needs) { 0 };
+    if (!names_gpu(p->o) && !is_mixture(p)) return RT_OK;
     rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
     if (code != RT_OK) return code;
     if (names_gpu(p->o)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
     p->expert_ram = n->expert_ram;
+    p->expert_vram = n->expert_vram;
     p->placed = true;
     return code;
 }

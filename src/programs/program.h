@@ -59,9 +59,9 @@ typedef struct {
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
-    bool        placed;                            /* program_place has found the next two */
+    bool        placed;                            /* program_place has found the next three */
     int32_t     gpu_layers;
-    uint64_t    expert_ram;                        /* see rt_needs */
+    uint64_t    expert_ram, expert_vram;           /* see rt_needs */
     /* Of the experts (expert_profile.h). path "": none; there: it exists, and is this model's; kept: when it was last
      * written. */
     struct { char path[4200]; bool there, keeps; double kept; } profile;
@@ -81,8 +81,8 @@ bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps);
 typedef void (*PlanPart)(void *ud, const char *owner, const char *name, size_t bytes);
 rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_options *st, PlanPart part, void *ud,
                        rt_needs *needs, rt_error *e);
-/* Settles how many layers a GPU runs, if the options name one, by what it has room for besides so many sessions. *n:
- * what is needed; zeros without a GPU. */
+/* Settles how many layers a GPU runs, if the options name one, and how much memory a mixture's experts take, by what
+ * there is room for besides so many sessions. *n: what is needed; zeros without a GPU or a mixture. */
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
 uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes of the GPU's memory */
 /* Returns whether keys and values of type q8_0 would take a gigabyte less for so many tokens, and says so in out. row:

@@ -17,6 +17,7 @@ import report
 from scratch import DEMO, RATOON, ROOT, path
 
 DRIVER = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")
+MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 HOME = path("home")
 ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOON_", "XDG_"))}, "HOME": HOME,
        "XDG_CONFIG_HOME": HOME, "XDG_CACHE_HOME": HOME, "RATOON_CUDA_DRIVER": DRIVER}
@@ -46,6 +47,27 @@ class Gpu(unittest.TestCase):
         p = run(*GPU, "-ngl", "0")
         self.assertEqual(p.stdout, want)
         self.assertNotIn("GPU", p.stderr)
+
+    def test_experts(self):
+        """Of a mixture whose experts are in main memory, but for some: the CPU's text, and a plan of both memories."""
+        subprocess.run([MAKE_TINY, "qwen3moe-16:q6_k", os.path.dirname(path("x"))], check=True)
+        model = ["-m", path("qwen3moe-16-q6_k.gguf"), "-d", "none", "--threads", "1", "--ctx", "200"]
+        want = self.ratoon("run", *model, "-p", "one two", "-n", "12").stdout
+        for size in "all", "1M", "auto":
+            self.assertEqual(self.ratoon("run", *model, *GPU, "--expert-vram", size, "-p", "one two", "-n", "12").stdout,
+                             want, size)
+        parts = {}
+        for size in "all", "1M":
+            j = json.loads(self.ratoon("plan", "--json", "-q", *model, *GPU, "--expert-vram", size).stdout)
+            parts[size] = {(p["name"], p["gpu"]): p["bytes"] for p in j["parts"]}
+        some = parts["1M"]["experts", True]
+        self.assertTrue(900000 < some <= 1 << 20, parts)
+        self.assertGreater(parts["1M"]["experts for the GPU", False], 4 * some)
+        self.assertLess(parts["1M"]["weights", True] + some, parts["all"]["weights", True])
+        self.assertFalse([name for name, gpu in parts["all"] if name.startswith("experts")])
+        self.assertIsNone(j["speed"])
+        p = self.ratoon("run", *model, *GPU, "--expert-vram", "8K", "-p", "x", "-n", "1", expect=1)
+        self.assertIn("expert_vram: 8192 bytes, expected at least ", p.stderr)
 
     def test_verify(self):
         with open(path("prompts.jsonl"), "w", encoding="utf-8") as f:

@@ -59,8 +59,8 @@ class Fits(Base):
         j = self.plan_json(*PAIR)
         kinds = {"verdict": str, "total_bytes": int, "free_bytes": int, "memory_bytes": int, "ctx": int,
                  "ctx_given": bool, "ctx_train": int, "sessions": int, "model": str, "drafter": str,
-                 "prefix_cache_bytes": int, "download_bytes": int, "speed": dict, "gpu": type(None), "parts": list,
-                 "would_fit": list}
+                 "prefix_cache_bytes": int, "download_bytes": int, "speed": dict, "gpu": type(None), "experts": type(None),
+                 "parts": list, "would_fit": list}
         self.assertEqual({k: type(v) for k, v in j.items()}, kinds)
         self.assertEqual((j["verdict"], j["ctx"], j["ctx_given"], j["would_fit"]), ("fits", 4096, False, []))
         self.assertEqual(j["total_bytes"], sum(p["bytes"] for p in j["parts"]))

@@ -1,6 +1,7 @@
 /* emu.cpp - the fibers behind emu.h, and its device memory. */
 #include "backend/gpu/gpu.h"
 
+#include <map>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -104,15 +105,31 @@ void emu_memory_host_wrote(uintptr_t p, size_t bytes)
     if (end > first) memset(emu_memory.written + first, 0, end - first);
 }
 
-void emu_access(uintptr_t p, size_t bytes, size_t align)
+static std::map<uintptr_t, size_t> pinned;         /* blocks of the host's memory, by address */
+
+void emu_host_take(uintptr_t p, size_t bytes) { pinned[p] = bytes; }
+void emu_host_drop(uintptr_t p) { pinned.erase(p); }
+
+static bool is_pinned(uintptr_t p, size_t bytes)
+{
+    auto i = pinned.upper_bound(p);
+    if (i == pinned.begin()) return false;
+    --i;
+    return p + bytes <= i->first + i->second;
+}
+
+void *emu_access(uintptr_t p, size_t bytes, size_t align)
 {
     const uintptr_t at = p - emu_memory.base;
-    if (at >= emu_memory.size || emu_memory.size - at < bytes)
+    const bool host = is_pinned(p, bytes);
+    if (!host && (at >= emu_memory.size || emu_memory.size - at < bytes))
         emu_fatal("%zu bytes at %p, which is no address of device memory", bytes, (void *) p);
-    if (at % align) emu_fatal("%zu bytes at %p, which is not aligned to %zu", bytes, (void *) p, align);
+    if (p % align) emu_fatal("%zu bytes at %p, which is not aligned to %zu", bytes, (void *) p, align);
+    if (host) return (void *) p;
     for (size_t i = 0; i < bytes; i++)
         if (emu_memory.valid[(at + i) / EMU_GRANULE] <= (at + i) % EMU_GRANULE)
             emu_fatal("%zu bytes at %p, byte %zu of which is not in allocated memory", bytes, (void *) p, i);
+    return (void *) (p + (uintptr_t) emu_memory.away);
 }
 
 /* ---- shared memory ---- */

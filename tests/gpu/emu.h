@@ -8,7 +8,7 @@
  *   - lanes of a warp that do not come together to the same, threads that end while others wait for them
  *   - global memory touched in another way than by ld, ld_weight, st, atomic_add and copy16_async (kernels get
  *     addresses in a range that nobody can touch; what is there lies elsewhere), or not aligned, or outside of what is
- *     allocated
+ *     allocated; of the host's memory anything but reads of what is pinned
  *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it
  *   - shared memory written behind the kernel's struct; under ASan, also read
  * Shared memory and new device memory are full of rubbish (in some orders NaN). */
@@ -85,14 +85,18 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
 uint8_t *emu_shared(size_t bytes, bool big);
 
 /* Device memory: [base, base + size) are the addresses that kernels and the host's code see, `away` from what is there.
- * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. */
+ * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. Pinned
+ * memory of the host has the same addresses for kernels, which may read it. */
 struct EmuMemory { uintptr_t base; size_t size; ptrdiff_t away; uint16_t *valid; uint8_t *written; };
 extern EmuMemory emu_memory;
 bool emu_memory_make(size_t size);
 void emu_memory_take(uintptr_t p, size_t bytes);
 void emu_memory_drop(uintptr_t p, size_t bytes);
 void emu_memory_host_wrote(uintptr_t p, size_t bytes);
-void emu_access(uintptr_t p, size_t bytes, size_t align);  /* the slow way: returns if it is fine */
+void emu_host_take(uintptr_t p, size_t bytes);
+void emu_host_drop(uintptr_t p);
+void *emu_access(uintptr_t p, size_t bytes, size_t align); /* the slow way: where it is, if that is fine */
+static inline bool emu_on_device(const void *p) { return (uintptr_t) p - emu_memory.base < emu_memory.size; }
 
 /* Counted where the library is built for it (emu_count.cpp): accesses to global memory here, to shared memory by the
  * compiler's reports. */
@@ -113,12 +117,13 @@ template <class T> static inline T *emu_there(const T *p)
     const uintptr_t at = (uintptr_t) p - emu_memory.base;
     if (__builtin_expect(at >= emu_memory.size || emu_memory.valid[at / EMU_GRANULE] < at % EMU_GRANULE + sizeof(T) ||
                          at % alignof(T), 0))
-        emu_access((uintptr_t) p, sizeof(T), alignof(T));
+        return (T *) emu_access((uintptr_t) p, sizeof(T), alignof(T));
     return (T *) ((uintptr_t) p + (uintptr_t) emu_memory.away);
 }
 template <class T> static inline T *emu_written(T *p)
 {
     T *there = emu_there(p);
+    if (!emu_on_device(p)) emu_fatal("writes to the host's memory (%p)", (const void *) p);
     emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE] = 1;
     return there;
 }
@@ -126,7 +131,8 @@ template <class T> static inline T *emu_written(T *p)
 template <class T> static inline const T *emu_constant(const T *p)
 {
     const T *there = emu_there(p);
-    if (!emu.lane[emu.tid].waited && emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE])
+    if (!emu.lane[emu.tid].waited && emu_on_device(p) &&
+        emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE])
         emu_fatal("reads %p, which a kernel has written, before pass_wait", (const void *) p);
     return there;
 }

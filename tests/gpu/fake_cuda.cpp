@@ -1,12 +1,14 @@
 /* fake_cuda.cpp - a driver without a device: the functions of libcuda.so.1 that the backend calls, over the emulator,
  * so that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is
- * queued and done at the next synchronisation.
+ * queued and done at the next synchronisation, of another stream if that waits for an event. An event that is asked for
+ * has not passed twice, and then it has.
  * A call that needs a context fails where the calling thread has none, as does one that a recording forbids; any call
  * can be made to fail, and what is in use is counted (fake_cuda.h).
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
  * RATOON_EMU_PROCESSORS=N: the card says that it has so many multiprocessors, else 1. */
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -32,14 +34,19 @@ static const EmuKernel kernels[] = {
 #undef X
 };
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NO_KERNELS = 209, NOT_FOUND = 500, RECORDED = 900 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NO_KERNELS = 209, NOT_FOUND = 500, NOT_READY = 600,
+       RECORDED = 900 };
 typedef std::function<void()> Work;
-struct Stream { std::vector<Work> queue, *capture = nullptr; };
+/* done: pieces of work that are no longer in the queue. */
+struct Stream { std::deque<Work> queue; std::vector<Work> *capture = nullptr; uint64_t done = 0; };
+/* What was queued up to `end` comes before the event; stream NULL: it was never recorded. */
+struct Event { Stream *stream = nullptr; uint64_t end = 0; int asked = 0; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
                 unsigned n_attrs; };
 
 static std::map<uintptr_t, size_t> live;           /* blocks in use, by address */
 static std::map<uintptr_t, size_t> fresh;          /* those of them whose rubbish has not been written yet */
+static std::map<uintptr_t, size_t> host;           /* blocks of pinned memory */
 static size_t high;
 static std::recursive_mutex lock;
 typedef std::lock_guard<std::recursive_mutex> Locked;
@@ -79,15 +86,26 @@ static void fill(void *d, unsigned char v, size_t n)
 static int put(void *stream, Work w)
 {
     Stream *s = (Stream *) stream;
-    (s->capture ? *s->capture : s->queue).push_back(w);
+    if (s->capture) s->capture->push_back(w);
+    else s->queue.push_back(w);
     return OK;
 }
 
-static void drain(Stream *s)
+static void drain(Stream *s, uint64_t end)
 {
-    if (s->queue.empty()) return;
-    spoil_fresh();
-    for (auto &w : s->queue) w();
+    if (!s->queue.empty()) spoil_fresh();
+    while (!s->queue.empty() && s->done < end) {
+        const Work w = s->queue.front();
+        s->queue.pop_front();
+        s->done++;
+        w();
+    }
+}
+
+/* What is queued is lost. */
+static void lose(Stream *s)
+{
+    s->done += s->queue.size();
     s->queue.clear();
 }
 
@@ -97,7 +115,11 @@ static int called();
 extern "C" {
 
 /* Also tells the backend that the kernels are here. */
-FakeCuda ratoon_emulated_driver = { 13000, 1, 90, false, 0, 0, false, 0, 0, 0, 0, 0, 0 };
+FakeCuda ratoon_emulated_driver = [] {
+    FakeCuda f = {};
+    f.version = 13000, f.devices = 1, f.cc = 90;
+    return f;
+}();
 #define fake ratoon_emulated_driver
 
 /* Begins every function: counts it, and returns if it is to fail, or lacks the context that it needs. */
@@ -127,6 +149,7 @@ int cuGetErrorName(int code, const char **s)
     *s = code == INVALID ? "CUDA_ERROR_INVALID_VALUE"
        : code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
        : code == NO_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+       : code == NOT_READY ? "CUDA_ERROR_NOT_READY"
        : code == RECORDED ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
        : code == NOT_FOUND ? "CUDA_ERROR_NOT_FOUND" : "CUDA_ERROR_UNKNOWN";
     return OK;
@@ -135,6 +158,7 @@ int cuGetErrorString(int code, const char **s)
 {
     *s = code == INVALID ? "invalid argument" : code == NO_MEMORY ? "out of memory"
        : code == NO_CONTEXT ? "invalid device context"
+       : code == NOT_READY ? "device not ready"
        : code == RECORDED ? "operation not permitted when stream is capturing"
        : code == NOT_FOUND ? "named symbol not found" : "unknown error";
     return OK;
@@ -147,7 +171,7 @@ int cuDeviceGetAttribute(int *v, int what, int)
     CALL;
     const char *processors = getenv("RATOON_EMU_PROCESSORS");
     const std::map<int, int> known = { { 13, 1000000 }, { 16, processors ? atoi(processors) : 1 }, { 36, 1000000 },
-                                       { 37, 512 } };
+                                       { 37, 512 }, { 41, 1 } };
     auto i = known.find(what);
     *v = what == 75 ? fake.cc / 10 : what == 76 ? fake.cc % 10 : i == known.end() ? 0 : i->second;
     return OK;
@@ -158,7 +182,8 @@ int cuCtxSetCurrent(void *c) { CALL; entered = c != nullptr; return OK; }
 int cuMemGetInfo_v2(size_t *left, size_t *all)
 {
     CALL_IN_CONTEXT;
-    *all = emu_memory.size, *left = emu_memory.size - high;
+    const size_t used = (size_t) fake.device_bytes, has = (size_t) fake.memory;
+    *all = has ? has : emu_memory.size, *left = !has ? emu_memory.size - high : has > used ? has - used : 0;
     return OK;
 }
 
@@ -177,6 +202,7 @@ int cuMemAlloc_v2(void **p, size_t n)
     live[at] = fresh[at] = n;
     emu_memory_take(at, n);
     fake.live++;
+    fake.device_bytes += (int64_t) n;
     *p = (void *) at;
     return OK;
 }
@@ -186,6 +212,7 @@ int cuMemFree_v2(void *p)
     auto i = live.find((uintptr_t) p);
     if (i == live.end() || !entered) return INVALID;
     emu_memory_drop(i->first, i->second);
+    fake.device_bytes -= (int64_t) i->second;
     fresh.erase(i->first);
     live.erase(i);
     fake.live--;
@@ -194,19 +221,40 @@ int cuMemFree_v2(void *p)
 int cuMemAllocHost_v2(void **p, size_t n)
 {
     CALL_TAKES;
-    *p = aligned_alloc(4096, pages_up(n));
+    if (!(*p = aligned_alloc(4096, pages_up(n)))) return NO_MEMORY;
+    host[(uintptr_t) *p] = n;
+    emu_host_take((uintptr_t) *p, n);
     fake.live++;
-    return *p ? OK : NO_MEMORY;
+    fake.host_bytes += (int64_t) n;
+    return OK;
 }
-int cuMemFreeHost(void *p) { Locked l(lock); free(p); fake.live--; return called(); }
+int cuMemFreeHost(void *p)
+{
+    Locked l(lock);
+    auto i = host.find((uintptr_t) p);
+    if (i == host.end()) return INVALID;
+    fake.host_bytes -= (int64_t) i->second;
+    emu_host_drop(i->first);
+    host.erase(i);
+    free(p);
+    fake.live--;
+    return called();
+}
 int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 {
     CALL_IN_CONTEXT;
-    return inside(d, n) ? put(s, [=] {
+    if (!inside(d, n)) return INVALID;
+    Stream *stream = (Stream *) s;
+    const bool now = fake.eager && stream->queue.empty() && !stream->capture;
+    fake.copied += (int64_t) n;
+    put(s, [=] {
+        if (!inside(d, n)) emu_fatal("a copy to %p, which was released meanwhile", d);
         if (dry) return;
         memcpy(there(d), h, n);
         emu_memory_host_wrote((uintptr_t) d, n);
-    }) : INVALID;
+    });
+    if (now) drain(stream, UINT64_MAX);
+    return OK;
 }
 int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
 {
@@ -274,12 +322,39 @@ int cuStreamSynchronize(void *s)                    /* if it fails, what was que
 {
     Locked l(lock);
     const int code = called();
-    if (code) ((Stream *) s)->queue.clear();
+    if (code) lose((Stream *) s);
     if (code || !entered || recorded) return code ? code : entered ? RECORDED : NO_CONTEXT;
     fake.waits++;
-    drain((Stream *) s);
+    drain((Stream *) s, UINT64_MAX);
     if (dry) fprintf(dry, "sync\n"), fflush(dry);
     return OK;
+}
+int cuEventCreate(void **e, unsigned) { CALL_TAKES; fake.live++; *e = new Event; return OK; }
+int cuEventDestroy_v2(void *e) { Locked l(lock); delete (Event *) e; fake.live--; return called(); }
+int cuEventRecord(void *e, void *s)
+{
+    CALL_IN_CONTEXT;
+    Stream *stream = (Stream *) s;
+    if (stream->capture) return RECORDED;
+    *(Event *) e = Event{stream, stream->done + stream->queue.size(), 0};
+    return OK;
+}
+int cuEventQuery(void *e)
+{
+    enum { PATIENCE = 2 };
+    CALL_IN_CONTEXT;
+    Event *event = (Event *) e;
+    if (!event->stream || event->stream->done >= event->end) return OK;
+    if (event->asked++ < PATIENCE) return NOT_READY;
+    drain(event->stream, event->end);
+    return OK;
+}
+int cuStreamWaitEvent(void *s, void *e, unsigned)
+{
+    CALL_IN_CONTEXT;
+    const Event event = *(Event *) e;
+    if (((Stream *) s)->capture) return RECORDED;
+    return event.stream ? put(s, [=] { drain(event.stream, event.end); }) : OK;
 }
 int cuStreamBeginCapture_v2(void *s, int)
 {

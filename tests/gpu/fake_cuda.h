@@ -16,7 +16,12 @@ typedef struct {
     int64_t refused;                               /* calls, by that */
     int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */
     int64_t launches, replays;                     /* of kernels, recorded ones too; of recorded passes */
-    int64_t live;                                  /* blocks, streams, modules, contexts and graphs that are in use */
+    int64_t live;                                  /* blocks, streams, events, modules, contexts and graphs in use */
+    int64_t device_bytes, host_bytes;              /* of the blocks: on the device, of pinned memory */
+    bool    eager;                                 /* a copy to the device is made at the call, if nothing is queued
+                                                    * before it, and not as late as can be */
+    int64_t copied;                                /* bytes copied to the device so far */
+    int64_t memory;                                /* of the card; 0: all that is emulated */
 } FakeCuda;
 
 #endif

@@ -6,28 +6,24 @@
 #include <string.h>
 
 #include "backend/cpu/matmul.h"
-#include "backend/expert_cache.h"
+#include "backend/expert_slots.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/grow.h"
 
-/* RING: its share of the slots, unless told. HALF_LIFE: see CacheShape; the hit rate is back
- * within about as many rows after the traffic has changed. */
-enum { KINDS_MAX = 16, RING = 8, HALF_LIFE = 256, FILES_MAX = 64 };
+enum { FILES_MAX = 64 };
 
-/* A stack of a layer: bytes of a matrix in the file and in a slot. */
-typedef struct { StoredStack there; const Tensor *w; Source of; size_t raw, packed; const DiskFile *file; } Part;
-/* n: STACKS, or 0: a layer without experts. slot: bytes of an expert in memory; buffer: what reading it takes at
- * most. */
-typedef struct { Part part[STACKS]; int32_t n, kind; size_t slot, buffer; } StoreLayer;
-typedef struct { size_t slot; int64_t experts; int32_t layers, slots, ring; size_t first; } SlotKind;
+/* A stack of a layer: bytes of a matrix in the file. */
+typedef struct { StoredStack there; const Tensor *w; Source of; size_t raw; const DiskFile *file; } Part;
+/* n: STACKS, or 0: a layer without experts. buffer: bytes that reading an expert takes at most. */
+typedef struct { Part part[STACKS]; int32_t n; size_t buffer; } StoreLayer;
 
-/* How memory is divided: buffers first, then the slots of each kind. */
+/* How memory is divided: buffers first, then the slots. */
 typedef struct {
     StoreLayer *layer;                             /* [layers] */
-    int32_t     layers, experts, kinds, loads;
-    SlotKind    kind[KINDS_MAX];
+    ExpertSlots slots;
+    int32_t     loads;
     size_t      buffer, bytes;
 } Layout;
 
@@ -42,7 +38,6 @@ struct ExpertStore {
     /* under the lock */
     ExpertCache    *cache;
     bool           *ready;                         /* [slots] */
-    int32_t        *first_slot;                    /* [kinds] */
     uint64_t        changes, *counts;              /* counts [layers, experts] */
     int32_t         free_buffer[EXPERT_LOADS], n_free;
     StoreStats      stats;
@@ -64,142 +59,60 @@ struct ExpertReader {
 };
 
 static size_t aligned(size_t n) { return (n + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN; }
-static size_t lines_up(size_t n) { return (n + 63) / 64 * 64; }
 
 /* ---- how memory is divided ---- */
 
-static Status add_layer(StoreLayer *l, const Stacked *s, bool in_place, Error *err)
+static Status add_layer(Layout *a, const Stacked *s, Error *err)
 {
+    StoreLayer *l = &a->layer[s->layer];
+    const SlotLayer *in_slot = &a->slots.layer[s->layer];
     l->n = STACKS;
     for (int32_t p = 0; p < STACKS; p++) {
         const Tensor *w = s->w[p];
         const Source *of = &s->source[p];
-        const size_t raw = type_row_bytes(w->type, w->cols) * (size_t) w->rows,
-                     packed = in_place ? raw : matmul_packed_bytes(w->type, w->rows, w->cols);
-        if (!of->map || !of->file || packed == 0)
+        const size_t raw = type_row_bytes(w->type, w->cols) * (size_t) w->rows;
+        if (!of->map || !of->file || in_slot->packed[p] == 0)
             return fail(err, ST_UNSUPPORTED, "expert_ram: the experts of layer %d cannot be read from their file",
                         s->layer);
-        l->part[p] = (Part) { { s->layer, lines_up(l->slot) }, w, *of, raw, packed, NULL };
-        l->slot = lines_up(l->slot) + packed;
+        l->part[p] = (Part) { { s->layer, in_slot->at[p] }, w, *of, raw, NULL };
         l->buffer += aligned(raw) + 2 * DISK_ALIGN;
     }
-    return ST_OK;
-}
-
-static Status add_kind(Layout *a, StoreLayer *l, Error *err)
-{
-    int32_t k = 0;
-    l->slot = aligned(l->slot);
-    while (k < a->kinds && a->kind[k].slot != l->slot) k++;
-    if (k == KINDS_MAX)
-        return fail(err, ST_UNSUPPORTED, "expert_ram: experts of more than %d different sizes", KINDS_MAX);
-    if (k == a->kinds) a->kind[a->kinds++] = (SlotKind) { .slot = l->slot };
-    l->kind = k;
-    a->kind[k].layers++;
-    a->kind[k].experts += a->experts;
     if (l->buffer > a->buffer) a->buffer = l->buffer;
-    return ST_OK;
-}
-
-typedef struct { uint64_t count; int32_t layer, expert; } Wanted;
-
-/* The more often used first. Where nothing is known this takes the layers in turn, so that all get the same share. */
-static int wanted_first(const void *x, const void *y)
-{
-    const Wanted *a = x, *b = y;
-    if (a->count != b->count) return a->count > b->count ? -1 : 1;
-    if (a->expert != b->expert) return a->expert < b->expert ? -1 : 1;
-    return (a->layer > b->layer) - (a->layer < b->layer);
-}
-
-/* All experts, the most wanted first. */
-static Wanted *wanted(const Layout *a, const uint64_t *count, size_t *n)
-{
-    Wanted *w = malloc((size_t) a->layers * (size_t) a->experts * sizeof *w);
-    *n = 0;
-    for (int32_t il = 0; w && il < a->layers; il++)
-        for (int32_t e = 0; a->layer[il].n && e < a->experts; e++)
-            w[(*n)++] = (Wanted) { count ? count[(size_t) il * (size_t) a->experts + (size_t) e] : 0, il, e };
-    if (w) qsort(w, *n, sizeof *w, wanted_first);
-    return w;
-}
-
-/* Every kind gets its part of the ring, then slots for its most wanted experts. The count alone decides, not the count
- * per byte: a miss costs time in proportion to the bytes that a slot would have taken. */
-static Status divide(Layout *a, uint64_t ram, const StoreOptions *o, Error *err)
-{
-    uint64_t ring = 0, all = 0;
-    for (int32_t k = 0; k < a->kinds; k++) all += (uint64_t) a->kind[k].experts * a->kind[k].slot;
-    for (int32_t k = 0; k < a->kinds; k++) {
-        SlotKind *kind = &a->kind[k];
-        const double share = (double) kind->experts / (double) all * (double) ram / RING;
-        const double want = o->ring ? (double) o->ring * kind->layers : share;
-        kind->slots = kind->ring = want < 1 ? 1 : want < (double) kind->experts ? (int32_t) want
-                                                                                : (int32_t) kind->experts;
-        ring += (uint64_t) kind->ring * kind->slot;
-    }
-    if (ring > ram)
-        return fail(err, ST_ARG, "expert_slots: %d per layer take %.2f GB, but experts may take %.2f GB", o->ring,
-                    (double) ring / 1e9, (double) ram / 1e9);
-    size_t n;
-    Wanted *w = wanted(a, o->count, &n);
-    if (!w) return fail(err, ST_MEMORY, "expert_ram: out of memory");
-    for (size_t i = 0; i < n; i++) {
-        SlotKind *kind = &a->kind[a->layer[w[i].layer].kind];
-        if (kind->slot > ram - ring || kind->slots >= kind->experts) continue;
-        kind->slots++;
-        ring += kind->slot;
-    }
-    free(w);
     return ST_OK;
 }
 
 static void layout_close(Layout *a)
 {
+    slots_close(&a->slots);
     free(a->layer);
     a->layer = NULL;
-}
-
-/* The least memory that works: a buffer, and a slot of each kind. */
-static uint64_t least_bytes(const Layout *a, bool buffers)
-{
-    uint64_t sum = DISK_ALIGN + (buffers ? a->buffer : 0);
-    for (int32_t k = 0; k < a->kinds; k++) sum += a->kind[k].slot;
-    return sum;
 }
 
 /* Buffers take an eighth of the memory at most. */
 static Status layout_divide(Layout *a, const StoreOptions *o, Error *err)
 {
     const bool buffers = o->io != STORE_MMAP;
-    uint64_t all = 0;
-    for (int32_t k = 0; k < a->kinds; k++) all += (uint64_t) a->kind[k].experts * a->kind[k].slot;
+    const uint64_t least = DISK_ALIGN + (buffers ? a->buffer : 0) + slots_least(&a->slots);
     a->bytes = 0;
-    if (all <= o->ram) return ST_OK;
-    if (o->ram < least_bytes(a, buffers))
+    if (slots_for_all(&a->slots) <= o->ram) return ST_OK;
+    if (o->ram < least)
         return fail(err, ST_ARG, "expert_ram: %llu bytes, expected at least %llu: the model's experts take %zu each",
-                    (unsigned long long) o->ram, (unsigned long long) least_bytes(a, buffers), a->kind[0].slot);
+                    (unsigned long long) o->ram, (unsigned long long) least, a->slots.kind[0].bytes);
     const uint64_t loads = o->ram / 8 / a->buffer;
     a->loads = !buffers ? 0 : loads < 1 ? 1 : loads < EXPERT_LOADS ? (int32_t) loads : EXPERT_LOADS;
-    TRY(divide(a, o->ram - DISK_ALIGN - (uint64_t) a->loads * a->buffer, o, err));
-    size_t at = (size_t) a->loads * a->buffer;
-    for (int32_t k = 0; k < a->kinds; k++) {
-        a->kind[k].first = at;
-        at += a->kind[k].slot * (size_t) a->kind[k].slots;
-    }
-    a->bytes = at + DISK_ALIGN;                    /* memory need not begin where a read can */
+    const size_t buffer_bytes = (size_t) a->loads * a->buffer;
+    TRY(slots_divide(&a->slots, o->ram - DISK_ALIGN - buffer_bytes, o, err));
+    a->bytes = buffer_bytes + a->slots.bytes + DISK_ALIGN;       /* memory need not begin where a read can */
     return ST_OK;
 }
 
 static Status layout_open(Layout *a, const Stacked *s, int32_t n, bool in_place, const StoreOptions *o, Error *err)
 {
-    Status st = ST_OK;
-    *a = (Layout) { .layers = o->layers, .experts = n ? s[0].w[STACK_GATE]->n : 0 };
+    *a = (Layout) { 0 };
+    TRY(slots_open(&a->slots, "expert_ram", s, n, in_place, o, err));
     a->layer = calloc((size_t) o->layers, sizeof *a->layer);
-    if (!a->layer) return fail(err, ST_MEMORY, "expert_ram: out of memory");
-    for (int32_t i = 0; st == ST_OK && i < n; i++) st = add_layer(&a->layer[s[i].layer], &s[i], in_place, err);
-    for (int32_t il = 0; st == ST_OK && il < a->layers; il++)
-        if (a->layer[il].n) st = add_kind(a, &a->layer[il], err);
+    Status st = a->layer ? ST_OK : fail(err, ST_MEMORY, "expert_ram: out of memory");
+    for (int32_t i = 0; st == ST_OK && i < n; i++) st = add_layer(a, &s[i], err);
     if (st == ST_OK) st = layout_divide(a, o, err);
     if (st != ST_OK) layout_close(a);
     return st;
@@ -212,7 +125,8 @@ static int32_t chunk_of(const Layout *a, int32_t usual, int32_t most)
     enum { COLD_PER_ROW = 4 << 20 };
     uint64_t cold = 0;
     int32_t rows = usual;
-    for (int32_t k = 0; k < a->kinds; k++) cold += (uint64_t) (a->kind[k].experts - a->kind[k].slots) * a->kind[k].slot;
+    for (int32_t k = 0; k < a->slots.kinds; k++)
+        cold += (uint64_t) (a->slots.kind[k].experts - a->slots.kind[k].slots) * a->slots.kind[k].bytes;
     while (rows < most && cold / (uint64_t) rows > COLD_PER_ROW) rows *= 2;
     return rows < most ? rows : most;
 }
@@ -222,7 +136,7 @@ Status expert_store_needs(StoreNeeds *out, const Stacked *s, int32_t n, bool in_
 {
     Layout a;
     TRY(layout_open(&a, s, n, in_place, o, err));
-    *out = (StoreNeeds) { a.bytes, a.bytes ? chunk_of(&a, usual, most) : usual };
+    *out = (StoreNeeds) { .bytes = a.bytes, .chunk = a.bytes ? chunk_of(&a, usual, most) : usual };
     layout_close(&a);
     return ST_OK;
 }
@@ -232,7 +146,7 @@ Status expert_store_needs(StoreNeeds *out, const Stacked *s, int32_t n, bool in_
 static Status open_files(ExpertStore *s, Error *err)
 {
     const char *path[FILES_MAX];
-    for (int32_t il = 0; il < s->l.layers; il++)
+    for (int32_t il = 0; il < s->l.slots.layers; il++)
         for (int32_t p = 0; p < s->l.layer[il].n; p++) {
             Part *part = &s->l.layer[il].part[p];
             int32_t i = 0;
@@ -246,26 +160,6 @@ static Status open_files(ExpertStore *s, Error *err)
             part->file = s->file[i];
         }
     return ST_OK;
-}
-
-static Status open_cache(ExpertStore *s, const StoreOptions *o, Error *err)
-{
-    Layout *a = &s->l;
-    int32_t slots[KINDS_MAX], ring[KINDS_MAX];
-    int32_t *kind = malloc((size_t) a->layers * sizeof *kind);
-    if (!kind) return fail(err, ST_MEMORY, "expert_ram: out of memory");
-    for (int32_t il = 0; il < a->layers; il++) kind[il] = a->layer[il].n ? a->layer[il].kind : -1;
-    for (int32_t k = 0; k < a->kinds; k++) {
-        slots[k] = a->kind[k].slots;
-        ring[k] = a->kind[k].ring;
-        s->stats.slots += slots[k];
-        s->stats.pinned += slots[k] - ring[k];
-    }
-    Status st = expert_cache_open(&s->cache, &(CacheShape) { a->layers, a->experts, a->kinds, kind, slots, ring,
-                                                             HALF_LIFE }, err);
-    free(kind);
-    if (st == ST_OK && o->count) expert_cache_seed(s->cache, o->count, o->used);
-    return st;
 }
 
 /* Whether any file goes past the page cache. */
@@ -300,10 +194,10 @@ Status expert_store_open(ExpertStore **out, const Stacked *stack, int32_t n, boo
     s->io = o->io;
     Status st = layout_open(&s->l, stack, n, in_place, o, err);
     if (st == ST_OK && s->io != STORE_MMAP) st = open_files(s, err);
-    if (st == ST_OK) st = open_cache(s, o, err);
+    if (st == ST_OK) st = slots_cache(&s->cache, &s->stats, &s->l.slots, o, err);
     if (st == ST_OK) {
         s->ready = calloc((size_t) s->stats.slots, sizeof *s->ready);
-        s->counts = calloc((size_t) s->l.layers * (size_t) s->l.experts, sizeof *s->counts);
+        s->counts = calloc((size_t) s->l.slots.layers * (size_t) s->l.slots.experts, sizeof *s->counts);
         if (!s->ready || !s->counts) st = fail(err, ST_MEMORY, "expert_ram: out of memory");
     }
     for (s->n_free = 0; s->n_free < s->l.loads; s->n_free++) s->free_buffer[s->n_free] = s->n_free;
@@ -336,10 +230,7 @@ void expert_store_close(ExpertStore *s)
 
 static uint8_t *slot_memory(const ExpertStore *s, int32_t layer, int32_t slot)
 {
-    int32_t first = 0;
-    for (int32_t k = 0; k < s->l.layer[layer].kind; k++) first += s->l.kind[k].slots;
-    const SlotKind *kind = &s->l.kind[s->l.layer[layer].kind];
-    return s->memory + kind->first + kind->slot * (size_t) (slot - first);
+    return s->memory + (size_t) s->l.loads * s->l.buffer + slots_place(&s->l.slots, layer, slot);
 }
 
 static void changed(ExpertStore *s)
@@ -358,7 +249,7 @@ void expert_reader_choose(ExpertReader *r, int32_t layer, const int32_t *expert,
     expert_cache_count(s->cache, layer, expert, times, n, n_rows);
     for (int32_t i = 0; i < n; i++) {
         const int32_t slot = expert_cache_find(s->cache, layer, expert[i]);
-        s->counts[(size_t) layer * (size_t) s->l.experts + (size_t) expert[i]] += (uint64_t) times[i];
+        s->counts[(size_t) layer * (size_t) s->l.slots.experts + (size_t) expert[i]] += (uint64_t) times[i];
         s->stats.chosen += times[i];
         at[i] = NULL;
         if (slot < 0 || !s->ready[slot]) continue;
@@ -586,7 +477,7 @@ void expert_reader_close(ExpertReader *r)
 bool expert_reader_has(const ExpertReader *r, const Tensor *w)
 {
     const uintptr_t at = (uintptr_t) w->data, first = (uintptr_t) r->s->l.layer;
-    return at >= first && at < first + sizeof *r->s->l.layer * (size_t) r->s->l.layers;
+    return at >= first && at < first + sizeof *r->s->l.layer * (size_t) r->s->l.slots.layers;
 }
 
 void expert_reader_missed(ExpertReader *r, Routes *add)
@@ -615,22 +506,15 @@ static int32_t settle(ExpertReader *r, Pool *pool, const Wanted *w, Error *err)
     return n;
 }
 
-/* Whether its kind has a slot that was never filled. taken [kinds]: how many were. */
-static bool has_room(const ExpertStore *s, const Wanted *w, int32_t *taken)
-{
-    const int32_t k = s->l.layer[w->layer].kind;
-    return taken[k] < s->l.kind[k].slots && ++taken[k];
-}
-
 static Status fill(ExpertReader *r, Pool *pool, const Wanted *w, size_t n, const StoreOptions *o, Error *err)
 {
     Error first = { 0 };
-    int32_t taken[KINDS_MAX] = { 0 };
+    int32_t taken[SLOT_KINDS] = { 0 };
     int64_t done = 0;
     bool go = told(o, 0, r->s->stats.slots);
     for (size_t i = 0; i < n && go && first.code == ST_OK; i++) {
         const uint8_t *at;
-        if (!has_room(r->s, &w[i], taken)) continue;
+        if (!slots_have_room(&r->s->l.slots, &w[i], taken)) continue;
         while (expert_reader_begin(r, w[i].layer, w[i].expert, (int32_t) i, &at) == EXPERT_FULL && go) {
             done += settle(r, pool, w, &first);
             go = told(o, done, r->s->stats.slots);
@@ -650,7 +534,7 @@ Status expert_store_fill(ExpertStore *s, Pool *pool, const StoreOptions *o, Erro
     size_t n;
     const StoreStats before = s->stats;
     TRY(expert_reader_open(&r, s, err));
-    Wanted *w = wanted(&s->l, o->count, &n);
+    Wanted *w = slots_wanted(&s->l.slots, o->count, &n);
     Status st = w ? fill(r, pool, w, n, o, err) : fail(err, ST_MEMORY, "experts: out of memory");
     s->stats = before;                             /* of passes */
     free(w);
@@ -672,6 +556,6 @@ void expert_store_stats(ExpertStore *s, StoreStats *out)
 void expert_store_counts(ExpertStore *s, uint64_t *counts)
 {
     pthread_mutex_lock(&s->lock);
-    memcpy(counts, s->counts, (size_t) s->l.layers * (size_t) s->l.experts * sizeof *counts);
+    memcpy(counts, s->counts, (size_t) s->l.slots.layers * (size_t) s->l.slots.experts * sizeof *counts);
     pthread_mutex_unlock(&s->lock);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "format/quant_iq.h"
 
 const Layout matmul_layout[T_COUNT] = {
     [T_F32] = {PACK_F32, 1, 1, 0, 0},      [T_F16] = {PACK_16, 1, 0, 0, 0},     [T_BF16] = {PACK_16, 1, 0, 0, 0},
@@ -64,7 +65,7 @@ int32_t matmul_part_rows(ActForm form, int32_t cols, size_t cache)
 
 static uint16_t load16(const uint8_t *p) { return (uint16_t) (p[0] | p[1] << 8); }
 
-static uint32_t load32(const uint8_t *p)
+static inline uint32_t load32(const uint8_t *p)
 {
     uint32_t v;
     memcpy(&v, p, sizeof v);
@@ -78,10 +79,32 @@ static void store32(uint8_t *p, uint32_t v) { memcpy(p, &v, sizeof v); }
 /* A vector holds one word of each of four lanes, a quarter of a group: what is done to a word is done to four of them.
  * A word has four codes or scales in its bytes; masks keep shifted bits within their byte. */
 typedef uint32_t Four __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(16)));
 enum { QUARTER = 4, LOW1 = 0x01010101, LOW2 = 0x03030303, LOW4 = 0x0f0f0f0f };
 
-/* A block of four lanes: their blocks in the file, and the block's lines, of which they fill quarter q. */
-typedef struct { const uint8_t *row[QUARTER]; uint8_t *lines; int q; } Quarter;
+/* A block of four lanes: their blocks in the file, the bytes from these to the next, and the block's lines, of which
+ * they fill quarter q. */
+typedef struct { const uint8_t *row[QUARTER]; size_t step[QUARTER]; uint8_t *lines; int q; } Quarter;
+
+/* The first blocks, of `bytes` bytes, of a group of rows. Lanes without a row stay in a block of zeros. */
+static void first(Quarter p[WEIGHT_GROUP / QUARTER], uint8_t *group, const uint8_t *row, size_t row_bytes, int lanes,
+                  size_t bytes)
+{
+    static const uint8_t nothing[256];             /* more than any block */
+    for (int lane = 0; lane < WEIGHT_GROUP; lane++) {
+        Quarter *to = &p[lane / QUARTER];
+        to->q = lane / QUARTER;
+        to->lines = group;
+        to->row[lane % QUARTER] = lane < lanes ? row + (size_t) lane * row_bytes : nothing;
+        to->step[lane % QUARTER] = lane < lanes ? bytes : 0;
+    }
+}
+
+static inline void next(Quarter *p, size_t lines)
+{
+    for (int i = 0; i < QUARTER; i++) p->row[i] += p->step[i];
+    p->lines += lines;
+}
 
 static Four words_at(const Quarter *p, size_t at)
 {
@@ -94,7 +117,7 @@ static Four halves_at(const Quarter *p, size_t at)
 }
 
 /* out: n words (a multiple of 4) of each lane, from byte `at` of its block. */
-static void words(Four *out, const Quarter *p, size_t at, int n)
+static inline void words(Four *out, const Quarter *p, size_t at, int n)
 {
     for (int w = 0; w < n; w += 4, at += sizeof(Four)) {
         Four r[4];
@@ -108,41 +131,61 @@ static void words(Four *out, const Quarter *p, size_t at, int n)
     }
 }
 
-static void put_words(const Quarter *p, int line, Four v)
+/* Exchanges the bits `mask` of b with those `shift` above them in a. */
+static inline void exchange(Four *a, Four *b, int shift, uint32_t mask)
+{
+    const Four differ = (*a >> shift ^ *b) & mask;
+    *b ^= differ;
+    *a ^= differ << shift;
+}
+
+/* The same within words. */
+static inline Four exchange_within(Four v, int shift, uint32_t mask)
+{
+    const Four differ = (v >> shift ^ v) & mask;
+    return v ^ differ ^ differ << shift;
+}
+
+static inline void put_words(const Quarter *p, int line, Four v)
 {
     memcpy(p->lines + line * LINE + p->q * (int) sizeof v, &v, sizeof v);
 }
 
-/* Lines of scales are added to, since bits of several kinds meet in them. */
-static void clear(const Quarter *p, int line, int n)
+/* The first byte of each lane, then the second of each, and so on: taking bytes of the lower two lanes and of the upper
+ * two by turns does it in two steps. */
+static inline Four by_byte(Four v)
 {
-    if (p->q == 0) memset(p->lines + line * LINE, 0, (size_t) n * LINE);
+    for (int i = 0; i < 2; i++) {
+        const Bytes low = (Bytes) v, high = (Bytes) __builtin_shufflevector(v, v, 2, 3, 2, 3);
+        v = (Four) __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    }
+    return v;
+}
+
+/* Likewise halves. */
+static inline Four by_half(Four v)
+{
+    typedef uint16_t Halves __attribute__((vector_size(16)));
+    for (int i = 0; i < 2; i++) {
+        const Halves low = (Halves) v, high = (Halves) __builtin_shufflevector(v, v, 2, 3, 2, 3);
+        v = (Four) __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11);
+    }
+    return v;
 }
 
 /* [byte of the word][lane] */
-static void add_bytes(const Quarter *p, int line, Four v)
+static inline void put_bytes(uint8_t *line, int q, Four v)
 {
-    uint8_t *to = p->lines + line * LINE + p->q * QUARTER;
-    for (int s = 0; s < 4; s++, to += WEIGHT_GROUP) {
-        const Four x = v >> 8 * s & 0xff;
-        store32(to, load32(to) | x[0] | x[1] << 8 | x[2] << 16 | x[3] << 24);
-    }
-}
-
-/* The lower halves, [lane] */
-static void add_lower(uint8_t *to, Four v)
-{
-    const Four x = v & 0xffff;
-    store32(to, load32(to) | x[0] | x[1] << 16);
-    store32(to + 4, load32(to + 4) | x[2] | x[3] << 16);
+    v = by_byte(v);
+    for (int s = 0; s < 4; s++) store32(line + s * WEIGHT_GROUP + q * QUARTER, v[s]);
 }
 
 /* [half of the word][lane] */
-static void add_halves(const Quarter *p, int line, Four v)
+static inline void put_halves(const Quarter *p, int line, Four v)
 {
     uint8_t *to = p->lines + line * LINE + p->q * 2 * QUARTER;
-    add_lower(to, v);
-    add_lower(to + 2 * WEIGHT_GROUP, v >> 16);
+    v = by_half(v);
+    for (int i = 0; i < 4; i++) store32(to + i / 2 * 2 * WEIGHT_GROUP + i % 2 * 4, v[i]);
 }
 
 static void put_floats(const Quarter *p, int line, const float d[QUARTER])
@@ -151,7 +194,7 @@ static void put_floats(const Quarter *p, int line, const float d[QUARTER])
 }
 
 /* The half at byte `at` of each lane's block, as a float. */
-static void put_halves(const Quarter *p, int line, size_t at)
+static void put_float_at(const Quarter *p, int line, size_t at)
 {
     float d[QUARTER];
     for (int i = 0; i < QUARTER; i++) d[i] = half_to_float(load16(p->row[i] + at));
@@ -170,47 +213,69 @@ static void pack_8(const Quarter *p)
 /* The file pairs nibbles as the lines do. */
 static void pack_pairs(const Quarter *p, size_t at, int n)
 {
-    Four w[32];
-    words(w, p, at, n);
-    for (int v = 0; v < n; v++) put_words(p, v, w[v]);
+    for (int v = 0; v < n; v += 4) {
+        Four w[4];
+        words(w, p, at + (size_t) v * 4, 4);
+        for (int i = 0; i < 4; i++) put_words(p, v + i, w[i]);
+    }
 }
-
-/* The low bits of two vectors in one line. */
-static Four pair(Four a, Four b) { return (a & LOW4) | (b & LOW4) << 4; }
 
 /* Two blocks. The file pairs columns of the same 16. */
 static void pack_nvfp4(const Quarter *p)
 {
     Four w[8];
     words(w, p, 4, 8);
-    for (int v = 0; v < 8; v++) {
-        const Four *a = w + v / 4 * 4 + v % 2;
-        put_words(p, v, v % 4 < 2 ? pair(a[0], a[2]) : pair(a[0] >> 4, a[2] >> 4));
+    for (int v = 0; v < 8; v += 4) {
+        exchange(w + v, w + v + 2, 4, LOW4);
+        exchange(w + v + 1, w + v + 3, 4, LOW4);
     }
+    for (int v = 0; v < 8; v++) put_words(p, v, w[v]);
 }
 
-/* Four bits, each to the lowest bit of a byte. */
-static Four bits_to_bytes(Four v) { return (v | v << 7 | v << 14 | v << 21) & LOW1; }
-
-static void pack_fifth(const Quarter *p, size_t at)
+/* Single bits of 32 values: that of value 16h + 4i + c from there to bit 2i + h of byte c. Each step exchanges two
+ * digits of a bit's place, which from (h i1 i0 c1 c0) becomes (c1 i1 i0 h c0), (c1 c0 i0 h i1), (c1 c0 i1 h i0) and
+ * (c1 c0 i1 i0 h). */
+static inline Four bits_to_bytes(Four v)
 {
-    Four bits = words_at(p, at), line = { 0 };
-    for (int i = 0; i < 4; i++) {
-        line |= bits_to_bytes(bits >> 4 * i & 15) << 2 * i;
-        line |= bits_to_bytes(bits >> (16 + 4 * i) & 15) << (2 * i + 1);
-    }
-    put_words(p, 4, line);
+    v = exchange_within(v, 14, 0x0000cccc);
+    v = exchange_within(v, 7, 0x00aa00aa);
+    v = exchange_within(v, 3, 0x0a0a0a0a);
+    return exchange_within(v, 1, 0x22222222);
 }
+
+static void pack_fifth(const Quarter *p, size_t at) { put_words(p, 4, bits_to_bytes(words_at(p, at))); }
 
 /* -- types of 256 -------------------------------------------------------------------------------------------------- */
 
-/* Two bits of four vectors in one line. */
-static Four crumbs(const Four v[4], int shift)
+/* Exchanges the upper nibbles of four vectors with the lower ones of the four behind them: what the file pairs within a
+ * sub-block of 32 becomes pairs of two of 16. */
+static inline void exchange_nibbles(Four w[8])
 {
-    Four line = { 0 };
-    for (int i = 0; i < 4; i++) line |= (v[i] >> shift & LOW2) << 2 * i;
-    return line;
+    for (int i = 0; i < 4; i++) exchange(w + i, w + 4 + i, 4, LOW4);
 }
+
+/* Bits 2r of four vectors, of vector i to bits 2i of vector r. */
+static inline void transpose_crumbs(Four w[4])
+{
+    exchange(w, w + 2, 4, LOW4);
+    exchange(w + 1, w + 3, 4, LOW4);
+    exchange(w, w + 1, 2, 0x33333333);
+    exchange(w + 2, w + 3, 2, 0x33333333);
+}
+
+/* Two bits of each value, from byte `at` on: word 8h + 4c + i has those of vector i of sub-block 8h + 2r + c, the line
+ * of which is behind `line`, at 2r. */
+static inline void pack_crumbs(const Quarter *p, int line, size_t at, int n)
+{
+    for (int v = 0; v < n; v += 4) {
+        Four w[4];
+        words(w, p, at + (size_t) v * 4, 4);
+        transpose_crumbs(w);
+        for (int r = 0; r < 4; r++) put_words(p, line + v / 8 * 8 + 2 * r + v / 4 % 2, w[r]);
+    }
+}
+
+static inline void add32(uint8_t *p, uint32_t v) { store32(p, load32(p) | v); }
 
 /* The 6-bit scales and minima of Q4_K and Q5_K (quant_k4_scale), from line `at`. */
 static void pack_k4_scales(const Quarter *p, int at)
@@ -219,131 +284,197 @@ static void pack_k4_scales(const Quarter *p, int at)
     Four w[4];
     words(w, p, 0, 4);                             /* d and dmin, scales, minima, the rest of both */
     const Four min = (w[3] >> 4 & LOW4) | (w[2] >> 2 & top2);              /* minima 4 to 7 */
-    clear(p, at, 4);
-    add_bytes(p, at, w[1] & low6);
-    add_bytes(p, at + 1, (w[3] & LOW4) | (w[1] >> 2 & top2));
-    add_halves(p, at, (min & LOW2) << 6);
-    add_halves(p, at + 1, (min >> 2 & LOW2) << 6);
-    add_halves(p, at + 2, (w[2] & low6) | (min >> 4 & LOW2) << 6);
-    add_halves(p, at + 3, w[0]);
-}
-
-static void pack_k5_high(const Quarter *p)
-{
-    Four bits[8];
-    words(bits, p, 16, 8);
-    for (int h = 0; h < 8; h++) put_words(p, 32 + h, crumbs(bits + 4 * (h % 2), h / 2 * 2));
-}
-
-static void pack_k4x(const Quarter *p)
-{
-    Four w[32], head = words_at(p, 0), low = words_at(p, 4), scale[2] = { { 0 } };
-    words(w, p, 8, 32);
-    for (int v = 0; v < 32; v++) {
-        const Four *a = w + v / 8 * 8 + v % 4;
-        put_words(p, v, v % 8 < 4 ? pair(a[0], a[4]) : pair(a[0] >> 4, a[4] >> 4));
+    const Four byte[2] = { by_byte(w[1] & low6), by_byte((w[3] & LOW4) | (w[1] >> 2 & top2)) };
+    const Four half[2] = { by_half((min & LOW2) << 6), by_half((min >> 2 & LOW2) << 6) };
+    /* in the first two lines bits of other quarters' lanes stand beside these */
+    if (p->q == 0) memset(p->lines + at * LINE, 0, 2 * LINE);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *to = p->lines + (at + i) * LINE;
+        for (int s = 0; s < 4; s++) add32(to + s * WEIGHT_GROUP + p->q * QUARTER, byte[i][s]);
+        for (int s = 0; s < 4; s++)
+            add32(to + s / 2 * 2 * WEIGHT_GROUP + p->q * 2 * QUARTER + s % 2 * 4, half[i][s]);
     }
-    for (int s = 0; s < 8; s++) {
-        Four x = (low >> 4 * s & 15) | (head >> (16 + 2 * s) & 3) << 4;
-        scale[s / 4] |= ((x - 32) & 0xff) << 8 * (s % 4);
-    }
-    clear(p, 32, 2);
-    add_bytes(p, 32, scale[0]);
-    add_bytes(p, 33, scale[1]);
-    put_halves(p, 34, 0);
+    put_halves(p, at + 2, (w[2] & low6) | (min >> 4 & LOW2) << 6);
+    put_halves(p, at + 3, w[0]);
 }
 
-static void pack_k6(const Quarter *p)
+/* Each byte, 0 to 63, less 32. */
+static inline Four less32(Four v) { return ((v | 0x80808080u) - 0x20202020u) ^ 0x80808080u; }
+
+/* Four nibbles, the low half of each word, to its bytes. */
+static inline Four nibbles_to_bytes(Four v)
 {
-    Four low[32], high[16], code[64], scale[4];
-    words(low, p, 0, 32);
-    words(high, p, 128, 16);
+    v = (v | v << 8) & 0x00ff00ff;
+    return (v | v << 4) & LOW4;
+}
+
+static void pack_iq4_xs(const Quarter *p)
+{
+    for (int v = 0; v < 32; v += 8) {
+        Four w[8];
+        words(w, p, 8 + (size_t) v * 4, 8);
+        exchange_nibbles(w);
+        for (int i = 0; i < 8; i++) put_words(p, v + i, w[i]);
+    }
+    const Four low = words_at(p, 4), top = words_at(p, 0) >> 16;           /* four bits and two of each scale */
+    for (int i = 0; i < 2; i++) {
+        Four high = top >> 8 * i & 0xff;
+        high = (high | high << 12) & 0x000f000f;
+        high = (high | high << 6) & LOW2;
+        put_bytes(p->lines + (32 + i) * LINE, p->q, less32(nibbles_to_bytes(low >> 16 * i & 0xffff) | high << 4));
+    }
+    put_float_at(p, 34, 0);
+}
+
+static void pack_q6_k(const Quarter *p)
+{
+    for (int c = 0; c < 4; c++) {                  /* low bits of 32 columns from 128 (c / 2) + 32 (c % 2) and 64 on */
+        Four w[8];
+        words(w, p, 32 * (size_t) c, 8);
+        exchange_nibbles(w);
+        for (int i = 0; i < 8; i++) put_words(p, c / 2 * 16 + c % 2 * 4 + i / 4 * 8 + i % 4, w[i]);
+    }
+    pack_crumbs(p, 32, 128, 16);
+    Four scale[4];
     words(scale, p, 192, 4);
-    for (int j = 0; j < 64; j++) {                 /* elements 4j to 4j + 3; r: which 32 of a half */
-        int half = j / 32, r = j / 8 % 4, l = j % 8;
-        code[j] = (low[16 * half + 8 * (r & 1) + l] >> 4 * (r >> 1) & LOW4) | (high[8 * half + l] >> 2 * r & LOW2) << 4;
-    }
-    for (int v = 0; v < 32; v++) {
-        const Four *a = code + v / 4 * 8 + v % 4;
-        put_words(p, v, pair(a[0], a[4]));
-    }
-    for (int s = 0; s < 16; s++) put_words(p, 32 + s, crumbs(code + 4 * s, 4));
-    clear(p, 48, 5);
-    for (int s = 0; s < 4; s++) add_halves(p, 48 + s, scale[s]);
-    add_halves(p, 52, halves_at(p, 208));
+    for (int s = 0; s < 4; s++) put_halves(p, 48 + s, scale[s]);
+    put_halves(p, 52, halves_at(p, 208));
 }
 
-/* code: 3 bits of each element; scale: int8. */
-static void pack_k3(const Quarter *p, const Four code[64], const Four scale[4])
-{
-    for (int s = 0; s < 16; s++) put_words(p, s, crumbs(code + 4 * s, 0));
-    for (int s = 0; s < 16; s += 2) {
-        Four line = { 0 };
-        for (int i = 0; i < 4; i++)
-            line |= (code[4 * s + i] >> 2 & LOW1) << 2 * i | (code[4 * s + 4 + i] >> 2 & LOW1) << (2 * i + 1);
-        put_words(p, 16 + s / 2, line);
-    }
-    clear(p, 24, 4);
-    for (int s = 0; s < 4; s++) add_halves(p, 24 + s, scale[s]);
-}
-
-/* The high bit is clear where the code is negative. */
 static void pack_q3_k(const Quarter *p)
 {
-    Four high[8], low[16], code[64], scale[4];
-    words(high, p, 0, 8);
-    words(low, p, 32, 16);
-    for (int j = 0; j < 64; j++) {
-        int half = j / 32, r = j / 8 % 4, l = j % 8;
-        code[j] = (low[8 * half + l] >> 2 * r & LOW2) | (high[l] >> j / 8 & LOW1) << 2;
-    }
+    pack_crumbs(p, 0, 32, 16);
+    /* the third bit is clear where the code is negative; that of vector i of sub-block 2P + c is bit P of word 4c + i,
+     * which is moved to 2i + c for the transposition of eight by eight bits */
+    Four w[8], bit[8];
+    words(w, p, 0, 8);
+    for (int i = 0; i < 8; i++) bit[i % 4 * 2 + i / 4] = w[i];
+    for (int i = 0; i < 4; i++) exchange(bit + i, bit + 4 + i, 4, LOW4);
+    for (int i = 0; i < 4; i++) exchange(bit + i / 2 * 4 + i % 2, bit + i / 2 * 4 + i % 2 + 2, 2, 0x33333333);
+    for (int i = 0; i < 8; i += 2) exchange(bit + i, bit + i + 1, 1, 0x55555555);
+    for (int i = 0; i < 8; i++) put_words(p, 16 + i, bit[i]);
     const Four s[2] = { words_at(p, 96), words_at(p, 100) }, top = words_at(p, 104);
     for (int k = 0; k < 4; k++) {
-        Four x = (s[k % 2] >> 4 * (k / 2) & LOW4) | (top >> 2 * k & LOW2) << 4;
-        scale[k] = ((x | 0x80808080u) - 0x20202020u) ^ 0x80808080u;            /* each byte - 32 */
+        const Four scale = (s[k % 2] >> 4 * (k / 2) & LOW4) | (top >> 2 * k & LOW2) << 4;
+        put_halves(p, 24 + k, less32(scale));
     }
-    pack_k3(p, code, scale);
-    put_halves(p, 28, 108);
+    put_float_at(p, 28, 108);
 }
 
-/* Types from grids: an index for several values becomes the index of each in the codebook. */
-static void pack_iq(const Quarter *p, Type t)
+static void pack_q2_k(const Quarter *p)
 {
-    IqBlock q[QUARTER];
-    Four code[64], scale[4];
+    pack_crumbs(p, 0, 16, 16);
+    Four scale[4];
+    words(scale, p, 0, 4);
+    for (int s = 0; s < 4; s++) put_bytes(p->lines + (16 + s) * LINE, p->q, scale[s]);
+    put_halves(p, 20, words_at(p, 80));
+}
+
+/* -- types from grids: an entry for several values becomes their indices in the codebook --------------------------- */
+
+/* Four times seven signs to the bytes of a word, each with an eighth that makes the number of negative values even. */
+static inline Four even_signs(Four v)
+{
+    v = (v & 0x3fff) | (v << 2 & 0x3fff0000);
+    v = (v & 0x007f007f) | (v << 1 & 0x7f007f00);
+    Four odd = v ^ v >> 4;
+    odd ^= odd >> 2;
+    odd ^= odd >> 1;
+    return v | (odd & LOW1) << 7;
+}
+
+/* Four scales of four bits, which stand for odd numbers. */
+static inline Four odd_scales(Four nibbles) { return nibbles_to_bytes(nibbles) << 1 | LOW1; }
+
+static inline uint32_t entry_pair(Type t, const uint8_t *b, int low, int high)
+{
+    return quant_iq_entry(t, b, low) | (uint32_t) quant_iq_entry(t, b, high) << 16;
+}
+
+/* IQ2_XXS has two words for each 32 values: the indices of four entries; seven signs of each, and a scale. The others
+ * have a scale for each 16 values. */
+static inline __attribute__((always_inline)) void pack_iq2(const Quarter *p, const Type t)
+{
+    Four entries[16];                              /* of a sub-block */
     float d[QUARTER];
     for (int i = 0; i < QUARTER; i++) {
-        quant_read_iq(&q[i], t, p->row[i]);
-        for (int v = 0; v < 64; v++) code[v][i] = load32(q[i].code + 4 * v);
-        for (int s = 0; s < 4; s++) scale[s][i] = load32(q[i].scale + 4 * s);
-        d[i] = q[i].d;
+#pragma GCC unroll 16
+        for (int s = 0; s < 16; s++)
+            entries[s][i] = entry_pair(t, p->row[i], 2 * s, 2 * s + 1);
+        d[i] = quant_iq_d(t, p->row[i]);
     }
-    if (matmul_layout[t].pack == PACK_K3) {
-        pack_k3(p, code, scale);
-        put_floats(p, 28, d);
-        return;
+    for (int s = 0; s < 16; s++)                   /* two bits of value 4i + c to 2i of byte c */
+        put_words(p, s, exchange_within(exchange_within(entries[s], 12, 0x0000f0f0), 6, 0x00cc00cc));
+    Four w[16], sign[8], scale[4];
+    if (t == T_IQ2_XXS) {
+        words(w, p, 2, 16);
+        for (int i = 0; i < 8; i++) sign[i] = even_signs(w[2 * i + 1] & 0x0fffffff);
+        for (int i = 0; i < 4; i++) {
+            const Four two = (w[4 * i + 1] >> 28 | w[4 * i + 3] >> 28 << 16) << 1 | 0x00010001;
+            scale[i] = two | two << 8;
+        }
+    } else {
+        if (t == T_IQ2_XS) {
+            words(w, p, 2, 16);
+            for (int i = 0; i < 8; i++) {
+                const Four a = w[2 * i] >> 9 & 0x007f007f, b = w[2 * i + 1] >> 9 & 0x007f007f;
+                sign[i] = even_signs((a & 127) | a >> 9 | (b & 127) << 14 | b >> 16 << 21);
+            }
+        } else {
+            words(sign, p, 34, 8);
+        }
+        for (int i = 0; i < 4; i++)
+            scale[i] = odd_scales(words_at(p, (t == T_IQ2_XS ? 66 : 74) + i / 2 * 4) >> i % 2 * 16 & 0xffff);
     }
-    for (int v = 0; v < 32; v++) {
-        const Four *a = code + v / 8 * 16 + v % 8;
-        put_words(p, v, pair(a[0], a[8]));
-    }
-    clear(p, 32, 2);
-    for (int i = 0; i < 2; i++) {                  /* of each 32, every second of the scales is enough */
-        const Four *s = scale + 2 * i;
-        add_bytes(p, 32 + i, (s[0] & 0xff) | (s[0] >> 8 & 0xff00) | (s[1] & 0xff) << 16 | (s[1] << 8 & 0xff000000u));
-    }
-    put_floats(p, 34, d);
+    for (int i = 0; i < 8; i++) put_words(p, 16 + i, bits_to_bytes(sign[i]));
+    for (int i = 0; i < 4; i++) put_halves(p, 24 + i, scale[i]);
+    put_floats(p, 28, d);
 }
 
-static void pack_k2(const Quarter *p)
+/* Three bits of each of four values to the bytes of a word. */
+static inline Four threes_to_bytes(Four v)
 {
-    Four scale[4], low[16];
-    words(scale, p, 0, 4);
-    words(low, p, 16, 16);
-    for (int s = 0; s < 16; s++) put_words(p, s, crumbs(low + s / 8 * 8 + 4 * (s % 2), s / 2 % 4 * 2));
-    clear(p, 16, 5);
-    for (int s = 0; s < 4; s++) add_bytes(p, 16 + s, scale[s]);
-    add_halves(p, 20, words_at(p, 80));
+    v = (v | v << 10) & 0x003f003f;
+    return (v | v << 5) & 0x07070707;
+}
+
+static inline __attribute__((always_inline)) void pack_iq3(const Quarter *p, const Type t)
+{
+    Four entries[32];                              /* of the vectors in a line */
+    float d[QUARTER];
+    for (int i = 0; i < QUARTER; i++) {
+#pragma GCC unroll 32
+        for (int v = 0; v < 32; v++) {
+            const int e = v / 8 * 16 + v % 8;
+            entries[v][i] = entry_pair(t, p->row[i], e, e + 8);
+        }
+        d[i] = quant_iq_d(t, p->row[i]);
+    }
+    Four sign[8], nibbles = { 0 };
+    if (t == T_IQ3_XXS) {
+        words(sign, p, 66, 8);
+        for (int i = 0; i < 8; i++) {
+            nibbles |= sign[i] >> 28 << 4 * i;
+            sign[i] = even_signs(sign[i] & 0x0fffffff);
+        }
+    } else {
+        words(sign, p, 74, 8);
+        nibbles = words_at(p, 106);
+    }
+    for (int i = 0; i < 8; i += 2) {
+        /* vector j's at bit 2 (j % 4) + j / 4, of both sub-blocks; then of half of the vectors, the second sub-block's
+         * four bits above the first's */
+        sign[i] = bits_to_bytes(sign[i]);
+        sign[i + 1] = bits_to_bytes(sign[i + 1]);
+        exchange(sign + i, sign + i + 1, 4, LOW4);
+        for (int j = 0; j < 8; j++) {
+            const Four v = entries[4 * i + j];
+            put_words(p, 4 * i + j, threes_to_bytes(v & 0xfff) | threes_to_bytes(v >> 16) << 4 |
+                      (sign[i + j % 4 / 2] >> (j % 2 * 2 + j / 4) & 0x11111111) << 3);
+        }
+    }
+    for (int i = 0; i < 2; i++) put_bytes(p->lines + (32 + i) * LINE, p->q, odd_scales(nibbles >> 16 * i & 0xffff));
+    put_floats(p, 34, d);
 }
 
 static void pack_quarter(const Quarter *p, Type t)
@@ -363,7 +494,7 @@ static void pack_quarter(const Quarter *p, Type t)
         pack_pairs(p, 8, 4);
         pack_fifth(p, 4);
         break;
-    case T_Q2_K: pack_k2(p); break;
+    case T_Q2_K: pack_q2_k(p); break;
     case T_Q3_K: pack_q3_k(p); break;
     case T_Q4_K:
         pack_pairs(p, 16, 32);
@@ -371,12 +502,16 @@ static void pack_quarter(const Quarter *p, Type t)
         break;
     case T_Q5_K:
         pack_pairs(p, 48, 32);
-        pack_k5_high(p);
+        pack_crumbs(p, 32, 16, 8);
         pack_k4_scales(p, 40);
         break;
-    case T_Q6_K: pack_k6(p); break;
-    case T_IQ4_XS: pack_k4x(p); break;
-    default: pack_iq(p, t); break;
+    case T_Q6_K: pack_q6_k(p); break;
+    case T_IQ4_XS: pack_iq4_xs(p); break;
+    case T_IQ2_XXS: pack_iq2(p, T_IQ2_XXS); break;
+    case T_IQ2_XS: pack_iq2(p, T_IQ2_XS); break;
+    case T_IQ2_S: pack_iq2(p, T_IQ2_S); break;
+    case T_IQ3_XXS: pack_iq3(p, T_IQ3_XXS); break;
+    default: pack_iq3(p, T_IQ3_S); break;
     }
 }
 
@@ -386,56 +521,60 @@ static void pack_planes(const Quarter *p, uint8_t *plane, Type t, int32_t blocks
     const Layout *l = &matmul_layout[t];
     plane += (size_t) block * WEIGHT_GROUP * 2;
     if (t == T_NVFP4) {
-        for (int s = 0; s < 4; s++)
-            for (int i = 0; i < QUARTER; i++)
-                plane[s * WEIGHT_GROUP + p->q * QUARTER + i] = quant_ue4m3(p->row[i][s]);
+        const Bytes scale = (Bytes) words_at(p, 0);
+        put_bytes(plane, p->q, (Four) (scale & 0x7f & (Bytes) (scale != 0x7f)));           /* quant_ue4m3 */
         return;
     }
     plane += p->q * QUARTER * 2;
-    if (t == T_MXFP4) {
-        Four d;
-        for (int i = 0; i < QUARTER; i++) d[i] = quant_e8m0_half_bf16(p->row[i][0]);
-        add_lower(plane, d);
-        return;
+    for (int k = 0; k < l->planes; k++, plane += plane_bytes(blocks)) {
+        for (int i = 0; i < QUARTER; i++) {
+            const uint16_t d = t == T_MXFP4 ? quant_e8m0_half_bf16(p->row[i][0]) : load16(p->row[i] + 2 * k);
+            memcpy(plane + 2 * i, &d, sizeof d);
+        }
     }
-    for (size_t i = 0; i < (size_t) l->planes; i++, plane += plane_bytes(blocks)) add_lower(plane, halves_at(p, 2 * i));
 }
 
-/* Lanes without a row are zeros. */
 static void pack_blocks(uint8_t *group, Type t, const uint8_t *row, size_t row_bytes, int lanes, int32_t blocks)
 {
-    static const uint8_t nothing[256];             /* more than any block */
     const Layout *l = &matmul_layout[t];
     const int32_t together = type_info(t)->block / l->block;   /* blocks that are one in the file */
-    const size_t bytes = (size_t) type_info(t)->bytes, lines = (size_t) l->lines * LINE;
+    const size_t lines = (size_t) l->lines * LINE;
     uint8_t *plane = group + (size_t) blocks * lines;
     memset(plane, 0, (size_t) l->planes * plane_bytes(blocks));
     Quarter p[WEIGHT_GROUP / QUARTER];
-    size_t step[WEIGHT_GROUP];
-    for (int lane = 0; lane < WEIGHT_GROUP; lane++) {
-        p[lane / QUARTER].q = lane / QUARTER;
-        p[lane / QUARTER].lines = group;
-        p[lane / QUARTER].row[lane % QUARTER] = lane < lanes ? row + (size_t) lane * row_bytes : nothing;
-        step[lane] = lane < lanes ? bytes : 0;
-    }
+    first(p, group, row, row_bytes, lanes, (size_t) type_info(t)->bytes);
     /* the lines of a block stay in cache while its lanes are filled */
     for (int32_t b = 0; b < blocks; b += together) {
         for (int q = 0; q < WEIGHT_GROUP / QUARTER; q++) {
             pack_quarter(&p[q], t);
             pack_planes(&p[q], plane, t, blocks, b);
-            for (int i = 0; i < QUARTER; i++) p[q].row[i] += step[q * QUARTER + i];
-            p[q].lines += lines * (size_t) together;
+            next(&p[q], lines * (size_t) together);
         }
     }
 }
 
-/* Wider types: [column][lane] */
+/* Wider types: [column][lane]. Four lines are 16 bytes of each lane; what is left of the columns goes one by one. */
 static void pack_values(uint8_t *group, Type t, const uint8_t *row, size_t row_bytes, int lanes, int32_t cols)
 {
     const size_t size = (size_t) type_info(t)->bytes;
-    memset(group, 0, matmul_group_bytes(t, cols));
+    const int32_t each = (int32_t) (sizeof(Four) / size), whole = cols / each * each;
+    Quarter p[WEIGHT_GROUP / QUARTER];
+    first(p, group, row, row_bytes, lanes, sizeof(Four));
+    for (int32_t k = 0; k < whole; k += each) {
+        for (int q = 0; q < WEIGHT_GROUP / QUARTER; q++) {
+            Four w[4];
+            words(w, &p[q], 0, 4);
+            for (int v = 0; v < 4; v++) {
+                if (size == 4) put_words(&p[q], v, w[v]);
+                else put_halves(&p[q], v, w[v]);
+            }
+            next(&p[q], 4 * LINE);
+        }
+    }
+    const size_t done = (size_t) whole * WEIGHT_GROUP * size;
+    memset(group + done, 0, matmul_group_bytes(t, cols) - done);
     for (int lane = 0; lane < lanes; lane++, row += row_bytes) {
-        for (int32_t k = 0; k < cols; k++)
+        for (int32_t k = whole; k < cols; k++)
             memcpy(group + ((size_t) k * WEIGHT_GROUP + (size_t) lane) * size, row + (size_t) k * size, size);
     }
 }

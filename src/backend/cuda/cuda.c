@@ -244,6 +244,11 @@ static int32_t record_of(const Cuda *c, const void *key, size_t n)
 
 static void prepare(Backend *b, bool on) { cuda_of(b)->preparing = on; }
 
+void cuda_visit(Cuda *c)
+{
+    if (!cuda_failed(c)) cuda_store_enter(&c->visitor, c->stream, &c->error);
+}
+
 /* A pass is captured, which does not run it; its end makes a graph of it. Where there is no room for another record,
  * passes of this key are run as they are called. */
 static bool pass_begin(Backend *b, const void *key, size_t n)
@@ -253,6 +258,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
     cuda_enter(c);
     cuda_flush(c);
     if (cuda_failed(c)) return false;
+    if (!c->preparing) cuda_visit(c);
     const bool fits = n > 0 && n <= sizeof c->recording.key;
     const int32_t i = fits ? record_of(c, key, n) : -1;
     if (i >= 0 && !c->preparing)
@@ -287,6 +293,14 @@ static void count_routes(Cuda *c, const GpuReport *now)
     c->told = *now;
 }
 
+static void leave_store(Cuda *c)
+{
+    const bool counted = !cuda_failed(c);
+    Error failed = { 0 };
+    cuda_store_leave(&c->visitor, counted, &c->routes, &failed);
+    if (counted) c->error = failed;
+}
+
 static Status cuda_sync(Backend *b, Error *err)
 {
     Cuda *c = cuda_of(b);
@@ -294,8 +308,11 @@ static Status cuda_sync(Backend *b, Error *err)
     GpuReport now = c->told;
     now.wrong = (GpuError) { 0 };
     if (c->forked && !cuda_failed(c)) copy_out(b, &now, c->report, sizeof now);
+    if (c->visitor.passing && !cuda_failed(c))
+        copy_out(b, c->visitor.now, c->visitor.counts, cuda_store_counters(c->visitor.store) * sizeof *c->visitor.now);
     cuda_settle(c);
     if (!cuda_failed(c)) count_routes(c, &now);
+    leave_store(c);
     if (!cuda_failed(c) && now.wrong.code == GPU_BAD_TOKEN)
         fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", now.wrong.value, now.wrong.limit);
     if (c->forked && cuda_failed(c))               /* what a kernel has found besides is not the next sync's to tell */
@@ -308,7 +325,7 @@ static Status cuda_sync(Backend *b, Error *err)
 
 /* ---- open, fork, close ---- */
 
-static const size_t WORK_BYTES = (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW;
+static const size_t WORK_BYTES = (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW + WORK_COUNTS;
 
 static size_t fork_bytes(Backend *b, int32_t threads)
 {
@@ -328,11 +345,18 @@ static void cuda_close(Backend *b)
     Cuda *c = cuda_of(b);
     enter(c->card);
     if (c->stream) c->card->cu->cuStreamSynchronize(c->stream);
+    if (c->forked) cuda_store_quit(&c->visitor);
     for (int32_t i = 0; i < c->n_records; i++) c->card->cu->cuGraphExecDestroy(c->record[i].graph);
     if (c->work) c->card->cu->cuMemFree_v2(c->work);
     if (c->staging) c->card->cu->cuMemFreeHost(c->staging);
     if (c->stream) c->card->cu->cuStreamDestroy_v2(c->stream);
-    if (!c->forked) close_card(c->card);
+    if (!c->forked) {
+        cuda_store_close(c->visitor.store);
+        close_card(c->card);
+    }
+    pool_close(c->pool);
+    free(c->visitor.now);
+    free(c->visitor.told);
     free(c);
 }
 
@@ -347,6 +371,16 @@ static Status take_stream(Cuda *c, Error *err)
     return code ? cuda_fail(err, cu, code, "taking staging memory") : ST_OK;
 }
 
+/* What it needs to visit the store. */
+static Status take_counts(CudaVisitor *v, CudaStore *store, Error *err)
+{
+    v->store = store;
+    if (!store) return ST_OK;
+    v->now = calloc(cuda_store_counters(store), sizeof *v->now);
+    v->told = calloc(cuda_store_counters(store), sizeof *v->told);
+    return v->now && v->told ? ST_OK : fail(err, ST_MEMORY, "cuda: out of memory");
+}
+
 static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 {
     (void) threads;
@@ -359,6 +393,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->forked = true;
     int code = enter(c->card);
     Status st = code ? cuda_fail(err, c->card->cu, code, "making the context current") : take_stream(c, err);
+    if (st == ST_OK) st = take_counts(&c->visitor, from->visitor.store, err);
     if (st == ST_OK) {
         c->work = cuda_alloc(&c->be, WORK_BYTES, "backend workspace");
         if (!c->work) {
@@ -375,6 +410,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->input = c->work + WORK_HEAD;
     c->splits = c->input + WORK_INPUT;
     c->draw = c->splits + WORK_SPLITS;
+    c->visitor.counts = (int32_t *) (void *) (c->draw + WORK_DRAW);
     *out = &c->be;
     return ST_OK;
 }

@@ -11,7 +11,9 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/driver.h"
+#include "backend/cuda/store.h"
 #include "backend/gpu/args.h"
+#include "base/pool.h"
 
 typedef enum {
 #define X(name, threads, Args, shared) GPU_##name,
@@ -26,7 +28,8 @@ enum {
     TICKETS = 512,                                 /* sessions in a pass; each kind of state has as many */
     WORK_INPUT = 64 << 20,                         /* the quantised rows of a product */
     WORK_SPLITS = 64 << 20,                        /* attention: partial results of splits */
-    WORK_DRAW = 16 << 20                           /* top_k and pick */
+    WORK_DRAW = 16 << 20,                          /* top_k and pick */
+    WORK_COUNTS = STORE_COUNTERS * 4               /* how often experts were chosen */
 };
 
 enum { CUDA_MODULES = 16 };
@@ -66,6 +69,8 @@ typedef struct {
     uint8_t  *work, *input, *splits, *draw;        /* forks only: the workspace and its parts */
     GpuReport *report, told;                       /* device memory, what kernels tell; as it was at the last sync */
     Routes    routes;                              /* since they were last asked for */
+    CudaVisitor visitor;                           /* of the store; the backend's own has only that */
+    Pool     *pool;                                /* packs what is uploaded; NULL: nothing was so far */
     int32_t  *tickets;                             /* [3, TICKETS] device memory, zeros between launches: whoever takes
                                                     * the last ticket of a slice writes its mark (MARK_*); and one more
                                                     * for the router's blocks */
@@ -129,6 +134,9 @@ uint8_t *cuda_staging(Cuda *c, size_t n);
 
 /* The parts of a buffer in which n quantised rows lie; returns the bytes. forms: a mask of 1 << ActForm. */
 size_t cuda_place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols);
+
+/* Before work that reads experts is queued. */
+void cuda_visit(Cuda *c);
 
 /* How kernels find the rows of a packed weight. */
 PackedTable cuda_table(const Tensor *w);

@@ -46,6 +46,11 @@ typedef struct {
     X(cuStreamCreate, (void **stream, unsigned flags)) \
     X(cuStreamDestroy_v2, (void *stream)) \
     X(cuStreamSynchronize, (void *stream)) \
+    X(cuStreamWaitEvent, (void *stream, void *event, unsigned flags)) \
+    X(cuEventCreate, (void **event, unsigned flags)) \
+    X(cuEventDestroy_v2, (void *event)) \
+    X(cuEventRecord, (void *event, void *stream)) \
+    X(cuEventQuery, (void *event)) \
     X(cuStreamBeginCapture_v2, (void *stream, int mode)) \
     X(cuStreamEndCapture, (void *stream, void **graph)) \
     X(cuGraphInstantiateWithFlags, (void **exec, void *graph, unsigned long long flags)) \
@@ -68,7 +73,8 @@ const CudaDriver *cuda_driver(Error *err);
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);
 
-enum { CUDA_NO_MEMORY = 2, CUDA_NO_KERNELS = 209 };    /* CUDA_ERROR_OUT_OF_MEMORY, _NO_BINARY_FOR_GPU */
+/* CUDA_ERROR_OUT_OF_MEMORY, _NO_BINARY_FOR_GPU, _NOT_READY */
+enum { CUDA_NO_MEMORY = 2, CUDA_NO_KERNELS = 209, CUDA_NOT_READY = 600 };
 
 /* Fails with ST_BACKEND (ST_MEMORY for lack of memory) and the driver's own words for a code. */
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what);

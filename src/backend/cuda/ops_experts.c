@@ -87,6 +87,8 @@ static bool place_all(Mixture *m, int32_t n, const CudaInput *there)
     const int64_t least = pairs < experts ? pairs : experts, items = least + (pairs - least) / EXPERT_ROWS;
     const int64_t parts = (e->gate->rows + 255) / 256, n_sum = (int64_t) n * tiles_of(e->down);
     const int32_t forms = form_of(e->gate) | form_of(e->up);
+    const CudaVisitor *v = &m->c->visitor;
+    const CudaStack *stored = cuda_store_has(v->store, e->gate);
     if (pairs > INT32_MAX / EXPERT_COLS || items * parts > INT32_MAX || n_sum > INT32_MAX) return false;
     uint8_t *at = m->c->input;
     m->n = n;
@@ -101,7 +103,9 @@ static bool place_all(Mixture *m, int32_t n, const CudaInput *there)
                                .n_items = take(&at, sizeof(int32_t)),
                                .pair = take(&at, sizeof(int32_t) * (size_t) pairs),
                                .clear = take(&at, sizeof(int32_t) * (size_t) (items * parts)),
-                               .report = m->c->report, .pairs = (int32_t) pairs, .experts = e->gate->n,
+                               .report = m->c->report,
+                               .counts = stored ? v->counts + stored->layer * cuda_store_experts(v->store) : NULL,
+                               .pairs = (int32_t) pairs, .experts = e->gate->n,
                                .n_clear = (int32_t) (items * parts) };
     m->sum_ticket = take(&at, sizeof(int32_t) * (size_t) n_sum);
     m->n_sum = (int32_t) n_sum;
@@ -135,9 +139,16 @@ static void launch_products(const Mixture *m, ExpertsArgs *a, const Tensor *w, f
     a->n_products = other ? 2 : 1;
     a->cols = w->cols;
     for (int32_t i = 0; i < a->n_products; i++) {
-        a->product[i] = (ExpertProduct) {
-            .w = both[i]->data, .y = to[i], .rows = both[i]->rows, .tile0 = tiles,
-            .matrix_bytes = (int64_t) matmul_packed_bytes(both[i]->type, both[i]->rows, both[i]->cols) };
+        ExpertProduct *p = &a->product[i];
+        const CudaStack *stored = cuda_store_has(m->c->visitor.store, both[i]);
+        *p = (ExpertProduct) { .y = to[i], .rows = both[i]->rows, .tile0 = tiles };
+        if (stored) {
+            p->where = cuda_store_table(m->c->visitor.store, stored->layer);
+            p->matrix_bytes = (int64_t) stored->at;
+        } else {
+            p->w = both[i]->data;
+            p->matrix_bytes = (int64_t) matmul_packed_bytes(both[i]->type, both[i]->rows, both[i]->cols);
+        }
         tiles += tiles_of(both[i]);
     }
     cuda_launch(m->c, choose(w->type), m->items, tiles, a, sizeof *a);
@@ -179,6 +190,7 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
     const CudaInput there = m.c->quantised;
     int32_t part = x->rows;
     if (cuda_failed(m.c) || x->rows == 0) return;
+    if (!m.c->preparing) cuda_visit(m.c);
     while (!place_all(&m, part, &there)) {
         if (part == 1) {
             fail(&m.c->error, ST_UNSUPPORTED, "experts: rows of %d values are too long", x->cols);
@@ -196,6 +208,32 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
     }
 }
 
+/* ---- experts of which device memory holds only some ---- */
+
+static Status store_needs(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err)
+{
+    return cuda_store_needs(out, s, n, b->chunk, o, err);
+}
+
+static Status store(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err)
+{
+    Cuda *c = cuda_of(b);
+    cuda_enter(c);
+    if (cuda_failed(c)) return b->sync(b, err);
+    return cuda_store_open(&c->visitor.store, c->card->cu, c->card->device, s, n, memory, o, err);
+}
+
+static void store_stats(Backend *b, StoreStats *out)
+{
+    *out = (StoreStats) { 0 };
+    if (cuda_of(b)->visitor.store) cuda_store_stats(cuda_of(b)->visitor.store, out);
+}
+
+static void store_counts(Backend *b, uint64_t *counts)
+{
+    if (cuda_of(b)->visitor.store) cuda_store_counts(cuda_of(b)->visitor.store, counts);
+}
+
 static void routes(Backend *b, Routes *out)
 {
     *out = cuda_of(b)->routes;
@@ -204,6 +242,10 @@ static void routes(Backend *b, Routes *out)
 
 void cuda_experts_ops(Backend *b)
 {
+    b->store_needs = store_needs;
+    b->store = store;
+    b->store_stats = store_stats;
+    b->store_counts = store_counts;
     b->routes = routes;
     b->route = route;
     b->experts = experts;

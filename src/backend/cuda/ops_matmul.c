@@ -3,7 +3,6 @@
 #include "backend/cpu/matmul_layout.h"
 #include "backend/cuda/cuda.h"
 #include "base/check.h"
-#include "base/pool.h"
 
 /* ---- weights ---- */
 
@@ -22,32 +21,36 @@ static bool attach(Backend *b, Tensor *w, const Source *s)
     return false;
 }
 
-typedef struct { uint8_t *to; const uint8_t *src; const Tensor *w; int32_t rows, group0, group1; } Packing;
+typedef struct { uint8_t *to; const uint8_t *src; const Tensor *w; int32_t rows, groups; } Packing;
+enum { PACK_GROUPS = UPLOAD_ROWS / WEIGHT_GROUP };         /* of a task */
 
-static void *pack(void *arg)
+static void pack_task(void *arg, int32_t i, int32_t thread)
 {
     const Packing *p = arg;
-    matmul_pack(p->to, p->w->type, p->src, p->rows, p->w->cols, p->group0, p->group1);
-    return NULL;
+    const int32_t end = (i + 1) * PACK_GROUPS;
+    (void) thread;
+    matmul_pack(p->to, p->w->type, p->src, p->rows, p->w->cols, i * PACK_GROUPS, end < p->groups ? end : p->groups);
 }
 
-/* Packs `groups` groups of `rows` rows, by several threads if that is worth their start. */
-static void pack_piece(uint8_t *to, const uint8_t *src, const Tensor *w, int32_t rows, int32_t groups)
+/* Packs `groups` groups of `rows` rows. Returns false after a failure. */
+static bool pack_piece(Cuda *c, uint8_t *to, const uint8_t *src, const Tensor *w, int32_t rows, int32_t groups)
 {
-    enum { THREADS = 8, LEAST = 1 << 20 };
-    const size_t bytes = matmul_group_bytes(w->type, w->cols) * (size_t) groups;
-    const int32_t cores = pool_size(0);
-    Packing p[THREADS];
-    pthread_t id[THREADS];
-    int32_t n = 1, started = 0;
-    while (n < THREADS && n < cores && n < groups && bytes / (size_t) (n + 1) >= LEAST) n++;
-    for (int32_t i = 0; i < n; i++) {
-        p[i] = (Packing) { to, src, w, rows, (int32_t) ((int64_t) groups * i / n),
-                           (int32_t) ((int64_t) groups * (i + 1) / n) };
-        if (i == n - 1 || pthread_create(&id[started], NULL, pack, &p[i]) != 0) pack(&p[i]);
-        else started++;
-    }
-    while (started > 0) pthread_join(id[--started], NULL);
+    Packing p = { to, src, w, rows, groups };
+    if (!c->pool && pool_open(&c->pool, 0, &c->error) != ST_OK) return false;
+    pool_run(c->pool, pack_task, &p, (groups + PACK_GROUPS - 1) / PACK_GROUPS);
+    return true;
+}
+
+/* Into the host's memory for experts, and to the device if the expert has a slot. */
+static void upload_expert(Cuda *c, const CudaStack *to, const Tensor *w, int32_t i, const void *src, int32_t row0,
+                          int32_t rows)
+{
+    const size_t group_bytes = matmul_group_bytes(w->type, w->cols), at = (size_t) (row0 / WEIGHT_GROUP) * group_bytes;
+    const int32_t groups = (int32_t) (((int64_t) rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP);
+    uint8_t *slot, *host = cuda_store_matrix(c->visitor.store, to, i, &slot) + at;
+    if (!pack_piece(c, host, src, w, rows, groups) || !slot) return;
+    cuda_ok(c, c->card->cu->cuMemcpyHtoDAsync_v2(slot + at, host, group_bytes * (size_t) groups, c->stream),
+            "copying weights to the device");
 }
 
 static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows)
@@ -61,6 +64,11 @@ static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t ro
         return;
     }
     cuda_enter(c);
+    const CudaStack *stored = cuda_store_has(c->visitor.store, w);
+    if (stored) {
+        upload_expert(c, stored, w, i, src, row0, rows);
+        return;
+    }
     const size_t group_bytes = matmul_group_bytes(w->type, w->cols), row_bytes = type_row_bytes(w->type, w->cols);
     const int32_t most = (int32_t) (PIECE / group_bytes);
     uint8_t *to = (uint8_t *) w->data + whole * (size_t) i + (size_t) (row0 / WEIGHT_GROUP) * group_bytes;
@@ -69,7 +77,7 @@ static void upload(Backend *b, Tensor *w, int32_t i, const void *src, int32_t ro
         int32_t groups = left < most ? left : most;
         const size_t bytes = group_bytes * (size_t) groups;
         uint8_t *staged = cuda_staging(c, bytes);
-        pack_piece(staged, (const uint8_t *) src + row_bytes * (size_t) at, w, rows - at, groups);
+        if (!pack_piece(c, staged, (const uint8_t *) src + row_bytes * (size_t) at, w, rows - at, groups)) return;
         cuda_ok(c, c->card->cu->cuMemcpyHtoDAsync_v2(to, staged, bytes, c->stream), "copying weights to the device");
         to += bytes;
         at = groups < left ? at + groups * WEIGHT_GROUP : rows;

@@ -7,13 +7,15 @@ enum { EXPERT_ROWS = 32, EXPERT_GROUPS = 4, EXPERT_COLS = 16 * EXPERT_GROUPS };
 
 /* Which rows go to which expert, made of ids on the device: pairs in order of their experts, and items, each up to
  * EXPERT_ROWS pairs [first, first + n) of one expert. An id that is no expert's, -1, is in no list. clear [n_clear]:
- * tickets of the product that follows, set to 0. report: where experts are counted. */
+ * tickets of the product that follows, set to 0. report: where experts are counted; counts [experts]: how many pairs
+ * each has had, NULL: not wanted. */
 typedef struct { int32_t expert, first, n, pad; } ExpertItem;
 typedef struct {
     const int32_t *ids;
     ExpertItem *item;
     int32_t *n_items, *pair, *clear;
     GpuReport *report;
+    int32_t *counts;
     int32_t  pairs, experts, n_clear;
 } ExpertLists;
 
@@ -29,10 +31,17 @@ typedef struct {
     ExpertLists lists;
 } RouteArgs;
 
-/* Products of all items with their experts' matrices, matrix_bytes apart, packed alike. Block (i, j): item i, tile j of
- * EXPERT_GROUPS groups of weights, where the tiles of both products follow one another from tile0 on. An item's rows of
- * act, or of x for weights that are floats, are its pairs / divide; its rows of y are its pairs. */
-typedef struct { const uint8_t *w; float *y; int64_t matrix_bytes; int32_t rows, tile0; } ExpertProduct;
+/* Products of all items with their experts' matrices, packed alike. Matrix e is at w + e * matrix_bytes, or, where
+ * there is a table, matrix_bytes behind the address where[e], which may be of pinned memory of the host. Block (i, j):
+ * item i, tile j of EXPERT_GROUPS groups of weights, where the tiles of both products follow one another from tile0 on.
+ * An item's rows of act, or of x for weights that are floats, are its pairs / divide; its rows of y are its pairs. */
+typedef struct {
+    const uint8_t *w;
+    const uint64_t *where;                         /* [experts] NULL: no table */
+    float *y;
+    int64_t matrix_bytes;
+    int32_t rows, tile0;
+} ExpertProduct;
 
 /* After gate and up, whose tiles may come from two launches: whoever is the last of the tiles of 256 columns of an item
  * makes h = act(h) * wide of them, and quantises that into rows [pair], or stores it if both forms are NULL.

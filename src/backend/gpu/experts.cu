@@ -44,6 +44,7 @@ DEV void make_lists(const ExpertLists &a, ListsShared &s)
     for (int e = first; e < last; e++) {
         places += s.start[e], items += (s.start[e] + EXPERT_ROWS - 1) / EXPERT_ROWS;
         different += s.start[e] > 0;
+        if (a.counts && s.start[e] > 0) st(a.counts + e, ld(a.counts + e) + s.start[e]);
     }
     if (different) atomic_add(&a.report->read, different);
     places = sum_before(places, &all_places);
@@ -172,7 +173,7 @@ template <int OF> DEV void expert_floats(const ExpertsArgs &a)
     const ExpertProduct p = expert_product(a, &tile);
     const int to = tile * EXPERT_COLS + TID % EXPERT_COLS;
     const size_t size = OF == OF_F32 ? 4 : 2, group_bytes = ((size_t) a.cols * 16 * size + 63) / 64 * 64;
-    const uint8_t *w = p.w + (size_t) item.expert * (size_t) p.matrix_bytes + (size_t) (to / 16) * group_bytes;
+    const uint8_t *w = expert_matrix(p, item.expert) + (size_t) (to / 16) * group_bytes;
     for (int i0 = TID / EXPERT_COLS; to < p.rows && i0 < item.n; i0 += HALVES * AT_ONCE) {
         const float *x[AT_ONCE];
         int pair[AT_ONCE];

@@ -29,6 +29,12 @@ DEV ExpertProduct expert_product(const ExpertsArgs &a, int *tile)
     return p;
 }
 
+DEV const uint8_t *expert_matrix(const ExpertProduct &p, int expert)
+{
+    if (p.where) return (const uint8_t *) ld(p.where + expert) + p.matrix_bytes;
+    return p.w + (size_t) expert * (size_t) p.matrix_bytes;
+}
+
 /* Every block has a part, also those without an item. */
 DEV void clear_tickets(const ExpertsArgs &a)
 {
@@ -134,8 +140,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
     const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES;
     const size_t rows = 8 * (size_t) a.act.tiles;
-    const uint8_t *w = p.w + (size_t) item.expert * (size_t) p.matrix_bytes +
-                       (size_t) group * P::group_bytes(blocks);
+    const uint8_t *w = expert_matrix(p, item.expert) + (size_t) group * P::group_bytes(blocks);
     UNROLL
     for (int i = 0; i < STAGES - 1; i++) {
         P::stage(s[i], w, i, blocks, blocks - i * P::SCALES, lane, 32);

@@ -93,7 +93,8 @@ static void measure(Plan *x)
         return;
     }
     if (memory_cut(n)) {
-        note(&x->o, "no speeds: the CPU runs a part of the layers");
+        note(&x->o, n->expert_vram ? "no speeds: the GPU reads experts in main memory"
+                        : "no speeds: the CPU runs a part of the layers");
         return;
     }
     if (tiered(x)) {

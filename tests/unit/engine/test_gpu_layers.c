@@ -1,15 +1,21 @@
 /* test_gpu_layers.c - a model whose last layers run on a device: the text, checkpoints and images are those of the CPU
- * for every number of layers, and that number follows from the device's memory, before anything is loaded. */
+ * for every number of layers, and of experts of which its memory holds only some; and both follow from the device's
+ * memory, before anything is loaded. */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu/fake_cuda.h"
 #include "model_helper.h"
+#include "part.h"
 #include "ratoon.h"
 
 static const char *device = "card";                /* the backend's name */
 static DeviceLog *last_card;                       /* of the device that was opened last */
 static uint64_t card_memory;                       /* of the next one; 0: plenty */
+static uint64_t expert_vram, expert_ram;           /* of engines with a device */
 
 static bool there(void) { return false; }
 
@@ -36,7 +42,9 @@ static int32_t number(const rt_engine *g, const char *key)
 static rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers)
 {
     return RT_OPTIONS(.model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep",
-                      .backend = device, .threads = 1, .gpu_layers = gpu_layers);
+                      .backend = device, .threads = 1, .gpu_layers = gpu_layers,
+                      .expert_vram = gpu_layers == RT_LAYERS_NONE ? 0 : expert_vram,
+                      .expert_ram = gpu_layers == RT_LAYERS_NONE ? 0 : expert_ram);
 }
 
 /* ---- the same text ---- */
@@ -173,7 +181,16 @@ static void on_a_gpu(void **state)
     device = "card";
 }
 
-/* ---- how many layers ---- */
+/* ---- experts in main memory ---- */
+
+static FakeCuda *emulated(void)
+{
+    const char *driver = getenv("RATOON_CUDA_DRIVER");
+    void *so = driver ? dlopen(driver, RTLD_NOW | RTLD_LOCAL) : NULL;
+    FakeCuda *fake = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
+    if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_layers)");
+    return fake;
+}
 
 static void plan_of(rt_needs *n, const rt_options *o, const rt_session_options *so, const rt_step_options *st)
 {
@@ -181,10 +198,267 @@ static void plan_of(rt_needs *n, const rt_options *o, const rt_session_options *
     if (rt_plan(o, so, st, NULL, NULL, n, sizeof *n, &e) != RT_OK) fail_msg("plan: %s", e.text);
 }
 
+/* Qwen3 with a drafter, Qwen3.5 with its own layer, Laguna with a drafter; 16 experts of a layer. */
+enum { MIXTURES = 3 };
+static RigOptions mixture(int32_t i)
+{
+    RigOptions o = rig_kind(5 + i, false);
+    o.tm.n_expert = 16;
+    o.tm.n_used = 3;
+    return i == 1 ? rig_with_mtp(o) : rig_with_draft(o, i == 0);
+}
+
+/* Bytes of all experts of so many layers on the device, as they lie in slots. */
+static uint64_t slots_of(const RigOptions *o, int32_t layers)
+{
+    PublicRig p;
+    rt_needs n;
+    public_files(&p, o);
+    expert_vram = 1 << 16;
+    const rt_options ro = options_of(&p, o, layers);
+    plan_of(&n, &ro, NULL, NULL);
+    p.g = NULL;
+    public_close(&p);
+    assert_true(n.expert_vram > 0 && n.expert_vram <= expert_vram);
+    assert_true(n.expert_host > n.expert_vram && n.model >= n.expert_host);
+    return n.expert_host;
+}
+
+/* Two layers on the device and one on the CPU: each has its own slots, and what is counted is of both. */
+static void check_both_stores(const RigOptions *o)
+{
+    PublicRig p;
+    rt_needs n;
+    rt_error e;
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    rt_expert_stats stats;
+    int32_t text[TEXT], prompt[] = { 5 };
+    public_files(&p, o);
+    const rt_options ro = options_of(&p, o, 2);
+    char *path = p.draft;                          /* of counts */
+    plan_of(&n, &ro, NULL, NULL);
+    assert_true(n.gpu_layers == 2 && n.expert_ram > 0 && n.expert_ram <= expert_ram);
+    assert_true(n.expert_vram > expert_ram && n.expert_vram <= expert_vram);
+    open_all(&g, &s, &st, &ro, 4);
+    assert_int_equal(rt_prompt(s, prompt, 1), RT_OK);
+    tell(st, s, text);
+    rt_expert_stats_get(g, &stats, sizeof stats);
+    assert_int_equal(stats.bytes, n.expert_ram + n.expert_vram);
+    assert_true(stats.misses > 0 && strcmp(stats.io, "bus") != 0);
+    rt_session_free(s);
+    rt_step_free(st);
+    snprintf(path, sizeof p.draft, "%s/counts.csv", p.dir);
+    if (rt_experts_save(g, path, &e) != RT_OK) fail_msg("%s", e.text);
+    Hotness h;
+    Error err = { 0 };
+    uint64_t sum = 0;
+    const HotnessModel of = model_hotness(g->model, g->model_file);
+    assert_ok(hotness_read(&h, path, &of, &err), &err);
+    for (int32_t il = 0; il < of.layers; il++) {
+        uint64_t layer = 0;
+        for (int32_t x = 0; x < of.experts; x++) layer += h.count[il * of.experts + x];
+        assert_true(layer > 0);
+        sum += layer;
+    }
+    assert_int_equal(sum, stats.chosen);
+    hotness_free(&h);
+    rt_close(g);
+    p.g = NULL;
+    public_close(&p);
+}
+
+/* Slots for all experts but a few, for half, for few; and a model on both, where the CPU has some in the file. */
+static void mixtures_on_a_gpu(void **state)
+{
+    (void) state;
+    FakeCuda *fake = emulated();
+    device = "cuda";
+    for (int32_t i = 0; i < MIXTURES; i++) {
+        const RigOptions o = mixture(i);
+        const uint64_t all = slots_of(&o, o.tm.n_layer), of_all[] = { all / 2, all / 8, all - all / 16 };
+        fake->eager = i % 2;
+        expert_vram = of_all[i];
+        if (part_runs()) check_texts(&o, o.tm.n_layer, o.tm.n_layer, "mixture");
+    }
+    const RigOptions both = mixture(0);
+    expert_vram = slots_of(&both, 2) / 2;
+    expert_ram = expert_vram / 2;
+    check_both_stores(&both);
+    if (part_runs()) check_texts(&both, 2, 2, "mixture on both");
+    fake->eager = false;
+    expert_vram = expert_ram = 0;
+    device = "card";
+}
+
+/* What is planned is what is taken; decoding takes nothing, and experts move meanwhile. */
+static void experts_are_planned(void **state)
+{
+    (void) state;
+    enum { RECORDS = 256 * (256 << 10) };          /* the plan's share for recorded passes, which the driver keeps */
+    FakeCuda *fake = emulated();
+    const RigOptions o = mixture(0);
+    const rt_session_options so = RT_SESSION_OPTIONS(.ctx = CTX);
+    const rt_step_options sto = RT_STEP_OPTIONS(.budget = 12, .chunk = 40);
+    PublicRig p;
+    rt_needs n;
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    rt_expert_stats stats;
+    int32_t prompt[FIRST];
+    rt_block b;
+    Dice d = { tiny_key(7, "experts"), 0 };
+    device = "cuda";
+    expert_vram = slots_of(&o, o.tm.n_layer) / 3;
+    public_files(&p, &o);
+    const rt_options ro = options_of(&p, &o, 0);
+    plan_of(&n, &ro, &so, &sto);
+    assert_int_equal(fake->live, 0);
+    open_all(&g, &s, &st, &ro, 12);
+    assert_int_equal(fake->device_bytes + RECORDS, n.device_model + n.device_drafter + n.device_session +
+                                                   n.device_step);
+    assert_int_equal(fake->host_bytes, n.expert_host + 2 * ((uint64_t) 32 << 20));    /* the backend's staging, the
+                                                                                        * step's */
+    random_tokens(&d, FIRST, 96, prompt);
+    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
+    for (int32_t i = 0; i < 4; i++) assert_int_equal(rt_next(st, s, &b), RT_OK);
+    fake->refused = 0;
+    fake->sealed = true;
+    for (int32_t i = 0; i < 20; i++) assert_int_equal(rt_next(st, s, &b), RT_OK);
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    rt_expert_stats_get(g, &stats, sizeof stats);
+    assert_true(stats.slots > 0 && stats.bytes == (int64_t) n.expert_vram && strcmp(stats.io, "bus") == 0);
+    assert_true(stats.misses > 0 && stats.pinned_hits + stats.ring_hits > 0 && stats.evicted > 0);
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+    assert_int_equal(fake->live, 0);
+    expert_vram = 0;
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
+typedef struct { rt_engine *g; int32_t text[TEXT]; } Teller;
+static void *tell_alone(void *arg)
+{
+    Teller *t = arg;
+    rt_session *s = NULL;
+    rt_step *st = NULL;
+    rt_block b;
+    int32_t prompt[FIRST], n = 0;
+    Dice d = { tiny_key(9, "threads"), 0 };
+    random_tokens(&d, FIRST, 96, prompt);
+    bool going = rt_session_new(&s, t->g, &RT_SESSION_OPTIONS(.ctx = CTX), NULL) == RT_OK &&
+                 rt_step_new(&st, t->g, &RT_STEP_OPTIONS(.budget = 6, .chunk = 40), NULL) == RT_OK &&
+                 rt_prompt(s, prompt, FIRST) == RT_OK;
+    while (going && n < TEXT) {
+        going = rt_next(st, s, &b) == RT_OK;
+        for (int32_t i = 0; going && i < b.n && n < TEXT; i++) t->text[n++] = b.token[i];
+    }
+    rt_session_free(s);
+    rt_step_free(st);
+    return NULL;
+}
+
+/* Two steps in two threads share slots and table. */
+static void experts_in_two_threads(void **state)
+{
+    (void) state;
+    enum { THREADS = 2 };
+    FakeCuda *fake = emulated();
+    const RigOptions o = mixture(0);
+    PublicRig p;
+    rt_error e;
+    Teller cpu, on[THREADS];
+    pthread_t thread[THREADS];
+    device = "cuda";
+    expert_vram = slots_of(&o, o.tm.n_layer) / 3;
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o, RT_LAYERS_NONE);
+    memset(&cpu, 0, sizeof cpu);
+    if (rt_open(&cpu.g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    tell_alone(&cpu);
+    rt_close(cpu.g);
+    ro = options_of(&p, &o, 0);
+    fake->eager = true;
+    if (rt_open(&on[0].g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    for (int32_t i = 0; i < THREADS; i++) {
+        on[i] = (Teller) { .g = on[0].g };
+        assert_int_equal(pthread_create(&thread[i], NULL, tell_alone, &on[i]), 0);
+    }
+    for (int32_t i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    rt_close(on[0].g);
+    fake->eager = false;
+    for (int32_t i = 0; i < THREADS; i++)
+        assert_same(on[i].text, cpu.text, sizeof cpu.text, "the text of thread %d", i);
+    expert_vram = 0;
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
 static uint64_t on_device(const rt_needs *n, uint64_t sessions)
 {
     return n->device_model + n->device_drafter + n->device_session * sessions + n->device_step;
 }
+
+/* All layers run on the device as long as a sixteenth of the experts has room there; then as many as do. */
+static void as_many_experts_as_fit(void **state)
+{
+    (void) state;
+    FakeCuda *fake = emulated();
+    RigOptions o = mixture(0);
+    PublicRig p;
+    rt_needs whole, n;
+    rt_error e;
+    rt_engine *g;
+    device = "cuda";
+    expert_vram = 0;
+    o.tm.hidden = 256, o.tm.ff_expert = 256, o.tm.n_layer = 4, o.draft = false;
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o, 0);
+    const rt_session_options so = RT_SESSION_OPTIONS(.ctx = 64, .checkpoints = -1);
+    plan_of(&whole, &ro, &so, NULL);
+    assert_true(whole.expert_vram == 0 && whole.expert_host == 0);
+    for (int32_t layers = 0; layers >= RT_LAYERS_AUTO; layers--) {
+        ro = options_of(&p, &o, layers);
+        ro.expert_vram = RT_EXPERTS_AUTO;
+        fake->memory = 0;
+        plan_of(&n, &ro, &so, NULL);
+        assert_true(n.gpu_layers == 4 && n.expert_vram == 0 && on_device(&n, 1) == on_device(&whole, 1));
+        fake->memory = (int64_t) (on_device(&whole, 1) - whole.expert_bytes / 2);
+        plan_of(&n, &ro, &so, NULL);
+        assert_int_equal(n.gpu_layers, 4);
+        assert_in_range(n.expert_vram, whole.expert_bytes / 8, whole.expert_bytes / 2);
+        assert_in_range(n.expert_host, whole.expert_bytes, whole.expert_bytes * 5 / 4);
+        assert_true(on_device(&n, 1) <= (uint64_t) fake->memory);
+        fake->memory = (int64_t) (on_device(&whole, 1) - whole.expert_bytes);
+        if (layers == RT_LAYERS_AUTO) {
+            plan_of(&n, &ro, &so, NULL);
+            assert_in_range(n.gpu_layers, 0, 3);
+        }
+    }
+    ro = options_of(&p, &o, 0);
+    ro.expert_vram = RT_EXPERTS_AUTO;
+    fake->memory = (int64_t) (on_device(&whole, 1) - whole.expert_bytes);
+    assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
+    assert_non_null(strstr(e.text, "gpu_layers: 4 of 4 layers take "));
+    assert_non_null(strstr(e.text, " GB are free on cuda"));
+    fake->memory = 0;
+    ro.expert_vram = 4096;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
+    assert_non_null(strstr(e.text, "expert_vram: 4096 bytes, expected at least "));
+    expert_vram = 0;
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
+/* ---- how many layers ---- */
 
 /* The least memory of a device that has room for this many bytes and the margin, a 64th. */
 static uint64_t just_enough(uint64_t bytes)
@@ -359,6 +633,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(mixtures_on_a_gpu), cmocka_unit_test(experts_are_planned),
+        cmocka_unit_test(experts_in_two_threads), cmocka_unit_test(as_many_experts_as_fit),
         cmocka_unit_test(as_many_as_fit),
         cmocka_unit_test(plan_is_what_the_device_holds),
         cmocka_unit_test(embedding_where_it_is_read), cmocka_unit_test(too_little_is_refused),

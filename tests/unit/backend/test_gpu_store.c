@@ -1,0 +1,634 @@
+/* test_gpu_store.c - experts of which the emulated GPU's memory holds only some: what a mixture makes of rows is, to
+ * the bit, what it makes of them with all experts in device memory, whatever moves meanwhile; what is counted; two
+ * forks; and any call of the driver failing. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/fake_cuda.h"
+#include "part.h"
+#include "rows_helper.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* Layer 2 has no experts; those of layer 1 are of another size. */
+enum { LAYERS = 4, EXPERTS = 12, USED = 3, DIM = 256, FFN = 256, ROWS = 40, FORKS = 2 };
+static const Type types[LAYERS][STACKS] = { { T_Q4_K, T_Q4_K, T_Q6_K }, { T_Q8_0, T_F16, T_Q8_0 }, { 0 },
+                                            { T_Q4_K, T_Q4_K, T_Q6_K } };
+static bool mixture(int32_t il) { return il != 2; }
+
+static FakeCuda *fake;
+static uint8_t *file[LAYERS][STACKS];              /* as in a model's file */
+
+static void must(Status st, const Error *err) { if (st != ST_OK) fail_msg("%s", err->text); }
+
+/* ---- a backend with the weights ---- */
+
+typedef struct { Tensor x, ids, weight, y, h, wide, each; } Buffers;
+typedef struct {
+    Backend *be, *fork[FORKS];
+    Tensor   w[LAYERS][STACKS];
+    Stacked  stacked[LAYERS];
+    StoreNeeds needs;
+    void    *memory[LAYERS * STACKS + 1];          /* taken for weights */
+    size_t   bytes[LAYERS * STACKS + 1];
+    int32_t  n_memory;
+    Buffers    rows[FORKS];
+} World;
+
+static void *take(World *w, size_t bytes)
+{
+    void *p = w->be->alloc(w->be, bytes, "test");
+    if (p) w->bytes[w->n_memory] = bytes, w->memory[w->n_memory++] = p;
+    return p;
+}
+
+static StoreOptions options(uint64_t vram, int32_t ring, const uint64_t *count)
+{
+    return (StoreOptions) { .device_ram = vram, .layers = LAYERS, .used = USED, .ring = ring, .count = count };
+}
+
+/* Describes the weights. */
+static int32_t describe(World *w)
+{
+    int32_t n = 0;
+    for (int32_t il = 0; il < LAYERS; il++) {
+        if (!mixture(il)) continue;
+        w->stacked[n].layer = il;
+        for (int32_t p = 0; p < STACKS; p++) {
+            w->w[il][p] = (Tensor) { types[il][p], p == STACK_DOWN ? DIM : FFN, p == STACK_DOWN ? FFN : DIM, NULL,
+                                     EXPERTS };
+            w->stacked[n].w[p] = &w->w[il][p];
+            w->stacked[n].source[p] = (Source) { .map = file[il][p], .file = "test" };
+        }
+        n++;
+    }
+    return n;
+}
+
+static Status place_weights(World *w, const StoreOptions *o, Error *err)
+{
+    const int32_t n = describe(w);
+    if (o->device_ram) TRY(w->be->store_needs(w->be, &w->needs, w->stacked, n, o, err));
+    if (w->needs.bytes) {
+        void *memory = take(w, w->needs.bytes);
+        if (!memory) return w->be->sync(w->be, err);
+        return w->be->store(w->be, w->stacked, n, memory, o, err);
+    }
+    for (int32_t il = 0; il < LAYERS; il++)
+        for (int32_t p = 0; mixture(il) && p < STACKS; p++) {
+            Tensor *t = &w->w[il][p];
+            t->data = take(w, w->be->weight_bytes(w->be, t->type, t->rows, t->cols) * EXPERTS);
+            if (!t->data) return w->be->sync(w->be, err);
+        }
+    return ST_OK;
+}
+
+static Status upload_all(World *w, Error *err)
+{
+    Backend *up;
+    Status st = ST_OK;
+    TRY(w->be->fork(w->be, 0, &up, err));
+    for (int32_t il = 0; il < LAYERS; il++)
+        for (int32_t p = 0; mixture(il) && p < STACKS; p++)
+            for (int32_t e = 0; st == ST_OK && e < EXPERTS; e++) {
+                Tensor *t = &w->w[il][p];
+                const size_t each = type_row_bytes(t->type, t->cols) * (size_t) t->rows;
+                const uint8_t *from = file[il][p] + each * (size_t) e;
+                up->upload(up, t, e, from, 0, 64);     /* in two pieces */
+                up->upload(up, t, e, from + each / (size_t) t->rows * 64, 64, t->rows - 64);
+                st = up->sync(up, err);
+            }
+    up->close(up);
+    return st;
+}
+
+static Status load_world(World *w, const StoreOptions *o, Error *err)
+{
+    *w = (World) { 0 };
+    TRY(backend_open(&w->be, "cuda", &(BackendOptions) { .threads = 1 }, err));
+    TRY(place_weights(w, o, err));
+    return upload_all(w, err);
+}
+
+static void open_forks(World *w)
+{
+    Error err = { 0 };
+    for (int32_t i = 0; i < FORKS; i++) {
+        must(w->be->fork(w->be, 0, &w->fork[i], &err), &err);
+        Backend *b = w->fork[i];
+        Buffers *r = &w->rows[i];
+        const int32_t pairs = ROWS * USED;
+        r->x = h_tensor(T_F32, ROWS, DIM, b->alloc(b, sizeof(float) * ROWS * DIM, "x"));
+        r->ids = h_tensor(T_I32, ROWS, USED, b->alloc(b, sizeof(float) * ROWS * USED, "ids"));
+        r->weight = h_tensor(T_F32, ROWS, USED, b->alloc(b, sizeof(float) * ROWS * USED, "weight"));
+        r->y = h_tensor(T_F32, ROWS, DIM, b->alloc(b, sizeof(float) * ROWS * DIM, "y"));
+        r->h = h_tensor(T_F32, pairs, FFN, b->alloc(b, sizeof(float) * (size_t) pairs * FFN, "h"));
+        r->wide = h_tensor(T_F32, pairs, FFN, b->alloc(b, sizeof(float) * (size_t) pairs * FFN, "wide"));
+        r->each = h_tensor(T_F32, pairs, DIM, b->alloc(b, sizeof(float) * (size_t) pairs * DIM, "each"));
+    }
+}
+
+static void open_world(World *w, uint64_t vram, int32_t ring, const uint64_t *count)
+{
+    Error err = { 0 };
+    const StoreOptions o = options(vram, ring, count);
+    must(load_world(w, &o, &err), &err);
+    assert_int_equal(w->needs.bytes > 0, vram > 0 && vram != UINT64_MAX);
+    open_forks(w);
+}
+
+static void shut(World *w)
+{
+    for (int32_t i = 0; i < FORKS && w->fork[i]; i++) {
+        Tensor *of[] = { &w->rows[i].x, &w->rows[i].ids, &w->rows[i].weight, &w->rows[i].y, &w->rows[i].h,
+                         &w->rows[i].wide, &w->rows[i].each };
+        w->fork[i]->close(w->fork[i]);
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++) w->be->release(w->be, of[k]->data, 0);
+    }
+    while (w->n_memory > 0) {
+        w->n_memory--;
+        w->be->release(w->be, w->memory[w->n_memory], w->bytes[w->n_memory]);
+    }
+    if (w->be) w->be->close(w->be);
+}
+
+static void close_world(World *w)
+{
+    shut(w);
+    assert_int_equal(fake->live, 0);
+}
+
+/* ---- passes ---- */
+
+/* What rows choose in a pass: its number decides; skew: most choose the first experts of a rotated order. */
+typedef struct { int32_t number, n, skew; } Pass;
+typedef struct { float y[LAYERS][ROWS * DIM]; } Result;
+
+static void choose(int32_t *ids, const Pass *p, int32_t il)
+{
+    uint64_t seed = h_mix((uint64_t) (p->number * LAYERS + il + 1));
+    for (int32_t i = 0; i < p->n; i++) {
+        const int32_t first = p->skew ? (h_pick(&seed, 4) ? p->skew + il : h_pick(&seed, EXPERTS))
+                                      : h_pick(&seed, EXPERTS);
+        for (int32_t j = 0; j < USED; j++) ids[i * USED + j] = (first + j) % EXPERTS;
+    }
+}
+
+static Tensor first_rows(const Tensor *t, int32_t rows) { return h_tensor(t->type, rows, t->cols, t->data); }
+
+/* Queues the calls of a pass, without what copies rows in or out. */
+static void queue(World *w, int32_t f, int32_t il, int32_t n)
+{
+    Buffers *r = &w->rows[f];
+    Tensor y = first_rows(&r->y, n), h = first_rows(&r->h, n * USED), wide = first_rows(&r->wide, n * USED),
+           each = first_rows(&r->each, n * USED);
+    const Tensor x = first_rows(&r->x, n), ids = first_rows(&r->ids, n), weight = first_rows(&r->weight, n);
+    const Experts e = { &w->w[il][STACK_GATE], &w->w[il][STACK_UP], &w->w[il][STACK_DOWN], ACT_SILU, &h, &wide, &each };
+    w->fork[f]->experts(w->fork[f], &y, &x, &ids, &weight, &e);
+}
+
+static void begin(World *w, int32_t f, const Pass *p, Result *out)
+{
+    Backend *b = w->fork[f];
+    Buffers *r = &w->rows[f];
+    int32_t ids[ROWS * USED];
+    float x[ROWS * DIM], weight[ROWS * USED];
+    for (int32_t il = 0; il < LAYERS; il++) {
+        if (!mixture(il)) continue;
+        choose(ids, p, il);
+        h_fill(x, (int64_t) p->n * DIM, (uint64_t) (p->number * 8 + il), 2);
+        h_fill(weight, (int64_t) p->n * USED, (uint64_t) (p->number * 8 + il + 4), 1);
+        b->copy_in(b, r->x.data, x, sizeof *x * (size_t) p->n * DIM);
+        b->copy_in(b, r->ids.data, ids, sizeof *ids * (size_t) p->n * USED);
+        b->copy_in(b, r->weight.data, weight, sizeof *weight * (size_t) p->n * USED);
+        queue(w, f, il, p->n);
+        b->copy_out(b, out->y[il], r->y.data, sizeof *x * (size_t) p->n * DIM);
+    }
+}
+
+static void run(World *w, int32_t f, const Pass *p, Result *out)
+{
+    Error err = { 0 };
+    memset(out, 0, sizeof *out);
+    begin(w, f, p, out);
+    must(w->fork[f]->sync(w->fork[f], &err), &err);
+}
+
+enum { PASSES = 16 };
+static Pass pass_of(int32_t i)
+{
+    static const int32_t n[] = { 1, 3, 1, 8, 2, 40, 1, 2 };
+    return (Pass) { i, n[i % 8], 1 + i / 8 * 4 };
+}
+
+static Result right[PASSES];                       /* with all experts in device memory */
+
+static void make_right(void)
+{
+    World w;
+    open_world(&w, 0, 0, NULL);
+    for (int32_t i = 0; i < PASSES; i++) {
+        const Pass p = pass_of(i);
+        run(&w, 0, &p, &right[i]);
+    }
+    close_world(&w);
+}
+
+static void same(const Result *got, int32_t i, const char *what)
+{
+    if (memcmp(got, &right[i], sizeof *got) != 0) fail_msg("%s: pass %d has other bits", what, i);
+}
+
+static void add_counts(uint64_t counts[LAYERS * EXPERTS], const Pass *p, int64_t *read)
+{
+    int32_t ids[ROWS * USED];
+    for (int32_t il = 0; il < LAYERS; il++) {
+        bool seen[EXPERTS] = { false };
+        if (!mixture(il)) continue;
+        choose(ids, p, il);
+        for (int32_t k = 0; k < p->n * USED; k++) {
+            counts[il * EXPERTS + ids[k]]++;
+            *read += !seen[ids[k]];
+            seen[ids[k]] = true;
+        }
+    }
+}
+
+/* Bytes of slots for so many experts of each kind: of layers 0 and 3, and of layer 1. */
+static uint64_t room_for(int32_t most, int32_t other)
+{
+    StoreNeeds one, two;
+    World w = { 0 };
+    Error err = { 0 };
+    must(backend_open(&w.be, "cuda", &(BackendOptions) { .threads = 1 }, &err), &err);
+    const int32_t n = describe(&w);
+    const StoreOptions o = options(1, 0, NULL);
+    assert_int_equal(w.be->store_needs(w.be, &one, w.stacked, n, &o, &err), ST_ARG);
+    const char *least = strstr(err.text, "at least ");
+    assert_non_null(least);
+    const uint64_t table = 4096, each = strtoull(strstr(err.text, "take ") + 5, NULL, 10),
+                   rest = strtoull(least + 9, NULL, 10) - table - each;
+    const StoreOptions with = options(table + each * (uint64_t) most + rest * (uint64_t) other, 0, NULL);
+    must(w.be->store_needs(w.be, &two, w.stacked, n, &with, &err), &err);
+    w.be->close(w.be);
+    return with.device_ram;
+}
+
+/* ---- the same bits ---- */
+
+static void check_stats(World *w, const uint64_t *counts, int64_t read)
+{
+    StoreStats s;
+    uint64_t got[LAYERS * EXPERTS], chosen = 0;
+    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) chosen += counts[i];
+    w->be->store_stats(w->be, &s);
+    w->be->store_counts(w->be, got);
+    assert_memory_equal(got, counts, sizeof got);
+    assert_int_equal(s.chosen, chosen);
+    assert_int_equal(s.pinned_hits + s.ring_hits + s.misses, read);
+    assert_true(s.missed_bytes >= s.misses && s.slots > s.pinned && s.bytes == (int64_t) w->needs.bytes);
+    assert_string_equal(s.io, "bus");
+}
+
+static void check_world(uint64_t vram, int32_t ring, const uint64_t *count, const char *what)
+{
+    World w;
+    Routes routes;
+    StoreStats s;
+    uint64_t counts[LAYERS * EXPERTS] = { 0 };
+    int64_t read = 0, missed = 0;
+    Result *got = malloc(sizeof *got);
+    assert_non_null(got);
+    open_world(&w, vram, ring, count);
+    for (int32_t i = 0; i < PASSES; i++) {
+        const Pass p = pass_of(i);
+        run(&w, i / 3 % FORKS, &p, got);
+        same(got, i, what);
+        add_counts(counts, &p, &read);
+        w.fork[i / 3 % FORKS]->routes(w.fork[i / 3 % FORKS], &routes);
+        missed += routes.missed;
+        assert_int_equal(routes.missed > 0, routes.missed_bytes > 0);
+    }
+    check_stats(&w, counts, read);
+    w.be->store_stats(w.be, &s);
+    assert_int_equal(s.misses, missed);
+    assert_true(s.misses > 0 && s.pinned_hits + s.ring_hits > 0 && s.evicted > 0);
+    close_world(&w);
+    free(got);
+}
+
+/* Slots for all but a few experts, for half of them, one of each size; copies as late and as early as can be. */
+static void same_bits(void **state)
+{
+    (void) state;
+    uint64_t count[LAYERS * EXPERTS];
+    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    for (int32_t eager = 0; eager < 2; eager++) {
+        fake->eager = eager;
+        if (part_runs()) check_world(room_for(22, 10), 0, NULL, "all but a few");
+        if (part_runs()) check_world(room_for(12, 6), 3 * eager, eager ? NULL : count, "half");
+        if (part_runs()) check_world(room_for(1, 1), 0, NULL, "one slot of each size");
+    }
+    fake->eager = false;
+}
+
+/* ---- what moves ---- */
+
+/* Rows that choose the same experts again and again have them on the device in the end. */
+static void used_experts_move_in(void **state)
+{
+    (void) state;
+    World w;
+    StoreStats s;
+    int64_t last = 0;
+    Result *got = malloc(sizeof *got);
+    open_world(&w, room_for(8, 4), 0, NULL);
+    for (int32_t i = 0; i < 40; i++) {
+        run(&w, 0, &(Pass) { 3, 1, 9 }, got);      /* 3 experts of each layer, of which some have no slot at first */
+        w.be->store_stats(w.be, &s);
+        if (i == 20) last = s.misses;
+    }
+    assert_true(last > 0 && s.misses == last);
+    close_world(&w);
+    free(got);
+}
+
+/* While a fork has a pass in flight, nothing is moved for another: what its pass reads stays where it is. */
+static void passes_in_flight(void **state)
+{
+    (void) state;
+    World w;
+    StoreStats before, after;
+    Error err = { 0 };
+    Result *got = malloc(2 * sizeof *got);
+    fake->eager = true;                            /* what is copied too soon is found */
+    open_world(&w, room_for(4, 2), 0, NULL);
+    for (int32_t i = 0; i + 4 < PASSES; i += 4) {
+        const Pass first = pass_of(i);
+        memset(got, 0, sizeof *got);
+        begin(&w, 0, &first, got);
+        w.be->store_stats(w.be, &before);
+        for (int32_t k = 1; k < 4; k++) {
+            const Pass p = pass_of(i + k);
+            run(&w, 1, &p, got + 1);
+            same(got + 1, i + k, "beside a pass in flight");
+        }
+        w.be->store_stats(w.be, &after);
+        must(w.fork[0]->sync(w.fork[0], &err), &err);
+        same(got, i, "in flight");
+        assert_int_equal(after.evicted, before.evicted);
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        const Pass p = pass_of(i);
+        run(&w, 1, &p, got);
+        same(got, i, "afterwards");
+    }
+    w.be->store_stats(w.be, &after);
+    assert_true(after.evicted > before.evicted);
+    fake->eager = false;
+    close_world(&w);
+    free(got);
+}
+
+typedef struct { World *w; int32_t f; bool wrong; } Runner;
+static void *run_many(void *arg)
+{
+    Runner *r = arg;
+    Result *got = malloc(sizeof *got);
+    for (int32_t k = 0; got && k < PASSES && !r->wrong; k++) {
+        const int32_t i = (k * 5 + r->f) % PASSES;
+        const Pass p = pass_of(i);
+        memset(got, 0, sizeof *got);
+        begin(r->w, r->f, &p, got);
+        r->wrong = r->w->fork[r->f]->sync(r->w->fork[r->f], NULL) != ST_OK || memcmp(got, &right[i], sizeof *got) != 0;
+    }
+    free(got);
+    return NULL;
+}
+
+static void two_threads(void **state)
+{
+    (void) state;
+    for (int32_t eager = 0; eager < 2; eager++) {
+        World w;
+        pthread_t thread[FORKS];
+        Runner runner[FORKS];
+        fake->eager = eager;
+        open_world(&w, room_for(5, 3), 0, NULL);
+        for (int32_t f = 0; f < FORKS; f++) {
+            runner[f] = (Runner) { &w, f, false };
+            assert_int_equal(pthread_create(&thread[f], NULL, run_many, &runner[f]), 0);
+        }
+        for (int32_t f = 0; f < FORKS; f++) pthread_join(thread[f], NULL);
+        for (int32_t f = 0; f < FORKS; f++) assert_false(runner[f].wrong);
+        close_world(&w);
+    }
+    fake->eager = false;
+}
+
+/* Recorded passes go by the table as well. They have the launches that they have without one, and nothing is taken. */
+static void records(void **state)
+{
+    (void) state;
+    enum { N = 2 };
+    World w[2];
+    Error err = { 0 };
+    int64_t launches[2];
+    float y[2][N * DIM];
+    fake->refused = 0;
+    for (int32_t k = 0; k < 2; k++) {
+        open_world(&w[k], k ? room_for(3, 2) : 0, 0, NULL);
+        Backend *b = w[k].fork[0];
+        launches[k] = fake->launches;
+        b->prepare(b, true);
+        assert_false(b->pass_begin(b, "key", 3));
+        for (int32_t il = 0; il < LAYERS; il++) if (mixture(il)) queue(&w[k], 0, il, N);
+        b->pass_end(b, true);
+        b->prepare(b, false);
+        launches[k] = fake->launches - launches[k];
+    }
+    assert_int_equal(launches[0], launches[1]);
+    fake->sealed = true;
+    for (int32_t i = 0; i < 30; i++) {
+        int32_t ids[N * USED];
+        float x[N * DIM], weight[N * USED];
+        choose(ids, &(Pass) { i, N, 1 + i / 10 * 4 }, 0);
+        h_fill(x, N * DIM, (uint64_t) i, 2);
+        h_fill(weight, N * USED, (uint64_t) i + 99, 1);
+        for (int32_t k = 0; k < 2; k++) {
+            Backend *b = w[k].fork[0];
+            b->copy_in(b, w[k].rows[0].x.data, x, sizeof x);
+            b->copy_in(b, w[k].rows[0].ids.data, ids, sizeof ids);
+            b->copy_in(b, w[k].rows[0].weight.data, weight, sizeof weight);
+            assert_true(b->pass_begin(b, "key", 3));
+            b->copy_out(b, y[k], w[k].rows[0].y.data, sizeof y[k]);
+            must(b->sync(b, &err), &err);
+        }
+        assert_memory_equal(y[1], y[0], sizeof y[0]);
+    }
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    StoreStats s;
+    w[1].be->store_stats(w[1].be, &s);
+    assert_true(s.evicted > 0 && s.misses > 0);
+    shut(&w[0]);
+    close_world(&w[1]);
+}
+
+/* ---- calls that fail ---- */
+
+/* While the store is opened and filled: the next attempt is as if nothing had happened. */
+static void loading_fails(void **state)
+{
+    (void) state;
+    const StoreOptions o = options(room_for(3, 2), 0, NULL);
+    bool failed = true;
+    int32_t n = 1;
+    for (; failed; n += n < 60 ? 1 : 7) {
+        World w = { 0 };
+        Error err = { 0 };
+        must(backend_open(&w.be, "cuda", &(BackendOptions) { .threads = 1 }, &err), &err);
+        fake->fail_in = n;
+        fake->fail_with = n % 2 ? 719 : 2;
+        Status st = place_weights(&w, &o, &err);
+        if (st == ST_OK) st = upload_all(&w, &err);
+        failed = fake->fail_in == 0;
+        fake->fail_in = 0;
+        if (failed && n < 400) assert_int_not_equal(st, ST_OK);
+        if (!failed) assert_int_equal(st, ST_OK);
+        if (st != ST_OK) assert_true(err.code == st && err.text[0]);
+        close_world(&w);
+    }
+    assert_true(n > 100);
+}
+
+/* While passes run, experts move and tables are turned: that is reported, and the next pass is right. */
+static void passes_fail(void **state)
+{
+    (void) state;
+    World w;
+    StoreStats before, after;
+    Result *got = malloc(sizeof *got);
+    int32_t n = 1, hits = 0;
+    open_world(&w, room_for(4, 2), 0, NULL);
+    w.be->store_stats(w.be, &before);
+    for (bool failed = true; failed; n++) {
+        fake->fail_with = 719;
+        fake->fail_in = n;
+        for (int32_t k = 0; k < 5; k++) {
+            static const int32_t in_turn[] = { 3, 11, 0, 11, 3 };     /* two sets of experts, of which one has room */
+            const int32_t i = in_turn[(k + n) % 5];
+            const Pass p = pass_of(i);
+            Error err = { 0 };
+            const bool armed = fake->fail_in > 0;
+            memset(got, 0, sizeof *got);
+            begin(&w, 0, &p, got);
+            const Status st = w.fork[0]->sync(w.fork[0], &err);
+            if (armed && fake->fail_in == 0) assert_true(st == ST_BACKEND && strstr(err.text, "719")), hits++;
+            else assert_int_equal(st, ST_OK);
+            if (st == ST_OK) same(got, i, "after a failure");
+        }
+        failed = fake->fail_in == 0;
+        fake->fail_in = 0;
+    }
+    w.be->store_stats(w.be, &after);
+    assert_true(hits > 60);
+    assert_in_range(after.evicted - before.evicted, 30, 1 << 20);
+    close_world(&w);
+    free(got);
+}
+
+/* A fork may end while experts are on their way, after which their memory is released. */
+static void closed_early(void **state)
+{
+    (void) state;
+    Result *got = malloc(sizeof *got);
+    for (int32_t passes = 1; passes < 5; passes++) {
+        World w;
+        Error err = { 0 };
+        open_world(&w, room_for(2, 1), 0, NULL);
+        for (int32_t i = 0; i < passes; i++) {
+            const Pass p = pass_of(i);
+            begin(&w, 0, &p, got);
+            if (i + 1 < passes || passes % 2) must(w.fork[0]->sync(w.fork[0], &err), &err);
+        }
+        close_world(&w);
+    }
+    free(got);
+}
+
+/* ---- what is refused ---- */
+
+static bool never(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) ud, (void) what, (void) done, (void) total;
+    return false;
+}
+
+static void refused(void **state)
+{
+    (void) state;
+    World w = { 0 };
+    Error err = { 0 };
+    must(backend_open(&w.be, "cuda", &(BackendOptions) { .threads = 1 }, &err), &err);
+    const int32_t n = describe(&w);
+    StoreOptions o = options(4096, 0, NULL);
+    assert_int_equal(w.be->store_needs(w.be, &w.needs, w.stacked, n, &o, &err), ST_ARG);
+    assert_non_null(strstr(err.text, "expert_vram: 4096 bytes, expected at least "));
+    o = options(room_for(12, 6), 13, NULL);
+    assert_int_equal(w.be->store_needs(w.be, &w.needs, w.stacked, n, &o, &err), ST_ARG);
+    assert_non_null(strstr(err.text, "expert_slots: 13 per layer"));
+    o = options(UINT64_MAX, 0, NULL);
+    must(w.be->store_needs(w.be, &w.needs, w.stacked, n, &o, &err), &err);
+    assert_true(w.needs.bytes == 0 && w.needs.host_bytes == 0);
+    o = options(room_for(12, 6), 0, NULL);
+    o.progress = never;
+    assert_int_equal(place_weights(&w, &o, &err), ST_CANCEL);
+    close_world(&w);
+}
+
+static int load(void **state)
+{
+    (void) state;
+    const char *driver = getenv("RATOON_CUDA_DRIVER");
+    void *so = driver ? dlopen(driver, RTLD_NOW | RTLD_LOCAL) : NULL;
+    fake = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
+    if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_store)");
+    for (int32_t il = 0; il < LAYERS; il++)
+        for (int32_t p = 0; mixture(il) && p < STACKS; p++) {
+            const int32_t rows = EXPERTS * (p == STACK_DOWN ? DIM : FFN), cols = p == STACK_DOWN ? FFN : DIM;
+            const size_t row_bytes = type_row_bytes(types[il][p], cols);
+            float row[DIM > FFN ? DIM : FFN];
+            file[il][p] = malloc(row_bytes * (size_t) rows);
+            for (int32_t r = 0; r < rows; r++) {
+                h_fill(row, cols, (uint64_t) ((il * STACKS + p) * 100000 + r), 1);
+                quant_encode(file[il][p] + row_bytes * (size_t) r, types[il][p], row, cols);
+            }
+        }
+    make_right();
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void) state;
+    for (int32_t i = 0; i < LAYERS * STACKS; i++) free(file[i / STACKS][i % STACKS]);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits), cmocka_unit_test(used_experts_move_in), cmocka_unit_test(passes_in_flight),
+        cmocka_unit_test(two_threads), cmocka_unit_test(records), cmocka_unit_test(loading_fails),
+        cmocka_unit_test(passes_fail), cmocka_unit_test(closed_early), cmocka_unit_test(refused)
+    };
+    return cmocka_run_group_tests_name("gpu_store", tests, load, unload);
+}
