@@ -249,11 +249,11 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p);
  * must be a pure function of text + path. If mask returns false, everything is allowed. NULL: no mask. ud must live as
  * long as the mask is set. For grammars: rt_constrain. */
 rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, size_t n, uint32_t *bits), void *ud);
-/* How a model with a canvas ("model.canvas") denoises it; 0 in each field: as its file says. Such a model writes a block
- * of so many tokens at once, in steps, beginning with random tokens. Of rt_sampling it knows temperature, a factor of
- * both temperatures here (1: a new session's; 0: positions take their likeliest token), seed and max_tokens; what else
- * rt_sampling, rt_allow, rt_constrain and rt_logprobs_set can ask for it does not do (RT_EUNSUPPORTED). A block may go
- * on after a token that ends the text: what follows that token means nothing. */
+/* How a model with a canvas ("model.canvas") denoises it; 0 in each field: as its file says. Such a model writes a
+ * block of so many tokens at once, in steps, beginning with random tokens. Of rt_sampling it knows temperature, a
+ * factor of both temperatures here (1: a new session's; 0: positions take their likeliest token), seed and max_tokens;
+ * what else rt_sampling, rt_allow, rt_constrain and rt_logprobs_set can ask for it does not do (RT_EUNSUPPORTED). A
+ * block may go on after a token that ends the text: what follows that token means nothing. */
 typedef struct {
     size_t   size;             /* RT_DIFFUSION_INIT */
     int32_t  steps;            /* of a block at most, 1 to 65536 */
@@ -262,6 +262,10 @@ typedef struct {
     float    t_max, t_min;     /* temperatures of the first and, nearly, of the last step, up to 10000 */
     float    entropy_bound;    /* a step takes tokens for positions, those of least entropy first, while the entropies
                                 * before them do not add up to more, in nats, up to 10000 */
+    float    trim;             /* ends a block before a token whose probability is below this and which is the same as
+                                * one beside it, as doubtful ones are (0.9 is known to help): what is cut off is
+                                * denoised again. 0: blocks are whole. */
+    int32_t  trim_from;        /* but not before so many tokens; 0: 16 */
     /* Told after each step of a block, from 1, what the block would be if this were the last: a draft. Called in the
      * step's thread. NULL: nobody is told. */
     void   (*draft)(void *ud, const int32_t *token, int32_t n, int32_t step);
@@ -347,11 +351,13 @@ const char *rt_step_error(const rt_step *st);                                   
 void      rt_step_cancel(rt_step *st);
 
 /* The last token of a block is the target's own; those before it were guessed, and the target agreed. Or it is a canvas
- * that has been denoised (rt_diffusion), of up to 256 tokens. status RT_OK with n 0: a prompt chunk was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A
- * negative status belongs to that session alone, with the reason in rt_session_error. */
+ * that has been denoised (rt_diffusion), of up to 256 tokens. status RT_OK with n 0: a prompt chunk or a step of a
+ * canvas was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A negative
+ * status belongs to that session alone, with the reason in rt_session_error. */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
-/* Runs one pass for all n sessions (of a model that denoises: for one of them, in turn), which must be distinct, belong to the step's engine and have a prompt; fills out
- * [n] in their order. A pass that fails leaves every session as it was; the reason is in rt_step_error. */
+/* Runs one pass for all n sessions (of a model that denoises: for one of them, in turn), which must be distinct, belong
+ * to the step's engine and have a prompt; fills out [n] in their order. A pass that fails leaves every session as it
+ * was; the reason is in rt_step_error. */
 rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);
 /* Runs passes until s has a block or ends; returns the block's status, or that of the pass that failed. */
 rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);
@@ -421,8 +427,8 @@ typedef struct {
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
     uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
                                 * 0: it holds all */
-    int32_t  canvas, canvas_steps;             /* of a model that denoises: tokens of a block, and its steps at the most,
-                                                * each a pass of as many rows; 0: it does not */
+    int32_t  canvas, canvas_steps;                 /* of a model that denoises: tokens of a block, and its steps at
+                                                    * the most, each a pass of as many rows; 0: it does not */
 } rt_needs;
 #define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:

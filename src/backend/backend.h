@@ -208,8 +208,8 @@ struct Backend {
      *   lean = fmaf(again, fmaf(top - top', sum, lean), sum of e * (z - top')), from 0
      *   sum = fmaf(sum, again, sum of e)
      *   soft = fmaf(soft, again, sum of e * row), fmaf with ascending id where e > 0, from 0
-     * (sums over z: 16 accumulators, fmaf where there is a product), then entropy = log(sum) - lean / sum in double, and
-     * soft *= table_scale / sum. What is left out of a sum is below 2^-30 of its largest term for each id, so for a
+     * (sums over z: 16 accumulators, fmaf where there is a product), then entropy = log(sum) - lean / sum in double,
+     * and soft *= table_scale / sum. What is left out of a sum is below 2^-30 of its largest term for each id, so for a
      * vocabulary of V it changes p by at most V * 2^-30. */
     void (*canvas)(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, const CanvasEnd *e, const Rows *r);
     /* drafters' extras */

@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+static int32_t least_of(int32_t a, int32_t b) { return a < b ? a : b; }
+
 /* ---- the rules ---- */
 
 float diffuse_temperature(const Diffusion *d, int32_t step)
@@ -35,6 +37,15 @@ bool diffuse_done(const Diffusion *d, const CanvasRow *row, int32_t n, int32_t s
     double sum = 0;
     for (int32_t i = 0; i < n; i++) sum += (double) row[i].entropy;
     return same >= d->stability && sum / n < (double) d->confidence;
+}
+
+int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n)
+{
+    for (int32_t i = d->trim_from > 0 ? d->trim_from : 1; i < n && d->trim > 0; i++) {
+        const bool echo = row[i].best == row[i - 1].best || (i + 1 < n && row[i].best == row[i + 1].best);
+        if (echo && 1 / row[i].sum < d->trim) return i;
+    }
+    return n;
 }
 
 /* ---- a step of a canvas ---- */
@@ -100,7 +111,7 @@ static bool renew(Session *s, const CanvasDraw *d)
 static void finish_block(Session *s)
 {
     Line *l = &s->line;
-    const int32_t room = line_room(l), n = l->m->diffusion.canvas < room ? l->m->diffusion.canvas : room;
+    const int32_t n = least_of(diffuse_trim(&s->diffusion, s->canvas->found, l->m->diffusion.canvas), line_room(l));
     memcpy(l->out, s->canvas->best, sizeof *l->out * (size_t) n);
     memcpy(l->text + l->n_text, l->out, sizeof *l->out * (size_t) n);
     l->n_out = n;
@@ -134,8 +145,6 @@ static Status denoise(Spec *sp, Session *s, Error *err)
 }
 
 /* ---- text that is not committed ---- */
-
-static int32_t least_of(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* The next place after P at which a chunk must end: a mark, the last token of the prompt, or the end. */
 static int32_t next_stop(const Line *l)

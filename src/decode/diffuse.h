@@ -1,4 +1,5 @@
-/* diffuse.h - writing by denoising: the loop of models with a canvas (Model.diffusion), and its rules as pure functions.
+/* diffuse.h - writing by denoising: the loop of models with a canvas (Model.diffusion), and its rules as pure
+ * functions.
  *
  * A block begins as a canvas of random tokens at the positions after the text. A step runs the canvas through the model
  * as one BLOCK pass, all positions at once. Positions that the model is sure of take a token drawn for them, all others
@@ -20,6 +21,11 @@ float   diffuse_temperature(const Diffusion *d, int32_t step);
 int32_t diffuse_accept(bool *accepted, const CanvasRow *row, int32_t n, float bound);
 /* Whether a canvas whose likeliest tokens were the same in so many steps before this one needs no further step. */
 bool    diffuse_done(const Diffusion *d, const CanvasRow *row, int32_t n, int32_t same);
+
+/* Where a finished block ends: before the first row from d->trim_from on whose best token has a probability below
+ * d->trim and is also that of a row beside it, as an unresolved row copies its neighbour; what is cut off is denoised
+ * again with the next block. n: nowhere. */
+int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n);
 
 /* One pass for one of the sessions, in turn: a chunk of its prompt or of its last block, or a step of its canvas; after
  * the last step line.out is the block. Otherwise as spec_step. A session whose pass was cancelled goes on with the same

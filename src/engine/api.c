@@ -350,7 +350,7 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
     const struct { float value, most; const char *name; } field[] = {
         { p->t_max, TEMPERATURE_MAX, "t_max" }, { p->t_min, TEMPERATURE_MAX, "t_min" },
         { p->entropy_bound, TEMPERATURE_MAX, "entropy_bound" },
-        { p->confidence == -1 ? 0 : p->confidence, 100, "confidence" } };
+        { p->confidence == -1 ? 0 : p->confidence, 100, "confidence" }, { p->trim, 1, "trim" } };
     char line[160];
     if (p->steps < 0 || p->steps > STEPS_MAX || p->stability < 0 || p->stability > STEPS_MAX) {
         snprintf(line, sizeof line, "diffusion: %d steps, %d stable ones, expected 1 to %d (0: as the file says)",
@@ -362,7 +362,12 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
             snprintf(line, sizeof line, "diffusion: %s is out of range", field[i].name);
             return session_failed(s, ST_ARG, line);
         }
-    Diffusion d = { .canvas = file->canvas, .steps = p->steps ? p->steps : file->steps,
+    if (p->trim_from < 0 || p->trim_from > file->canvas) {
+        snprintf(line, sizeof line, "diffusion: trim_from is %d, expected 1 to %d (0: 16)", p->trim_from, file->canvas);
+        return session_failed(s, ST_ARG, line);
+    }
+    Diffusion d = { .canvas = file->canvas, .trim = p->trim, .trim_from = p->trim_from ? p->trim_from : 16,
+                    .steps = p->steps ? p->steps : file->steps,
                     .stability = p->stability ? p->stability : file->stability,
                     .t_min = or_file(p->t_min, file->t_min), .t_max = or_file(p->t_max, file->t_max),
                     .entropy_bound = or_file(p->entropy_bound, file->entropy_bound),
@@ -538,7 +543,8 @@ rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n
         inner[i] = &s[i]->s;
         if (rt_constraint_done(s[i]) && inner[i]->line.status == ST_OK) inner[i]->line.status = ST_END;
     }
-    Status code = (st->g->model->diffusion.canvas ? diffuse_step : spec_step)(&st->spec, inner, (int32_t) n, &st->error);
+    const bool denoises = st->g->model->diffusion.canvas > 0;
+    Status code = (denoises ? diffuse_step : spec_step)(&st->spec, inner, (int32_t) n, &st->error);
     if (code != ST_OK) return (rt_status) code;
     for (size_t i = 0; i < n; i++) {
         const Session *x = inner[i];

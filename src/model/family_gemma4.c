@@ -248,7 +248,7 @@ static void add_layer(const Model *m, Step *s, int32_t il, Tensor *x)
 static void layer(const Model *m, Step *s, int32_t il, Tensor *x)
 {
     const Gemma4Params *p = m->params;
-    const float factor = s->canvas.soft ? p->factor[il] : p->text_factor[il];
+    const float factor = step_is_canvas(s) ? p->factor[il] : p->text_factor[il];
     add_layer(m, s, il, x);
     if (factor != 1) step_scale(s, x, factor);
 }
@@ -307,7 +307,7 @@ static Status read_canvas(Model *m, const Weights *w, Error *err)
 static void embedded(const Model *m, Step *s, Tensor *x)
 {
     const Gemma4Params *p = m->params;
-    if (!s->canvas.soft) return;
+    if (!step_is_canvas(s)) return;
     if (s->canvas.conditioned) {
         const Tensor soft = { .type = T_F32, .rows = x->rows, .cols = x->cols, .data = s->canvas.soft };
         const Tensor *h = step_norm(s, &soft, &p->soft_norm, m->eps);

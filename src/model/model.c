@@ -1072,8 +1072,8 @@ static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Te
 static void finish_canvas(const Model *m, Step *s, const PassOut *out, const Tensor *x)
 {
     Tensor soft = { .type = T_F32, .rows = x->rows, .cols = m->dim, .data = s->canvas.soft };
-    const CanvasEnd e = { &m->head, &m->embed_end, m->logit_scale, m->softcap, m->embed_scale,
-                          step_new_tensor(s, T_F32, x->rows, CANVAS_IDS), step_new_tensor(s, T_F32, CANVAS_IDS, m->dim) };
+    Tensor *z = step_new_tensor(s, T_F32, x->rows, CANVAS_IDS), *wide = step_new_tensor(s, T_F32, CANVAS_IDS, m->dim);
+    const CanvasEnd e = { &m->head, &m->embed_end, m->logit_scale, m->softcap, m->embed_scale, z, wide };
     s->be->canvas(s->be, out->found->data, &soft, step_norm(s, x, &m->out_norm, m->eps), &e, &s->rows);
 }
 
@@ -1088,7 +1088,7 @@ static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int3
         Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
         store_taps(m, s, flow, m->n_layers, y);
     }
-    if (s->canvas.soft) finish_canvas(m, s, out, x);
+    if (step_is_canvas(s)) finish_canvas(m, s, out, x);
     if (s->host.n_logits == 0) return;
     Tensor *rows = step_new_tensor(s, T_F32, s->host.n_logits, m->dim);
     be->logit_rows(be, rows, x, &s->rows);
@@ -1108,7 +1108,7 @@ static void make_results(const Model *m, Step *s, PassOut *out, int32_t k)
     int32_t n_logits = s->host.n_logits;
     out->logits = step_new_tensor(s, T_F32, n_logits, m->vocab);
     out->hidden = step_new_tensor(s, T_F32, n_logits, m->dim);
-    if (s->canvas.soft)
+    if (step_is_canvas(s))
         out->found = step_new_tensor(s, T_F32, s->host.n, (int32_t) (sizeof(CanvasRow) / sizeof(float)));
     if (k > 0) {
         out->id = step_new_tensor(s, T_I32, n_logits, k);

@@ -18,10 +18,10 @@ typedef struct { Tensor *logits, *hidden, *id, *score, *edge, *found; } PassOut;
 
 /* Of models that write by denoising a canvas of tokens (decode/diffuse.h). canvas: its rows; 0: the model does not. The
  * rest is how its file wants it done: steps of a canvas at most, temperatures of the last and the first one, entropies
- * in nats. */
+ * in nats. trim, which no file has: see diffuse_trim. */
 typedef struct {
-    int32_t canvas, steps, stability;
-    float   t_min, t_max, entropy_bound, confidence;
+    int32_t canvas, steps, stability, trim_from;
+    float   t_min, t_max, entropy_bound, confidence, trim;
 } Diffusion;
 enum { STEPS_MAX = 1 << 16 };
 

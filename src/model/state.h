@@ -28,8 +28,8 @@ typedef struct { int32_t pos, set, copy; } Checkpoint;
 typedef struct {
     Stages           owner;                        /* whose memory it uses */
     const LayerSpec *spec;                         /* [n_layers], the model's */
-    int32_t          n_layers, ctx, ring;          /* keys/values have ctx + pending slots, or ring + pending, rounded up
-                                                    * to whole panels */
+    int32_t          n_layers, ctx, ring;          /* keys/values have ctx + pending slots, or ring + pending, rounded
+                                                    * up to whole panels */
     int32_t          pending;                      /* rows that a pass may have beyond the committed ones: 64, or those
                                                     * of a canvas */
     bool             recurrent, wraps;             /* any layer keeps matrices; any layer wraps */
@@ -48,8 +48,8 @@ typedef struct {
                                                     * stage's memory */
 } State;
 
-/* ring 0: linear, ctx slots and those of a tree, or of a canvas of so many rows, rounded up to whole panels. n_ckpt <= CHECKPOINTS_MAX checkpoints (none for a model
- * that can go back anywhere). */
+/* ring 0: linear, ctx slots and those of a tree, or of a canvas of so many rows, rounded up to whole panels. n_ckpt <=
+ * CHECKPOINTS_MAX checkpoints (none for a model that can go back anywhere). */
 Status  state_open(State *s, const Stages *owner, const LayerSpec *spec, int32_t n_layers, int32_t ctx, int32_t ring,
                    int32_t canvas, int32_t n_ckpt, Error *err);
 void    state_close(State *s);

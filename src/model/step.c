@@ -251,7 +251,11 @@ bool pass_commit(Step *s, const void *owner)
 {
     /* Two steps of one engine have separate scratch and tables, so the addresses of these and of the results are part
      * of the key. */
-    struct { const void *owner, *table, *scratch, *soft; size_t used; int32_t shape[5], n_max, no_fused, soft_read; } key;
+    struct {
+        const void *owner, *table, *scratch, *soft;
+        size_t used;
+        int32_t shape[5], n_max, no_fused, soft_read;
+    } key;
     memset(&key, 0, sizeof key);
     const Rows *r = &s->host;
     key.owner = owner;

@@ -47,7 +47,7 @@ struct Step {
     float       *carry;                            /* [n_max, dim + tap_width] host memory for rows on their way to the
                                                     * next stage; NULL: the last */
     float       *chunk_taps;                       /* [chunk, tap_width] backend memory of the last stage */
-    struct { float *soft; bool conditioned; } canvas;         /* pass_canvas; soft NULL: not a pass over a canvas */
+    struct { float *soft; bool conditioned; } canvas;         /* of pass_canvas; soft NULL: another pass */
     bool         no_fused;                         /* tests: compose optional slots */
     bool         overflow;                         /* scratch or descriptors ran out: the pass will fail at its end */
 };
@@ -83,6 +83,7 @@ void   pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t
  * dim], from the canvas's last step if `conditioned`; this one's are in it after the pass, and PassOut.found says the
  * rest. */
 void   pass_canvas(Step *s, float *soft, bool conditioned);
+static inline bool step_is_canvas(const Step *s) { return s->canvas.soft != NULL; }
 /* Copies the tables into every stage, with row counts rounded up to a launch shape: those of decoding passes, which are
  * recorded, and, if `few`, also of other passes with few rows. */
 void   pass_tables(Step *s, bool few);

@@ -361,6 +361,9 @@ static bool load(Serve *v)
     if (!choose_ctx(v) || !program_load(&s->p, with, NULL, 0)) return false;
     rt_engine *g = s->p.engine;
     if (!rt_has_tokenizer(g)) return complain(&s->o, "%s: it carries no tokenizer", s->p.files.model) == EXIT_FINE;
+    if (property(g, "model.canvas") > 0)
+        return complain(&s->o, "%s: models that denoise blocks are not served yet; `ratoon run` and `ratoon chat` have "
+                        "them", s->p.files.model) == EXIT_FINE;
     program_check_ctx(&s->p);
     program_kv_hint(&s->p, s->o.parallel);
     program_expert_note(&s->p);

@@ -54,6 +54,26 @@ static void stopping(void **state)
     }
 }
 
+static void trimming(void **state)
+{
+    (void) state;
+    /* rows 2 and 3 are alike and sure, 5 is doubtful and alone, 7 is doubtful and like 8 */
+    static const int32_t best[] = { 1, 2, 3, 3, 4, 5, 6, 7, 7, 8 };
+    CanvasRow row[10] = { { 0 } };
+    for (int32_t i = 0; i < 10; i++) {
+        row[i].best = best[i];
+        row[i].sum = i == 5 || i == 7 ? 2 : 1.05f;
+    }
+    const Diffusion off = { .trim_from = 1 }, on = { .trim = 0.9f, .trim_from = 1 }, late = { .trim = 0.9f,
+                                                                                             .trim_from = 8 },
+                    strict = { .trim = 0.99f, .trim_from = 1 };
+    assert_int_equal(diffuse_trim(&off, row, 10), 10);
+    assert_int_equal(diffuse_trim(&on, row, 10), 7);
+    assert_int_equal(diffuse_trim(&late, row, 10), 10);
+    assert_int_equal(diffuse_trim(&strict, row, 10), 2);
+    assert_int_equal(diffuse_trim(&on, row, 8), 8);
+}
+
 static void temperatures(void **state)
 {
     (void) state;
@@ -153,7 +173,7 @@ static void the_text(int32_t text[WRITTEN], uint64_t seed)
     public_close(&p);
 }
 
-static void write_on_backend(const char *backend, int32_t threads, int32_t chunk, bool in_place,
+static void write_on_backend(const char *backend, const char *kv, int32_t threads, int32_t chunk, bool in_place,
                              int32_t text[WRITTEN])
 {
     PublicRig p;
@@ -161,7 +181,7 @@ static void write_on_backend(const char *backend, int32_t threads, int32_t chunk
     const RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
     public_files(&p, &o);
     if (rt_open(&p.g, &RT_OPTIONS(.model = p.model, .backend = backend, .threads = threads, .no_repack = in_place,
-                                  .kv_k = "f32", .kv_v = "f32"), &e) != RT_OK)
+                                  .kv_k = kv, .kv_v = kv), &e) != RT_OK)
         fail_msg("%s", e.text);
     write_text(p.g, &RT_STEP_OPTIONS(.chunk = chunk), 1, text);
     public_close(&p);
@@ -175,13 +195,20 @@ static void same_everywhere(void **state)
         { 2, 0, false }, { 1, 1, false }, { 3, 7, false }, { 1, 16, true } };
     the_text(want, 1);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        write_on_backend("cpu", at[i].threads, at[i].chunk, at[i].in_place, text);
+        write_on_backend("cpu", "f32", at[i].threads, at[i].chunk, at[i].in_place, text);
         assert_same(text, want, sizeof want, "case %d", (int) i);
     }
     for (int32_t level = 0; level < LEVEL_COUNT; level++) {
         if (!level_here((CpuLevel) level)) continue;
-        write_on_backend(cpu_named(level_name((CpuLevel) level)), 1, 0, false, text);
+        write_on_backend(cpu_named(level_name((CpuLevel) level)), "f32", 1, 0, false, text);
         assert_same(text, want, sizeof want, "level %s", level_name((CpuLevel) level));
+    }
+    /* in panels of codes */
+    static const char *const codes[] = { "q8_0", "q4_1" };
+    for (int32_t i = 0; i < 2; i++) {
+        write_on_backend("cpu", codes[i], 1, 0, false, want);
+        write_on_backend("cpu:portable", codes[i], 2, 7, false, text);
+        assert_same(text, want, sizeof want, "keys and values of type %s", codes[i]);
     }
     the_text(text, 2);
     assert_memory_not_equal(text, want, sizeof want);
@@ -413,14 +440,16 @@ static void settings(void **state)
     /* whatever the entropies are, done as soon as a canvas repeats itself */
     assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.steps = 60, .confidence = 100, .entropy_bound = 10000,
                                                        .draft = drafted, .ud = &d)), RT_OK);
-    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 0)), RT_OK);   /* temperature 0: no noise in samples */
+    /* temperature 0: samples without noise */
+    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 0)), RT_OK);
     assert_int_equal(rt_prompt(s, prompt, ASKED), RT_OK);
     d.calls = d.repeated = 0;
     assert_int_equal(rt_next(st, s, &b), RT_OK);
     assert_int_equal(d.repeated, d.calls < 60);
     const rt_diffusion wrong[] = {
         RT_DIFFUSION(.steps = -1), RT_DIFFUSION(.steps = 65537), RT_DIFFUSION(.t_max = NAN),
-        RT_DIFFUSION(.t_min = 0.9f), RT_DIFFUSION(.entropy_bound = -1), RT_DIFFUSION(.confidence = -2) };
+        RT_DIFFUSION(.t_min = 0.9f), RT_DIFFUSION(.entropy_bound = -1), RT_DIFFUSION(.confidence = -2),
+        RT_DIFFUSION(.trim = 1.5f), RT_DIFFUSION(.trim_from = 33) };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(rt_diffusion_set(s, &wrong[i]), RT_EARG);
     rt_session_free(s);
@@ -473,7 +502,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(acceptance), cmocka_unit_test(stopping), cmocka_unit_test(temperatures),
+        cmocka_unit_test(acceptance), cmocka_unit_test(stopping), cmocka_unit_test(trimming),
+        cmocka_unit_test(temperatures),
         cmocka_unit_test(noise), cmocka_unit_test(same_everywhere),
         cmocka_unit_test(behind_a_device), cmocka_unit_test(neighbours),
         cmocka_unit_test(cancelled), cmocka_unit_test(resumed), cmocka_unit_test(shortened), cmocka_unit_test(settings),

@@ -14,8 +14,9 @@
 
 typedef enum { AS_IS, KEY_DROP, KEY_U32, KEY_F32, KEY_STR, KEY_BOOL, KEY_I32S, KEY_BOOLS, KEY_STRS, TENSOR_DROP,
                TENSOR_ADD, TENSOR_TURN, TENSOR_SHORT, TENSOR_I32, TENSOR_NAN, TENSOR_ZERO, CONFIG, HEADER } What;
-typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DIFFUSION, DRAFT_C, DRAFT_B, DRAFT_HF,
-               DRAFT2_C, DRAFT2_HF, LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF, LIBRARY_C, LIBRARY_HF } Base;
+typedef enum { LLAMA, QWEN3, QWEN35, LAGUNA, QWEN3MOE, QWEN35MOE, GEMMA4, GEMMA4MOE, DIFFUSION, DRAFT_C,
+               DRAFT_B, DRAFT_HF, DRAFT2_C, DRAFT2_HF, LAGUNA_B, LAGUNA_HF, DSPARK_B, DSPARK_C, DSPARK_HF,
+               LIBRARY_C, LIBRARY_HF } Base;
 
 /* One change, of key or tensor `name`; number and text hold the new value, list the values of an array. In a config, or
  * in the header of a folder's tensors, the text `name` becomes `text`. */

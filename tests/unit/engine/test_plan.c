@@ -114,6 +114,13 @@ static void plan_is_what_is_allocated(void **state)
                 o.tm.head_dim = 128, o.kv = draft == 1 ? T_TQ3_0 : T_Q5_1, o.kv_v = draft == 1 ? T_Q4_0 : T_BF16;
             check_plan(&o, &sessions[(kind + draft) % 3], &steps[(kind * 3 + draft) % 4]);
         }
+    for (int32_t i = 0; i < 4; i++) {
+        RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
+        rt_session_options so = sessions[i % 3];
+        if (i & 1) o.tm.canvas = CANVAS_MAX;
+        so.ngram = -1;                             /* such a session has none */
+        check_plan(&o, &so, &steps[i]);
+    }
 }
 
 /* Weights that are read from the map are left out of the plan, and nothing else changes. */

@@ -94,7 +94,7 @@ static void structs_that_are_filled(void **state)
 
 /* ---- the functions that take or fill one ---- */
 
-enum { TAKERS = 7 };
+enum { TAKERS = 8 };
 typedef struct { size_t size; uint8_t rest[400]; } Bytes;
 typedef struct { PublicRig p; rt_session *s; rt_step *st; rt_engine *g; } Desk;
 
@@ -102,14 +102,15 @@ static size_t size_of(int32_t who)
 {
     static const size_t sizes[TAKERS] = { sizeof(rt_options), sizeof(rt_options), sizeof(rt_session_options),
                                           sizeof(rt_step_options), sizeof(rt_session_options), sizeof(rt_step_options),
-                                          sizeof(rt_sampling) };
+                                          sizeof(rt_sampling), sizeof(rt_diffusion) };
     return sizes[who];
 }
 
 static const char *name_of(int32_t who)
 {
     static const char *const names[TAKERS] = { "rt_options", "rt_options", "rt_session_options", "rt_step_options",
-                                               "rt_session_options", "rt_step_options", "rt_sampling" };
+                                               "rt_session_options", "rt_step_options", "rt_sampling",
+                                               "rt_diffusion" };
     return names[who];
 }
 
@@ -127,8 +128,10 @@ static rt_status call(Desk *k, int32_t who, const Bytes *bytes, rt_error *e)
     case 3: status = rt_plan(&ro, NULL, o, NULL, NULL, NULL, 0, e); break;
     case 4: status = rt_session_new(&s, k->p.g, o, e); rt_session_free(s); break;
     case 5: status = rt_step_new(&st, k->p.g, o, e); rt_step_free(st); break;
-    case 6: status = rt_sampling_set(k->s, o); snprintf(e->text, sizeof e->text, "%s", rt_session_error(k->s)); break;
+    case 6: status = rt_sampling_set(k->s, o); break;
+    case 7: status = rt_diffusion_set(k->s, o); break;
     }
+    if (who > 5) snprintf(e->text, sizeof e->text, "%s", rt_session_error(k->s));
     return status;
 }
 
@@ -144,7 +147,7 @@ static void every_function(void **state)
 {
     (void) state;
     Desk k = { 0 };
-    RigOptions o = rig_kind(0, false);
+    RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
     rt_error e;
     public_open(&k.p, &o, NULL);
     assert_int_equal(rt_session_new(&k.s, k.p.g, NULL, &e), RT_OK);

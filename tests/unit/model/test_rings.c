@@ -42,7 +42,8 @@ static void world_open(World *w, int32_t kind, bool device, Type k, Type v)
     bench_open(&w->b, &w->r);
     for (int32_t i = 0; i < 2; i++) {
         w->spec[i] = spec_with(w->r.m, i ? RING : 0);
-        assert_ok(state_open(&w->s[i], &w->r.m->stages, w->spec[i], w->r.m->n_layers, CTX, 0, 0, CHECKPOINTS, &w->b.err),
+        assert_ok(state_open(&w->s[i], &w->r.m->stages, w->spec[i], w->r.m->n_layers, CTX, 0, 0, CHECKPOINTS,
+                             &w->b.err),
                   &w->b.err);
         w->y[i] = malloc(sizeof(float) * (size_t) BENCH_CHUNK * (size_t) w->b.vocab);
         assert_non_null(w->y[i]);
@@ -118,8 +119,8 @@ static void through_image(World *w)
     uint8_t *image = bench_image(&w->b, &w->s[1], &n[0]);
     assert_ok(step_fold(&w->b.step, &w->s[0], &w->b.err), &w->b.err);
     for (int32_t i = 0; i < 2; i++)
-        assert_ok(state_open(i ? &loaded : &fresh, &w->r.m->stages, w->spec[1], w->r.m->n_layers, CTX, 0, 0, CHECKPOINTS,
-                             &w->b.err), &w->b.err);
+        assert_ok(state_open(i ? &loaded : &fresh, &w->r.m->stages, w->spec[1], w->r.m->n_layers, CTX, 0, 0,
+                             CHECKPOINTS, &w->b.err), &w->b.err);
     for (int32_t at = 0, part; at < w->n; at += part) {
         part = w->n - at < CHUNK ? w->n - at : CHUNK;
         assert_ok(bench_chain(&w->b, &fresh, part, w->text + at, NULL, true), &w->b.err);
