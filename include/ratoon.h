@@ -433,6 +433,8 @@ typedef struct {
     int32_t  experts, experts_used;                                               /* of a layer, of a row; 0: none */
     uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
                                 * 0: it holds all */
+    uint64_t expert_vram;      /* the same of a GPU's memory; and bytes of main memory, in `model` too, where the GPU */
+    uint64_t expert_host;      /* reads the others */
     int32_t  canvas, canvas_steps;                 /* of a model that denoises: tokens of a block, and its steps at
                                                     * the most, each a pass of as many rows; 0: it does not */
 } rt_needs;
