@@ -17,8 +17,8 @@ from model import linear, rope, rope_table
 class DiffusionConfig:
     vocab: int = 4096
     hidden: int = 128
-    layers: int = 6
-    interval: int = 3                # layer i sees the whole prefix iff (i + 1) % interval == 0, else a window of it
+    layers: int = 4
+    interval: int = 2                # layer i sees the whole prefix iff (i + 1) % interval == 0, else a window of it
     window: int = 64
     heads: int = 4
     kv_heads: int = 2                # of a windowed layer
@@ -56,17 +56,18 @@ class Attention(nn.Module):
             nn.init.constant_(n.weight, self.dim ** -0.25)
 
     def forward(self, h, rotation, bias, past):
-        """h [B, N, hidden]; bias [B or 1, 1, N, keys]; past (k, v) or None -> output, this call's (k, v) [B, Hkv, N, D]"""
+        """h [B, N, hidden]; bias [B or 1, 1, N, keys]; past (k, v) or None -> output, this call's (k, v) [B, Hkv, N, D].
+        The heads of q, k and v are normed in one go."""
         B, N, _ = h.shape
-        split = lambda t: t.view(B, N, -1, self.dim)
-        q, k0 = split(self.q_proj(h)), split(self.k_proj(h))
-        v = F.rms_norm(split(self.v_proj(h)) if self.v_proj else k0, (self.dim,), eps=self.q_norm.eps).transpose(1, 2)
-        q, k = (rope(t.transpose(1, 2), *rotation) for t in (self.q_norm(q), self.k_norm(k0)))
-        keys, values = (torch.cat([p, t], 2) for p, t in zip(past, (k, v))) if past else (k, v)
-        r = self.heads // self.kv_heads
-        o = F.scaled_dot_product_attention(q, keys.repeat_interleave(r, 1), values.repeat_interleave(r, 1),
-                                           attn_mask=bias, scale=1.0)
-        return self.o_proj(o.transpose(1, 2).reshape(B, N, -1)), (k, v)
+        H, K = self.heads, self.kv_heads
+        x = F.linear(h, torch.cat([m.weight for m in (self.q_proj, self.k_proj, self.v_proj) if m]))
+        x = F.rms_norm(x.view(B, N, -1, self.dim), (self.dim,), eps=self.q_norm.eps).transpose(1, 2)
+        q, k = rope(x[:, :H] * self.q_norm.weight, *rotation), rope(x[:, H:H + K] * self.k_norm.weight, *rotation)
+        kv = k, x[:, -K:]                                 # without a V projection the last heads are K's
+        k, v = (torch.cat([p, t], 2) for p, t in zip(past, kv)) if past else kv
+        k, v = (t.repeat_interleave(H // K, 1) for t in (k, v))
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        return self.o_proj(o.transpose(1, 2).reshape(B, N, -1)), kv
 
 
 class Mlp(nn.Module):
@@ -83,13 +84,13 @@ class Router(nn.Module):
         super().__init__()
         self.c = c
         self.proj = linear(c.hidden, c.experts)
-        nn.init.normal_(self.proj.weight)                 # its input has length 1, so this spreads the scores by about 1
+        nn.init.normal_(self.proj.weight)                 # divided by sqrt(hidden), this spreads the scores by about 1
         self.scale = nn.Parameter(torch.ones(c.hidden))
         self.per_expert_scale = nn.Parameter(torch.ones(c.experts))
 
     def forward(self, x):
-        """x [N, hidden] -> probabilities [N, experts], weights and ids of those used [N, used]"""
-        p = self.proj(F.rms_norm(x, x.shape[-1:], self.scale, self.c.eps) * x.shape[-1] ** -0.5).softmax(-1)
+        """x [N, hidden], normed -> probabilities [N, experts], weights and ids of those used [N, used]"""
+        p = F.linear(x, self.proj.weight * self.scale * x.shape[-1] ** -0.5).softmax(-1)
         w, ids = p.topk(self.c.used, -1)
         return p, w / w.sum(-1, keepdim=True) * self.per_expert_scale[ids], ids
 
@@ -106,7 +107,7 @@ class Experts(nn.Module):
         counts = ids.flatten().bincount(minlength=len(self.gate_up_proj)).tolist()
         rows = order // ids.shape[1]
         parts = []
-        for e, x in enumerate(g[rows].split(counts)):
+        for e, x in enumerate(g.index_select(0, rows).split(counts)):
             gate, up = (x @ self.gate_up_proj[e].t()).chunk(2, -1)
             parts.append((F.gelu(gate, approximate="tanh") * up) @ self.down_proj[e].t())
         return torch.zeros_like(g).index_add(0, rows, torch.cat(parts) * weights.flatten()[order, None])
@@ -131,12 +132,12 @@ class Layer(nn.Module):
         """Decoder mode iff past is given. Appends (probabilities, ids) of the router to routes when that is a list."""
         a, kv = self.self_attn(self.input_layernorm(x), rotation, bias, past)
         x = x + self.post_attention_layernorm(a)
-        flat = x.reshape(-1, self.c.hidden)
-        p, w, ids = self.router(flat)
+        n = F.rms_norm(x, x.shape[-1:], eps=self.c.eps)   # three norms of the same state differ in their weights only
+        p, w, ids = self.router(n.view(-1, self.c.hidden))
         if routes is not None:
             routes.append((p, ids))
-        e = self.experts(self.pre_feedforward_layernorm_2(flat), w, ids).view_as(x)
-        d = self.mlp(self.pre_feedforward_layernorm(x))
+        e = self.experts((n * self.pre_feedforward_layernorm_2.weight).view(-1, self.c.hidden), w, ids).view_as(x)
+        d = self.mlp(n * self.pre_feedforward_layernorm.weight)
         x = x + self.post_feedforward_layernorm(self.post_feedforward_layernorm_1(d) + self.post_feedforward_layernorm_2(e))
         return x * (self.layer_scalar if past else self.enc_layer_scalar), kv
 

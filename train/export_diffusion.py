@@ -104,6 +104,17 @@ def write_diffusion(path, model, tokenizer, kind, s):
 
 # ------------------------------------------------------------------------------------------ check
 
+def read_back(path, c):
+    """-> the network with the file's weights, rope_freqs"""
+    read = {t.name: torch.from_numpy(np.array(gguf.dequantize(t.data, t.tensor_type), np.float32))
+            for t in gguf.GGUFReader(path).tensors}
+    model, freqs = Diffusion(c).eval(), read.pop("rope_freqs.weight")
+    model.load_state_dict({a: read.pop(b).view(model.state_dict()[a].shape) for a, b in names(c)})
+    if read:
+        raise SystemExit(f"export_diffusion.py: {path}: unknown tensors {sorted(read)}")
+    return model, freqs
+
+
 def hf_model(c):
     import transformers as T
     text = dict(vocab_size=c.vocab, hidden_size=c.hidden, intermediate_size=c.ff, num_hidden_layers=c.layers,
@@ -130,14 +141,8 @@ def check(path, model, ids):
     """ids: a held-out text longer than the window. Prints the largest differences; fails above 1e-4."""
     import transformers as T
     c, hf = model.c, hf_model(model.c)
-    read = {t.name: torch.from_numpy(np.array(gguf.dequantize(t.data, t.tensor_type), np.float32))
-            for t in gguf.GGUFReader(path).tensors}
-    own = {a: read.pop(b).view(model.state_dict()[a].shape) for a, b in names(c)}
-    freqs = read.pop("rope_freqs.weight")
-    if read:
-        raise SystemExit(f"export_diffusion.py: {path}: unknown tensors {sorted(read)}")
-    copy = Diffusion(c)
-    copy.load_state_dict(own)
+    copy, freqs = read_back(path, c)
+    own = copy.state_dict()
     state = {f"model.decoder.{k}": v for k, v in own.items() if "enc_layer_scalar" not in k}
     state |= {f"model.encoder.language_model.{k.replace('enc_', '')}": v for k, v in own.items() if "enc_layer_scalar" in k}
     missing, extra = hf.load_state_dict(state, strict=False)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train_diffusion.py - train the small block text-diffusion model on the generators' classes (arith, templ).
 
-  train_diffusion.py [--work build/train] [--minutes 60] [--arith 24] [--templ 1]
+  train_diffusion.py [--work build/train] [--minutes 60] [--arith 16] [--templ 1]
 
 A step takes --arith word problems and --templ classes. The prefix of a text has a random length (a word problem's is most
 often its question), the rest is cut into canvases, all of them trained at once: the clean text goes through the encoder
@@ -132,17 +132,21 @@ def loss_of(model, batch, rng, level=None, conditioned=None, routes=None):
     return F.cross_entropy(model.logits(h[counts]), clean[counts])
 
 
+HELD = (("arith", 16, 6), ("templ", 2, 6))      # class, texts a batch, batches
+
+
 @torch.no_grad()
-def held_out(model, texts, count=None):
+def held_out(model, texts):
     """Loss per canvas token by class, noise level and conditioning, on the same canvases every time."""
     out = {}
-    for cls, many in (("arith", 64), ("templ", 6)):
+    for cls, count, batches in HELD:
         for level in (1.0, 0.5, 0.1):
             for conditioned in (False, True):
-                rng = np.random.default_rng(99)
-                batch = texts.batch(cls, count or many, model.c.canvas, rng)
-                key = f"{cls} {level}" + (" conditioned" if conditioned else "")
-                out[key] = round(loss_of(model, batch, rng, level, conditioned).item(), 4)
+                total = 0.0
+                for b in range(batches):
+                    rng = np.random.default_rng([99, b])
+                    total += loss_of(model, texts.batch(cls, count, model.c.canvas, rng), rng, level, conditioned).item()
+                out[f"{cls} {level}" + (" conditioned" if conditioned else "")] = round(total / batches, 4)
     return out
 
 
@@ -150,11 +154,12 @@ def held_out(model, texts, count=None):
 def skew(model, texts):
     """Per layer the shares of the routes by expert, most used first, over encoder and canvas rows of held-out texts."""
     rng, total = np.random.default_rng(98), 0
-    for cls, count in (("arith", 64), ("templ", 6)):
-        routes = []
-        loss_of(model, texts.batch(cls, count, model.c.canvas, rng), rng, routes=routes)
-        counts = torch.stack([ids.flatten().bincount(minlength=model.c.experts) for _, ids in routes]).float()
-        total = total + counts.view(2, model.c.layers, -1).sum(0)
+    for cls, count, batches in HELD:
+        for _ in range(batches):
+            routes = []
+            loss_of(model, texts.batch(cls, count, model.c.canvas, rng), rng, routes=routes)
+            counts = torch.stack([ids.flatten().bincount(minlength=model.c.experts) for _, ids in routes]).float()
+            total = total + counts.view(2, model.c.layers, -1).sum(0)
     return [[round(x, 3) for x in row] for row in (total / total.sum(1, keepdim=True)).sort(1, descending=True)[0].tolist()]
 
 
@@ -162,7 +167,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/train"))
     ap.add_argument("--minutes", type=float, default=60, help="trained time that the schedule is planned for")
-    ap.add_argument("--arith", type=int, default=24, help="word problems a step")
+    ap.add_argument("--arith", type=int, default=16, help="word problems a step")
     ap.add_argument("--templ", type=int, default=1, help="classes a step")
     ap.add_argument("--lr", type=float, default=6e-3, help="Muon, in AdamW's scale")
     ap.add_argument("--embed-lr", type=float, default=3e-3)
@@ -176,6 +181,7 @@ def main():
     a = ap.parse_args()
     if a.threads:
         torch.set_num_threads(a.threads)
+    torch.set_flush_denormal(True)
     torch.manual_seed(a.seed)
     model = Diffusion(DiffusionConfig())
     opts = optimizers(model, a.lr, a.embed_lr, a.decay, Muon)
