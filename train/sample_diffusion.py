@@ -18,14 +18,14 @@ from train_diffusion import HEAD, TURN, Texts
 
 
 def prompts(texts, tok, count):
-    """(class, prompt ids, reference ids)"""
-    end, repr_ = special_ids(tok)["<|im_end|>"], tok.encode("    def __repr__").ids
+    """(class, prompt ids, reference ids); a class begins to follow from its head with __repr__"""
+    end, method = special_ids(tok)["<|im_end|>"], tok.encode("    def __repr").ids
     for doc in texts.docs["arith"][:count]:
         at = int(np.flatnonzero(doc == TURN)[-1]) + HEAD
         yield "arith", doc[:at], doc[at:at + int(np.flatnonzero(doc[at:] == end)[0])]
     found = 0
     for doc in texts.docs["templ"]:
-        at = next(i for i in range(len(doc)) if doc[i:i + len(repr_)].tolist() == repr_)
+        at = next(i for i in range(len(doc)) if doc[i:i + len(method)].tolist() == method)
         if found < count and doc[0] != TURN and "_of = {}" not in tok.decode(doc[:at].tolist()):
             found += 1
             yield "templ", doc[:at], doc[at:]
