@@ -1,9 +1,10 @@
 """diffusion.py - a small block text-diffusion network (arch diffusion-gemma) in plain PyTorch, and its sampler.
 
-One stack of layers in two modes. encode: plain embeddings, causal, the keys and values are kept. decode: a canvas of C rows
-that see the kept prefix and each other; the embedding goes through self-conditioning on the previous prediction. Both modes
-share every weight but the scalar at the end of each layer. Parameter names are those of transformers' DiffusionGemma decoder
-(`enc_layer_scalar` is its encoder's `layer_scalar`), so that checks and export only put prefixes in front.
+One stack of layers in two modes. encode: plain embeddings, causal, the keys and values are kept. decode: a canvas of C
+rows that see the kept prefix and each other; the embedding goes through self-conditioning on the previous prediction.
+Both modes share every weight but the scalar at the end of each layer. Parameter names are those of transformers'
+DiffusionGemma decoder (`enc_layer_scalar` is its encoder's `layer_scalar`), so that checks and export only put prefixes
+in front.
 """
 from dataclasses import asdict, dataclass
 import math
@@ -56,7 +57,7 @@ class Attention(nn.Module):
             nn.init.constant_(n.weight, self.dim ** -0.25)
 
     def forward(self, h, rotation, bias, past):
-        """h [B, N, hidden]; bias [B or 1, 1, N, keys]; past (k, v) or None -> output, this call's (k, v) [B, Hkv, N, D].
+        """h [B, N, hidden]; bias [B or 1, 1, N, keys]; past (k, v) or None -> output, own (k, v) [B, Hkv, N, D].
         The heads of q, k and v are normed in one go."""
         B, N, _ = h.shape
         H, K = self.heads, self.kv_heads
@@ -138,7 +139,8 @@ class Layer(nn.Module):
             routes.append((p, ids))
         e = self.experts((n * self.pre_feedforward_layernorm_2.weight).view(-1, self.c.hidden), w, ids).view_as(x)
         d = self.mlp(n * self.pre_feedforward_layernorm.weight)
-        x = x + self.post_feedforward_layernorm(self.post_feedforward_layernorm_1(d) + self.post_feedforward_layernorm_2(e))
+        d, e = self.post_feedforward_layernorm_1(d), self.post_feedforward_layernorm_2(e)
+        x = x + self.post_feedforward_layernorm(d + e)
         return x * (self.layer_scalar if past else self.enc_layer_scalar), kv
 
 
@@ -170,7 +172,7 @@ class Diffusion(nn.Module):
         return self.embed_tokens(ids) * math.sqrt(self.c.hidden)
 
     def rotations(self, positions):
-        """positions [B or 1, N] -> {full: (cos, sin)}, each [B or 1, 1, N, D/2]; the pairs that do not rotate get angle 0."""
+        """positions [B or 1, N] -> {full: (cos, sin)}, each [B or 1, 1, N, D/2]; pairs at rest have angle 0."""
         c, n = self.c, int(self.c.rotated * self.c.full_head_dim / 2)
         window = rope_table(c.head_dim, c.theta, positions)
         cos, sin = rope_table(c.full_head_dim, c.full_theta, positions)
@@ -190,15 +192,15 @@ class Diffusion(nn.Module):
         return self.norm(x), kept
 
     def decode(self, ids, start, kept, soft=None, routes=None):
-        """ids [B, n * C]: n canvases one after the other, of which canvas b lies at start + b * C and sees the prefix before that;
-        start [B]; soft [B, n * C, hidden] or None -> state after the output norm [B, n * C, hidden]."""
+        """ids [B, n * C]: n canvases one after the other, of which canvas b lies at start + b * C and sees the prefix
+        before that; start [B]; soft [B, n * C, hidden] or None -> state after the output norm [B, n * C, hidden]."""
         c, B, R, T = self.c, *ids.shape, kept[0][0].shape[2]
         row = torch.arange(R)
         block = row // c.canvas
-        begin = start[:, None] + block * c.canvas                                # [B, R], of the row's canvas
+        begin = start[:, None] + block * c.canvas                            # [B, R], of the row's canvas
         key = torch.arange(T)
         before, mine = key < begin[..., None], (block[:, None] == block).expand(B, R, R)
-        near = key >= begin[..., None] - (c.window - 1)                          # the same keys for all rows of a canvas
+        near = key >= begin[..., None] - (c.window - 1)                      # the same keys for all rows of a canvas
         bias = {full: bias_of(torch.cat([before if full else before & near, mine], -1)) for full in (False, True)}
         rotation = self.rotations(start[:, None] + row)
         x = self.embed(ids)
@@ -218,7 +220,7 @@ class Diffusion(nn.Module):
 @dataclass
 class Sampler:
     """The entropy-bound sampler's settings (GGUF: diffusion.eb_*)"""
-    max_steps: int = 24
+    max_steps: int = 48
     t_min: float = 0.4
     t_max: float = 0.8
     entropy_bound: float = 0.1
@@ -228,8 +230,9 @@ class Sampler:
 
 @torch.no_grad()
 def denoise(model, kept, start, s, rng):
-    """One canvas behind a prefix of start tokens -> (its tokens [C], steps). Every position is decided anew in every step:
-    the surest ones, as long as the entropies before them sum to the bound, feed their sample back, the others fresh noise."""
+    """One canvas behind a prefix of start tokens -> (its tokens [C], steps). Every position is decided anew in every
+    step: the surest ones, as long as the entropies before them stay within the bound, feed their sample back, the
+    others fresh noise."""
     C, V = model.c.canvas, model.c.vocab
     noise = lambda: torch.randint(V, (C,), generator=rng)
     canvas, soft, history = noise(), None, []

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""export_diffusion.py - write the block text-diffusion model as GGUF (arch "diffusion-gemma"), and check what was written.
+"""export_diffusion.py - write the block text-diffusion model as GGUF (arch "diffusion-gemma"), and check the file.
 
-  export_diffusion.py [--work build/train] [--out build/train/export] [--type q8_0] [--check] [--max-steps 24] ...
+  export_diffusion.py [--work build/train] [--out build/train/export] [--type q8_0] [--check] [--max-steps 48] ...
 
-The sampler's settings (diffusion.eb_*) go into the file. --check reads the file back, puts its tensors into transformers'
-DiffusionGemmaForBlockDiffusion and compares the encoder's states and the canvas logits (first step, self-conditioned step,
-step behind a committed canvas) with this network's under the same weights.
+The sampler's settings (diffusion.eb_*) go into the file. --check reads the file back, puts its tensors into
+transformers' DiffusionGemmaForBlockDiffusion and compares the encoder's states and the canvas logits (first step,
+self-conditioned step, step behind a committed canvas) with this network's under the same weights.
 """
 import argparse
 import pathlib
@@ -23,7 +23,8 @@ GLOBAL = [("embed_tokens.weight", "token_embd.weight"), ("norm.weight", "output_
 LAYER = [("input_layernorm.weight", "attn_norm.weight"), ("self_attn.q_proj.weight", "attn_q.weight"),
          ("self_attn.k_proj.weight", "attn_k.weight"), ("self_attn.v_proj.weight", "attn_v.weight"),
          ("self_attn.o_proj.weight", "attn_output.weight"), ("self_attn.q_norm.weight", "attn_q_norm.weight"),
-         ("self_attn.k_norm.weight", "attn_k_norm.weight"), ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+         ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+         ("post_attention_layernorm.weight", "post_attention_norm.weight"),
          ("pre_feedforward_layernorm.weight", "ffn_norm.weight"), ("mlp.gate_proj.weight", "ffn_gate.weight"),
          ("mlp.up_proj.weight", "ffn_up.weight"), ("mlp.down_proj.weight", "ffn_down.weight"),
          ("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"),
@@ -42,11 +43,14 @@ def load_diffusion(work):
     return model.eval(), blob["state"]
 
 
+def full_layers(c):
+    return [(i + 1) % c.interval == 0 for i in range(c.layers)]
+
+
 def names(c):
     """(name here, name in the file) of every parameter, in file order."""
     yield from GLOBAL
-    for i in range(c.layers):
-        full = (i + 1) % c.interval == 0
+    for i, full in enumerate(full_layers(c)):
         yield from ((f"layers.{i}.{a}", f"blk.{i}.{b}") for a, b in LAYER if not (full and b == "attn_v.weight"))
 
 
@@ -54,7 +58,7 @@ def tensors(model):
     """(name, float32 tensor, may be quantised) in file order; rope_freqs divides the frequencies of full layers."""
     c, w = model.c, {k: v.detach() for k, v in model.state_dict().items()}
     for a, b in names(c):
-        yield b, w.pop(a), w_is_matrix(b)
+        yield b, w.pop(a), is_matrix(b)
         if b == "output_norm.weight":
             freqs = torch.full((c.full_head_dim // 2,), 1e30)
             freqs[:int(c.rotated * c.full_head_dim / 2)] = 1
@@ -63,13 +67,13 @@ def tensors(model):
         raise SystemExit(f"export_diffusion.py: parameters without a name in the file: {sorted(w)}")
 
 
-def w_is_matrix(name):
+def is_matrix(name):
     return name.endswith(".weight") and "norm" not in name and "scale" not in name and "gate_inp" not in name
 
 
 def write_diffusion(path, model, tokenizer, kind, s):
     c = model.c
-    full = [(i + 1) % c.interval == 0 for i in range(c.layers)]
+    full = full_layers(c)
     out = gguf.GGUFWriter(path, ARCH)
     out.add_name("ratoon diffusion demo")
     out.add_file_type(FILE_TYPES[kind])
@@ -120,15 +124,15 @@ def hf_model(c):
     text = dict(vocab_size=c.vocab, hidden_size=c.hidden, intermediate_size=c.ff, num_hidden_layers=c.layers,
                 num_attention_heads=c.heads, num_key_value_heads=c.kv_heads, head_dim=c.head_dim,
                 global_head_dim=c.full_head_dim, num_global_key_value_heads=c.full_kv_heads, sliding_window=c.window,
-                layer_types=["full_attention" if (i + 1) % c.interval == 0 else "sliding_attention" for i in range(c.layers)],
+                layer_types=["full_attention" if f else "sliding_attention" for f in full_layers(c)],
                 num_experts=c.experts, top_k_experts=c.used, moe_intermediate_size=c.expert_ff, rms_norm_eps=c.eps,
                 final_logit_softcapping=c.softcap, max_position_embeddings=c.context, pad_token_id=0, eos_token_id=1,
                 bos_token_id=2, rope_parameters={
                     "sliding_attention": {"rope_type": "default", "rope_theta": c.theta},
                     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": c.rotated,
                                        "rope_theta": c.full_theta}})
-    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
-                  head_dim=16)                                                  # obligatory, and not used
+    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+                  num_key_value_heads=1, head_dim=16)                           # obligatory, and not used
     m = T.DiffusionGemmaForBlockDiffusion(T.DiffusionGemmaConfig(
         text_config=text, vision_config=vision, canvas_length=c.canvas, image_token_id=c.vocab - 1,
         boi_token_id=c.vocab - 2, eoi_token_id=c.vocab - 3)).float().eval()
@@ -143,19 +147,20 @@ def check(path, model, ids):
     c, hf = model.c, hf_model(model.c)
     copy, freqs = read_back(path, c)
     own = copy.state_dict()
-    state = {f"model.decoder.{k}": v for k, v in own.items() if "enc_layer_scalar" not in k}
-    state |= {f"model.encoder.language_model.{k.replace('enc_', '')}": v for k, v in own.items() if "enc_layer_scalar" in k}
+    prefix = lambda k: "model.encoder.language_model." if "enc_layer_scalar" in k else "model.decoder."
+    state = {prefix(k) + k.replace("enc_", ""): v for k, v in own.items()}
     missing, extra = hf.load_state_dict(state, strict=False)
     hf.tie_weights()
-    open_names = [n for n in missing if not n.startswith(("model.encoder.vision_tower", "model.encoder.embed_vision", "lm_head"))
-                  and n.replace("encoder.language_model", "decoder") not in state]
-    if extra or open_names:
-        raise SystemExit(f"export_diffusion.py: state dict differs from transformers': missing {open_names}, extra {extra}")
+    tied = lambda n: n == "lm_head.weight" or n.replace("encoder.language_model", "decoder") in state
+    missing = [n for n in missing if not tied(n) and "vision" not in n]
+    if extra or missing:
+        raise SystemExit(f"export_diffusion.py: state dict differs: missing {missing}, extra {extra}")
     inv = hf.model.decoder.rotary_emb.full_attention_inv_freq
     angle = c.full_theta ** (-torch.arange(0, c.full_head_dim, 2).float() / c.full_head_dim) / freqs
     C, P = c.canvas, len(ids) - 2 * c.canvas
     ids, rng = ids[None], torch.Generator().manual_seed(5)
-    canvases = torch.where(torch.rand(3, C, generator=rng) < 0.5, torch.randint(c.vocab, (3, C), generator=rng), ids[0, P:P + C])
+    canvases = torch.randint(c.vocab, (3, C), generator=rng)
+    canvases = torch.where(torch.rand(3, C, generator=rng) < 0.5, canvases, ids[0, P:P + C])
     cache = T.DynamicCache(config=hf.config.get_text_config())
     enc = hf.model.encoder.language_model(input_ids=ids[:, :P], past_key_values=cache).last_hidden_state
     want = [enc]
@@ -170,11 +175,12 @@ def check(path, model, ids):
     got = [state, copy.logits(copy.decode(canvases[:1], at, kept))]
     got.append(copy.logits(copy.decode(canvases[1:2], at, kept, copy.soft(got[1] / 0.7))))
     got.append(copy.logits(copy.decode(canvases[2:], at + C, copy.encode(ids[:, :P + C])[1])))
-    worst = {n: (g - w).abs().max().item() for n, g, w in zip(("encoder", "first step", "conditioned", "behind a commit"), got, want)}
+    parts = "encoder", "first step", "conditioned", "behind a commit"
+    worst = {n: (g - w).abs().max().item() for n, g, w in zip(parts, got, want)}
     worst["rotation"] = (inv - angle).abs().max().item()
     exact = max((own[k] - v).abs().max().item() for k, v in model.state_dict().items())
-    print(f"{path.name}: weights differ from the checkpoint by at most {exact:.2e}; against transformers, logits of std "
-          f"{want[1].std():.2f}: {', '.join(f'{k} {v:.1e}' for k, v in worst.items())}")
+    print(f"{path.name}: weights differ from the checkpoint by at most {exact:.2e}; against transformers, logits of "
+          f"std {want[1].std():.2f}: {', '.join(f'{k} {v:.1e}' for k, v in worst.items())}")
     if max(worst.values()) > 1e-4:
         raise SystemExit("export_diffusion.py: more than 1e-4 apart")
 
@@ -193,9 +199,10 @@ def main():
     model, st = load_diffusion(a.work)
     path = out / f"ratoon-diffusion-demo-{a.type}.gguf"
     tmp = path.with_suffix(".part")
-    write_diffusion(tmp, model, a.work / "tokenizer.json", a.type, Sampler(**{k: getattr(a, k) for k in vars(Sampler())}))
+    s = Sampler(**{k: getattr(a, k) for k in vars(Sampler())})
+    write_diffusion(tmp, model, a.work / "tokenizer.json", a.type, s)
     tmp.replace(path)
-    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, step {st['step']} ({st['tokens'] / 1e6:.2f} M canvas tokens)")
+    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, step {st['step']}, {st['tokens'] / 1e6:.2f} M tokens")
     if a.check:
         doc = next(d for d in Texts(a.work / "tokens", "held").docs["templ"])
         check(path, model, torch.from_numpy(doc[:200]))

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """sample_diffusion.py - what the entropy-bound sampler writes for held-out prompts with the diffusion model's weights.
 
-  sample_diffusion.py [--work build/train] [--count 10] [--show 3] [--gguf FILE] [--max-steps 24] [--entropy-bound 0.1] ...
+  sample_diffusion.py [--work build/train] [--count 10] [--show 3] [--gguf FILE] [--max-steps 48] ...
 
 Prompts: word problems up to their answer, classes up to the end of their __init__ (those without a map, whose key is
-nowhere in the prompt). What follows is determined by the prompt, so an exact match is a fair demand. Prints per class how
-many texts match to the last token, which share of the tokens is right before the first wrong one, and steps a block.
+nowhere in the prompt). What follows is determined by the prompt, so an exact match is a fair demand. Prints per class
+how many texts match to the last token, which share of the tokens is right before the first wrong one, and steps a
+block.
 """
 import argparse
 import pathlib

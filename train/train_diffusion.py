@@ -3,17 +3,17 @@
 
   train_diffusion.py [--work build/train] [--minutes 60] [--arith 16] [--templ 1]
 
-A step takes --arith word problems and --templ classes. The prefix of a text has a random length (a word problem's is most
-often its question), the rest is cut into canvases, all of them trained at once: the clean text goes through the encoder
-once, and each canvas sees its keys and values before its own start. Uniform-state diffusion: per canvas a noise level t,
-uniform in (0, 1], or 1 for one canvas in eight; every token is replaced with probability t by one that is uniform over the
-vocabulary, and the clean tokens are the targets at all positions. In half of the passes the canvases are conditioned on the model's own
-prediction from a noisier copy, as a sampler's step is on the step before. Behind the end of a text a canvas is filled with
-<|endoftext|>; canvases wholly behind it do not count.
+A step takes --arith word problems and --templ classes. The prefix of a text has a random length (a word problem's is
+most often its question), the rest is cut into canvases, all of them trained at once: the clean text goes through the
+encoder once, and each canvas sees its keys and values before its own start. Uniform-state diffusion: per canvas a noise
+level t, uniform in (0, 1], or 1 for one canvas in eight; every token is replaced with probability t by one that is
+uniform over the vocabulary, and the clean tokens are the targets at all positions. In half of the passes the canvases
+are conditioned on the model's own prediction from a noisier copy, as a sampler's step is on the step before. Behind the
+end of a text a canvas is filled with <|endoftext|>; canvases wholly behind it do not count.
 
-Time that the process does not get (a machine shared or stopped) counts little: a step is booked with at most --longest
-seconds. A checkpoint every few minutes and at the end; started again, the script goes on from it, and the data of a step is
-a function of (seed, step).
+Time in which the process is stopped counts little: a step is booked with at most --longest seconds. A checkpoint every
+few minutes and at the end; started again, the script goes on from it, and the data of a step is a function of (seed,
+step).
 """
 import argparse
 import json
@@ -145,7 +145,8 @@ def held_out(model, texts):
                 total = 0.0
                 for b in range(batches):
                     rng = np.random.default_rng([99, b])
-                    total += loss_of(model, texts.batch(cls, count, model.c.canvas, rng), rng, level, conditioned).item()
+                    batch = texts.batch(cls, count, model.c.canvas, rng)
+                    total += loss_of(model, batch, rng, level, conditioned).item()
                 out[f"{cls} {level}" + (" conditioned" if conditioned else "")] = round(total / batches, 4)
     return out
 
@@ -160,7 +161,8 @@ def skew(model, texts):
             loss_of(model, texts.batch(cls, count, model.c.canvas, rng), rng, routes=routes)
             counts = torch.stack([ids.flatten().bincount(minlength=model.c.experts) for _, ids in routes]).float()
             total = total + counts.view(2, model.c.layers, -1).sum(0)
-    return [[round(x, 3) for x in row] for row in (total / total.sum(1, keepdim=True)).sort(1, descending=True)[0].tolist()]
+    share = (total / total.sum(1, keepdim=True)).sort(1, descending=True)[0]
+    return [[round(x, 3) for x in row] for row in share.tolist()]
 
 
 def main():
@@ -214,8 +216,8 @@ def main():
             (0.5 * (loss + a.balance * balance(routes, model.c))).backward()
             value = loss.item()
             if not math.isfinite(value):
-                raise SystemExit(f"train_diffusion.py: loss {value} at step {st['step']}; start again from the checkpoint "
-                                 "with a lower --lr")
+                raise SystemExit(f"train_diffusion.py: loss {value} at step {st['step']}; start again from the "
+                                 "checkpoint with a lower --lr")
             mean[cls] = value if cls not in mean else 0.98 * mean[cls] + 0.02 * value
             st["tokens"] += count * batch[2] * model.c.canvas
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
