@@ -2,10 +2,12 @@
 """tokenizer.py - train the byte-level BPE of the demo pair and encode the corpus with it.
 
   tokenizer.py [--corpus build/train/corpus] [--out build/train/tokenizer.json] [--tokens build/train/tokens]
+               [--gguf models/demo/ratoon-demo-q8_0.gguf]
 
 4096 tokens in all: the 256 bytes, 3834 merges, 6 special tokens at the end. Split pattern: Qwen2's (GGUF: model
 "gpt2", pre "qwen2"). The corpus is encoded to one uint16 stream per class and split, documents separated by
-<|endoftext|>; the trainers read nothing else.
+<|endoftext|>; the trainers read nothing else. With --gguf the tokenizer is that of an exported file, so that another
+model shares it whatever the machine's own corpus is.
 """
 import argparse
 import json
@@ -28,12 +30,31 @@ def documents(path):
             yield json.loads(line)["text"]
 
 
-def train(corpus, sample_bytes):
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    tok = Tokenizer(models.BPE())
+def byte_level(model):
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+    tok = Tokenizer(model)
     tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERN), "isolated"),
                                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tok.decoder = decoders.ByteLevel()
+    return tok
+
+
+def from_gguf(path):
+    from gguf import GGUFReader
+    from tokenizers import models
+    fields = GGUFReader(path).fields
+    names, merges = (fields[f"tokenizer.ggml.{k}"].contents() for k in ("tokens", "merges"))
+    plain = names[:VOCAB - len(SPECIAL)]
+    if names[len(plain):] != SPECIAL:
+        raise SystemExit(f"tokenizer.py: {path}: the last tokens are {names[len(plain):]}, expected {SPECIAL}")
+    tok = byte_level(models.BPE({t: i for i, t in enumerate(plain)}, [tuple(m.split(" ")) for m in merges]))
+    tok.add_special_tokens(SPECIAL)
+    return tok
+
+
+def train(corpus, sample_bytes):
+    from tokenizers import models, pre_tokenizers, trainers
+    tok = byte_level(models.BPE())
 
     def texts():
         rng = random.Random(0)
@@ -73,13 +94,14 @@ def main():
     ap.add_argument("--tokens", type=pathlib.Path, default=pathlib.Path("build/train/tokens"))
     ap.add_argument("--keep", action="store_true",
                     help="encode with the tokenizer that is there instead of training one")
+    ap.add_argument("--gguf", type=pathlib.Path, help="take the tokenizer of this file instead of training one")
     ap.add_argument("--classes", default=",".join(CLASSES), help="which classes to encode")
     ap.add_argument("--sample-bytes", type=int, default=12_000_000)
     a = ap.parse_args()
     if a.keep and a.out.exists():
         tok = load(a.out)
     else:
-        tok = train(a.corpus, a.sample_bytes)
+        tok = from_gguf(a.gguf) if a.gguf else train(a.corpus, a.sample_bytes)
         a.out.parent.mkdir(parents=True, exist_ok=True)
         tok.save(str(a.out))
     a.tokens.mkdir(parents=True, exist_ok=True)

@@ -42,17 +42,22 @@ def autocast(device):
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def optimizers(model, lr, embed_lr, decay):
-    """Muon wants matrices inside the network; tables, convolutions and vectors go to AdamW."""
+def groups(model):
+    """(matrices inside the network, tables, vectors): Muon wants only the first, the others go to AdamW."""
     mats, vecs, table = [], [], []
     for name, p in model.named_parameters():
         if "embed_tokens" in name or "codebook" in name:
             table.append(p)
-        elif p.ndim == 2 and min(p.shape) > 16:
+        elif "experts." in name or p.ndim == 2 and min(p.shape) > 16:
             mats.append(p)
         else:
             vecs.append(p)
-    return [torch.optim.Muon(mats, lr=lr, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+    return mats, table, vecs
+
+
+def optimizers(model, lr, embed_lr, decay, muon=torch.optim.Muon):
+    mats, table, vecs = groups(model)
+    return [muon(mats, lr=lr, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW([{"params": table, "lr": embed_lr, "weight_decay": 0.01},
                                {"params": vecs, "lr": embed_lr, "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-9)]
 
