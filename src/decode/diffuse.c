@@ -156,13 +156,6 @@ static int32_t next_stop(const Line *l)
     return stop;
 }
 
-static bool leaves_checkpoint(const Line *l)
-{
-    bool is = l->target.P == l->n_prompt - 1;
-    for (int32_t i = 0; i < l->n_mark; i++) is |= l->mark[i] == l->target.P;
-    return is;
-}
-
 static Status commit(Spec *sp, Session *s, Error *err)
 {
     Line *l = &s->line;
@@ -175,7 +168,7 @@ static Status commit(Spec *sp, Session *s, Error *err)
     TRY(step_wait(sp->last, err));
     state_advance(&l->target, n);
     /* the chunk is committed, so if this fails it is the session's own error */
-    if (leaves_checkpoint(l)) l->status = step_checkpoint(&sp->step, &l->target, &l->error);
+    if (line_leaves_checkpoint(l)) l->status = step_checkpoint(&sp->step, &l->target, &l->error);
     return ST_OK;
 }
 
@@ -199,16 +192,6 @@ static Session *whose_turn(Spec *sp, Session *const *s, int32_t n)
     return NULL;
 }
 
-static void count_routes(Session *s, const Routes *r, bool denoised)
-{
-    s->stats.experts_missed += r->missed;
-    s->stats.experts_missed_bytes += r->missed_bytes;
-    s->stats.experts_wait_s += r->waited;
-    if (!denoised) return;
-    s->stats.experts_chosen += r->chosen;
-    s->stats.experts_read += r->read;
-}
-
 Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     if (n < 1 || n > sp->sessions_max)
@@ -221,7 +204,7 @@ Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     TRY((text ? commit : denoise)(sp, one, err));
     const double took = seconds_now() - begun;
     const Routes routes = step_routes(&sp->step);
-    count_routes(one, &routes, !text);
+    session_count_routes(one, &routes, !text);
     *(prompt ? &one->stats.prefill_s : &one->stats.decode_s) += took;
     if (prompt) return ST_OK;
     one->stats.pass_s += took;

@@ -78,6 +78,13 @@ Status line_mark(Line *l, const int32_t *at, int32_t n, Error *err)
     return ST_OK;
 }
 
+bool line_leaves_checkpoint(const Line *l)
+{
+    bool is = l->target.P == l->n_prompt - 1;
+    for (int32_t i = 0; i < l->n_mark; i++) is |= l->mark[i] == l->target.P;
+    return is;
+}
+
 /* ---- the session ---- */
 
 static Status open_canvas(Session *s, const Model *m, Error *err)
@@ -188,6 +195,16 @@ void session_forget(Session *s)
     blank_canvas(s);
     s->line.n_text = s->line.n_prompt = s->line.n_rows = s->line.n_out = s->line.n_mark = 0;
     s->line.status = ST_OK;
+}
+
+void session_count_routes(Session *s, const Routes *r, bool decoded)
+{
+    s->stats.experts_missed += r->missed;
+    s->stats.experts_missed_bytes += r->missed_bytes;
+    s->stats.experts_wait_s += r->waited;
+    if (!decoded) return;
+    s->stats.experts_chosen += r->chosen;
+    s->stats.experts_read += r->read;
 }
 
 Status session_take(Session *s, int32_t n)

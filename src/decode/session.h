@@ -60,6 +60,8 @@ int32_t line_room(const Line *l);
 int32_t line_resumable(const Line *l, const int32_t *tokens, int32_t n);
 /* Replaces the marks: ascending, in [1, n_prompt), at most MARKS_MAX. */
 Status  line_mark(Line *l, const int32_t *at, int32_t n, Error *err);
+/* Whether P is where a chunk leaves a checkpoint: at a mark, or before the last token of the prompt. */
+bool    line_leaves_checkpoint(const Line *l);
 
 /* The block that is being written by denoising (diffuse.h). block: how many were finished since the prompt; step: how
  * many it has had, 0: it begins with the next one. token: what the next step reads; best: the likeliest tokens of the
@@ -110,4 +112,6 @@ Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err);
 Status session_take(Session *s, int32_t n);
 /* Forgets the text and every state: the next prompt starts from nothing. */
 void   session_forget(Session *s);
+/* Adds what the experts of a pass that it took part in were; decoded: not for its prompt. */
+void   session_count_routes(Session *s, const Routes *r, bool decoded);
 #endif

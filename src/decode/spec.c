@@ -288,13 +288,6 @@ static int32_t next_stop(const Session *s)
     return s->line.n_text - 1;
 }
 
-static bool is_stop(const Session *s)
-{
-    bool is = s->line.target.P == s->line.n_prompt - 1;
-    for (int32_t i = 0; i < s->line.n_mark; i++) is |= s->line.mark[i] == s->line.target.P;
-    return is;
-}
-
 static int32_t least_of(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* The first session with prompt left runs a chunk; the others with prompt left wait their turn. */
@@ -679,7 +672,7 @@ static Status finish_chunk(Spec *sp, Session *s, const StepRole *t, double secon
     if (keeps_taps(sp, s)) TRY(insert_chunk(sp, s, t->chunk, err));
     state_advance(&s->line.target, t->chunk);
     s->stats.prefill_s += seconds;
-    if (is_stop(s)) TRY(step_checkpoint(&sp->step, &s->line.target, err));
+    if (line_leaves_checkpoint(&s->line)) TRY(step_checkpoint(&sp->step, &s->line.target, err));
     return ST_OK;
 }
 
@@ -818,16 +811,10 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     if (decoding > 1) observe_all(sp, s, n, decoding, drafted);
     tree = 0;
     for (int32_t i = 0; i < n; i++) {
-        if (sp->role[i].decodes || sp->role[i].chunk) {
-            s[i]->stats.experts_missed += t.routes.missed;
-            s[i]->stats.experts_missed_bytes += t.routes.missed_bytes;
-            s[i]->stats.experts_wait_s += t.routes.waited;
-        }
+        if (sp->role[i].decodes || sp->role[i].chunk) session_count_routes(s[i], &t.routes, sp->role[i].decodes);
         if (!sp->role[i].decodes) continue;
         s[i]->stats.decode_s += t2 - t.began;
         s[i]->stats.pass_s += t.passed - t.drafted;
-        s[i]->stats.experts_chosen += t.routes.chosen;
-        s[i]->stats.experts_read += t.routes.read;
         if (sp->role[i].alone && guides(sp, s[i])) observe(sp, s[i], &sp->role[i], &sp->tree[tree]);
         tree++;
     }

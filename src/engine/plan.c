@@ -72,36 +72,58 @@ static void count_part(void *ud, const char *owner, const char *name, size_t byt
     *sum[strcmp(owner, "session") == 0] += bytes;
 }
 
-/* Where there is not enough memory for all experts, they get at least a sixteenth of what all take. */
-static uint64_t least_for(uint64_t experts) { return experts / 16; }
+/* What a model, its sessions and a step take; sessions: these alone. */
+typedef struct {
+    Amount     all, sessions;
+    uint64_t   experts, device_experts;            /* bytes of all, and of those in layers that a device runs */
+    StoreNeeds store, device_store;
+    int32_t    layers;
+    bool       roomy;
+} Counted;
 
-static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error *err)
+static Status count_all(Counted *out, const Stages *have, const rt_options *o, const rt_session_options *so,
+                        const rt_step_options *sto, Error *err)
 {
     Planned p;
-    Stages have = *a->have;
-    rt_options o = *a->o;
     uint64_t rest[MEMORIES] = { 0 }, session[MEMORIES] = { 0 };
-    have.at[0].end = a->layers > n ? a->layers - n : 0;
-    o.expert_vram = vram;
-    Status st = plan_open(&p, &have, ENGINE_SIZES, &o, a->so, a->sto, err);
+    Status st = plan_open(&p, have, ENGINE_SIZES, o, so, sto, err);
     for (int32_t k = 0; st == ST_OK && k < p.g->on.n; k++) {
         Backend *be = p.g->on.at[k].be;
         backend_null_parts(be, count_part, (uint64_t *[]) { &rest[be->device], &session[be->device] });
     }
     if (st == ST_OK) {
         const Model *m = p.g->model;
-        const uint64_t sessions = (uint64_t) (a->sto && a->sto->sessions ? a->sto->sessions : 1);
-        const uint64_t loaded = m->store.bytes ? 0 : m->expert_bytes - m->device_expert_bytes;
-        a->layers = m->n_layers;
-        a->experts = m->expert_bytes;
-        *out = (Answer) { .device = rest[IN_DEVICE] + session[IN_DEVICE] * sessions, .slots = m->device_store.bytes,
-                          .main = rest[IN_MAIN] + session[IN_MAIN] * sessions + m->device_store.host_bytes,
-                          .host = m->device_store.host_bytes, .roomy = p.roomy };
-        if (!a->so || a->so->ctx == 0) out->spare = session[IN_DEVICE] * sessions / 4;     /* see engine_room */
-        if (a->o->expert_ram == RT_EXPERTS_AUTO) out->main -= loaded - least_for(loaded);
+        *out = (Counted) { .experts = m->expert_bytes, .device_experts = m->device_expert_bytes, .store = m->store,
+                           .device_store = m->device_store, .layers = m->n_layers, .roomy = p.roomy };
+        for (int32_t i = 0; i < MEMORIES; i++) {
+            out->sessions.in[i] = session[i] * (uint64_t) (sto && sto->sessions ? sto->sessions : 1);
+            out->all.in[i] = rest[i] + out->sessions.in[i];
+        }
+        out->all.in[IN_MAIN] += m->device_store.host_bytes;
     }
     plan_close(&p);
     return st;
+}
+
+/* Where there is not enough memory for all experts, they get at least a sixteenth of what all take. */
+static uint64_t least_for(uint64_t experts) { return experts / 16; }
+
+static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error *err)
+{
+    Counted c;
+    Stages have = *a->have;
+    rt_options o = *a->o;
+    have.at[0].end = a->layers > n ? a->layers - n : 0;
+    o.expert_vram = vram;
+    TRY(count_all(&c, &have, &o, a->so, a->sto, err));
+    const uint64_t loaded = c.store.bytes ? 0 : c.experts - c.device_experts;
+    a->layers = c.layers;
+    a->experts = c.experts;
+    *out = (Answer) { .device = c.all.in[IN_DEVICE], .slots = c.device_store.bytes, .main = c.all.in[IN_MAIN],
+                      .host = c.device_store.host_bytes, .roomy = c.roomy };
+    if (!a->so || a->so->ctx == 0) out->spare = c.sessions.in[IN_DEVICE] / 4;              /* see engine_room */
+    if (a->o->expert_ram == RT_EXPERTS_AUTO) out->main -= loaded - least_for(loaded);
+    return ST_OK;
 }
 
 static uint64_t without_share(uint64_t bytes, int32_t share) { return bytes - bytes / (uint64_t) share; }
@@ -205,23 +227,13 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
 static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *have, const rt_options *o, uint64_t ram,
                              const rt_session_options *so, const rt_step_options *sto, Error *err)
 {
-    Planned p;
+    Counted c;
     rt_options with = *o;
-    uint64_t other = 0, session = 0;
     with.expert_ram = ram;
-    Status st = plan_open(&p, have, ENGINE_SIZES, &with, so, sto, err);
-    for (int32_t k = 0; st == ST_OK && k < p.g->on.n; k++) {
-        Backend *be = p.g->on.at[k].be;
-        if (!be->device) backend_null_parts(be, count_part, (uint64_t *[]) { &other, &session });
-    }
-    if (st == ST_OK) {
-        const Model *m = p.g->model;
-        *experts = m->expert_bytes - m->device_expert_bytes;
-        *rest = other - m->store.bytes + m->device_store.host_bytes +
-                session * (uint64_t) (sto && sto->sessions ? sto->sessions : 1);
-    }
-    plan_close(&p);
-    return st;
+    TRY(count_all(&c, have, &with, so, sto, err));
+    *experts = c.experts - c.device_experts;
+    *rest = c.all.in[IN_MAIN] - c.store.bytes;
+    return ST_OK;
 }
 
 Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,

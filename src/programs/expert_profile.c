@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "base/save.h"
 #include "format/hotness.h"
 #include "programs/drive.h"
@@ -23,11 +23,6 @@ static bool read_facts(const Program *p, ModelFacts *f)
 {
     Error err = { 0 };
     return model_facts(f, p->files.model, &err) == ST_OK;
-}
-
-static bool is_mixture(const ModelFacts *f)
-{
-    return f->layers > 0 && f->experts > 0 && f->experts_used > 0 && f->experts_used <= f->experts;
 }
 
 static Status read_profile(const Program *p, const ModelFacts *f, Hotness *out, Error *err)
@@ -68,7 +63,7 @@ bool expert_profile_find(Program *p)
     else snprintf(p->profile.path, sizeof p->profile.path, "%s.spark.csv", p->files.model);
     if (!wanted && access(p->profile.path, F_OK) != 0) return forget(p);
     if (!read_facts(p, &f)) return forget(p);      /* opening it will say why */
-    if (!is_mixture(&f)) {
+    if (!model_facts_mixture(&f)) {
         if (wanted) note(o, "%s has no experts: no profile of them is read or kept", base_name(p->files.model));
         return forget(p);
     }
@@ -134,12 +129,6 @@ void expert_profile_hits(const Program *p, double *hits, const double *share, in
 
 /* ---- texts to learn from ---- */
 
-static bool has_ending(const char *name, const char *ending)
-{
-    const size_t n = strlen(name), m = strlen(ending);
-    return n > m && strcmp(name + n - m, ending) == 0;
-}
-
 /* Adds the texts of `more`, whose memory they keep. */
 static bool add_all(const Options *o, Prompts *to, Prompts *more)
 {
@@ -158,7 +147,7 @@ static bool add_all(const Options *o, Prompts *to, Prompts *more)
 static bool read_file(const Options *o, Prompts *to, const char *path)
 {
     Prompts more = { 0 };
-    if (has_ending(path, ".jsonl")) return prompts_read(o, &more, path) && add_all(o, to, &more);
+    if (ends_with(path, ".jsonl")) return prompts_read(o, &more, path) && add_all(o, to, &more);
     more.at = calloc(1, sizeof *more.at);
     if (!more.at) return complain(o, "%s: out of memory", path) == 0;
     more.n = 1;
@@ -170,7 +159,7 @@ static bool read_file(const Options *o, Prompts *to, const char *path)
 static int is_text(const struct dirent *e)
 {
     return e->d_name[0] != '.' &&
-           (has_ending(e->d_name, ".txt") || has_ending(e->d_name, ".md") || has_ending(e->d_name, ".jsonl"));
+           (ends_with(e->d_name, ".txt") || ends_with(e->d_name, ".md") || ends_with(e->d_name, ".jsonl"));
 }
 
 /* Its own files by name, not those of folders in it. */
@@ -192,9 +181,8 @@ static bool read_folder(const Options *o, Prompts *to, const char *path)
 
 static bool read_texts(const Options *o, Prompts *to)
 {
-    struct stat st;
     const char *path = o->spark_calibrate;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? read_folder(o, to, path) : read_file(o, to, path);
+    return is_folder(path) ? read_folder(o, to, path) : read_file(o, to, path);
 }
 
 static int64_t pieces_of(const Prompt *t) { return ((int64_t) t->len + PIECE - 1) / PIECE; }

@@ -164,6 +164,11 @@ static bool differs(char why[160], const char *what, int32_t mine, int32_t model
     return true;
 }
 
+bool model_facts_mixture(const ModelFacts *f)
+{
+    return f->layers > 0 && f->experts > 0 && f->experts_used > 0 && f->experts_used <= f->experts;
+}
+
 bool model_facts_fit(char why[160], const ModelFacts *d, const ModelFacts *t)
 {
     why[0] = 0;

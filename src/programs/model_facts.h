@@ -28,6 +28,9 @@ typedef struct {
 /* path: a GGUF file (any part of a split one), or a folder with config.json and safetensors. Reads headers only. */
 Status model_facts(ModelFacts *out, const char *path, Error *err);
 
+/* Whether its layers have experts, in numbers that can be. */
+bool   model_facts_mixture(const ModelFacts *f);
+
 /* Whether d can draft for t as far as the headers say; else why not, as in "its hidden size is 1024, the model's
  * 2560". */
 bool   model_facts_fit(char why[160], const ModelFacts *d, const ModelFacts *t);

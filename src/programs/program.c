@@ -371,7 +371,7 @@ uint64_t needs_device(const rt_needs *n, int32_t sessions)
 static bool is_mixture(const Program *p)
 {
     ModelFacts f;
-    return model_facts(&f, p->files.model, NULL) == ST_OK && f.experts > 0;
+    return model_facts(&f, p->files.model, NULL) == ST_OK && model_facts_mixture(&f);
 }
 
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)

@@ -7,24 +7,22 @@
 
 #include "backend/cpu/matmul.h"
 #include "backend/expert_slots.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/disk.h"
-#include "base/grow.h"
 
 enum { FILES_MAX = 64 };
 
-/* A stack of a layer: bytes of a matrix in the file. */
+/* A stack of a layer; raw: bytes of a matrix in the file. */
 typedef struct { StoredStack there; const Tensor *w; Source of; size_t raw; const DiskFile *file; } Part;
-/* n: STACKS, or 0: a layer without experts. buffer: bytes that reading an expert takes at most. */
-typedef struct { Part part[STACKS]; int32_t n; size_t buffer; } StoreLayer;
+/* raw: bytes of an expert in the file; 0: a layer without experts. */
+typedef struct { Part part[STACKS]; size_t raw; } StoreLayer;
 
 /* How memory is divided: buffers first, then the slots. */
 typedef struct {
     StoreLayer *layer;                             /* [layers] */
     ExpertSlots slots;
     int32_t     loads;
-    size_t      buffer, bytes;
+    size_t      buffer, bytes;                     /* buffer: what reading an expert takes at most */
 } Layout;
 
 struct ExpertStore {
@@ -66,7 +64,7 @@ static Status add_layer(Layout *a, const Stacked *s, Error *err)
 {
     StoreLayer *l = &a->layer[s->layer];
     const SlotLayer *in_slot = &a->slots.layer[s->layer];
-    l->n = STACKS;
+    size_t buffer = 0;
     for (int32_t p = 0; p < STACKS; p++) {
         const Tensor *w = s->w[p];
         const Source *of = &s->source[p];
@@ -75,9 +73,10 @@ static Status add_layer(Layout *a, const Stacked *s, Error *err)
             return fail(err, ST_UNSUPPORTED, "expert_ram: the experts of layer %d cannot be read from their file",
                         s->layer);
         l->part[p] = (Part) { { s->layer, in_slot->at[p] }, w, *of, raw, NULL };
-        l->buffer += aligned(raw) + 2 * DISK_ALIGN;
+        l->raw += raw;
+        buffer += aligned(raw) + 2 * DISK_ALIGN;
     }
-    if (l->buffer > a->buffer) a->buffer = l->buffer;
+    if (buffer > a->buffer) a->buffer = buffer;
     return ST_OK;
 }
 
@@ -147,7 +146,7 @@ static Status open_files(ExpertStore *s, Error *err)
 {
     const char *path[FILES_MAX];
     for (int32_t il = 0; il < s->l.slots.layers; il++)
-        for (int32_t p = 0; p < s->l.layer[il].n; p++) {
+        for (int32_t p = 0; p < STACKS && s->l.layer[il].raw > 0; p++) {
             Part *part = &s->l.layer[il].part[p];
             int32_t i = 0;
             while (i < s->n_files && strcmp(path[i], part->of.file) != 0) i++;
@@ -292,12 +291,12 @@ static void read_parts(ExpertReader *r, ExpertLoad *l, int32_t index)
 {
     const StoreLayer *layer = &r->s->l.layer[l->layer];
     uint8_t *to = r->s->memory + (size_t) l->buffer * r->s->l.buffer;
-    for (int32_t p = 0; p < layer->n; ) {
+    for (int32_t p = 0; p < STACKS; ) {
         const Part *first = &layer->part[p];
         const uint64_t begin = first->of.offset + first->of.stride * (uint64_t) l->expert, from = begin / DISK_ALIGN *
                        DISK_ALIGN;
         uint64_t end = begin;
-        for (; p < layer->n; p++) {
+        for (; p < STACKS; p++) {
             const Part *part = &layer->part[p];
             if (part->file != first->file || part->of.offset + part->of.stride * (uint64_t) l->expert != end) break;
             l->raw[p] = to + (end - from);
@@ -316,7 +315,7 @@ static void read_parts(ExpertReader *r, ExpertLoad *l, int32_t index)
 static void map_parts(ExpertReader *r, ExpertLoad *l)
 {
     const StoreLayer *layer = &r->s->l.layer[l->layer];
-    for (int32_t p = 0; p < layer->n; p++)
+    for (int32_t p = 0; p < STACKS; p++)
         l->raw[p] = layer->part[p].of.map + layer->part[p].of.stride * (uint64_t) l->expert;
 }
 
@@ -356,8 +355,7 @@ ExpertBegin expert_reader_begin(ExpertReader *r, int32_t layer, int32_t expert, 
     else map_parts(r, l);
     if (l->parts == 0) r->arrived[r->n_arrived++] = index;
     r->missed.missed++;
-    for (int32_t p = 0; p < r->s->l.layer[layer].n; p++)
-        r->missed.missed_bytes += (int64_t) r->s->l.layer[layer].part[p].raw;
+    r->missed.missed_bytes += (int64_t) r->s->l.layer[layer].raw;
     return b;
 }
 
@@ -368,13 +366,13 @@ static int32_t power_of_two(double microseconds)
     return i;
 }
 
-/* Takes what the disk has finished; wait: at least one load, if any is in flight. */
-static void collect(ExpertReader *r, bool wait)
+/* Takes what the disk has finished: at least one load, if any is in flight. */
+static void collect(ExpertReader *r)
 {
     DiskDone d;
     int32_t latency[STORE_LATENCIES] = { 0 };
     const double began = seconds_now();
-    while (r->disk && disk_done(r->disk, &d, wait && r->n_arrived == 0)) {
+    while (r->disk && disk_done(r->disk, &d, r->n_arrived == 0)) {
         ExpertLoad *l = &r->load[d.tag];
         latency[power_of_two(d.seconds * 1e6)]++;
         if (d.code != ST_OK && l->error.code == ST_OK) l->error = d.error;
@@ -399,10 +397,9 @@ static void pack_piece(void *arg, int32_t i, int32_t thread)
     const Packing *a = arg;
     const ExpertStore *s = a->r->s;
     const ExpertLoad *l = &a->r->load[a->r->arrived[i / (STACKS * a->pieces)]];
-    const StoreLayer *layer = &s->l.layer[l->layer];
     const int32_t p = i / a->pieces % STACKS, piece = i % a->pieces;
-    if (p >= layer->n || l->error.code != ST_OK) return;
-    const Part *part = &layer->part[p];
+    if (l->error.code != ST_OK) return;
+    const Part *part = &s->l.layer[l->layer].part[p];
     const Tensor *w = part->w;
     uint8_t *to = slot_memory(s, l->layer, l->slot) + part->there.at;
     const int64_t groups = (w->rows + WEIGHT_GROUP - 1) / WEIGHT_GROUP;
@@ -425,7 +422,7 @@ int32_t expert_reader_arrived(ExpertReader *r, Pool *pool, int32_t tag[EXPERT_LO
                               const uint8_t *at[EXPERT_LOADS], Error *err)
 {
     ExpertStore *s = r->s;
-    collect(r, true);
+    collect(r);
     if (r->n_arrived == 0) return 0;
     pack_all(r, pool);
     const int32_t n = r->n_arrived;
@@ -437,8 +434,7 @@ int32_t expert_reader_arrived(ExpertReader *r, Pool *pool, int32_t tag[EXPERT_LO
         if (l->error.code == ST_OK) s->ready[l->slot] = true;
         else expert_cache_drop(s->cache, l->slot);
         if (l->error.code != ST_OK && err->code == ST_OK) *err = l->error;
-        for (int32_t p = 0; at[i] && p < s->l.layer[l->layer].n; p++)
-            s->stats.missed_bytes += (int64_t) s->l.layer[l->layer].part[p].raw;
+        if (at[i]) s->stats.missed_bytes += (int64_t) s->l.layer[l->layer].raw;
         if (l->buffer >= 0) s->free_buffer[s->n_free++] = l->buffer;
         r->free_load[r->n_free++] = r->arrived[i];
     }
