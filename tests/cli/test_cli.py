@@ -222,7 +222,7 @@ class Run(Cli):
         self.assertEqual(set(r["stats"]),
                          {"prompt_tokens", "generated", "passes", "drafted", "accepted", "accept_length", "prefill_s",
                           "decode_s", "pass_s", "tok_s", "experts_chosen", "experts_read", "experts_missed",
-                          "experts_missed_bytes", "experts_wait_s", "expert_store"})
+                          "experts_missed_bytes", "experts_wait_s", "expert_store", "blocks", "steps"})
         self.assertEqual((len(r["tokens"]), r["finish_reason"], r["model"], r["draft"]),
                          (20, "length", "qwen3.gguf", None))
         self.assertEqual((r["stats"]["generated"], r["stats"]["passes"], r["stats"]["drafted"]), (20, 20, 0))
