@@ -60,32 +60,33 @@ void ops_trees(Run *r, const Turn *t)
 /* One chain of n rows; n trees of one row; a tree that is a chain; chunks. Outputs and folded state. */
 void ops_single_rows(Run *r, const Turn *t)
 {
-    enum { N = 150 };
-    const int32_t cols = pass_cols(&t->layer), zero = 0, root = -1;
+    enum { MOST = 150 };
+    const int32_t cols = pass_cols(&t->layer), zero = 0, root = -1,
+                  rows = t->layer.head_dim > 256 ? MOST / 2 : MOST;    /* wide heads take long under sanitizers */
     uint64_t seed = seed_of(t);
-    int32_t token[N], path[64];
+    int32_t token[MOST], path[64];
     Sess *s[4];
     for (int i = 0; i < 4; i++) s[i] = session(r, t);
-    random_tokens(token, N, &seed);
-    const float *y = sess_run(r, s[0], SLICE_CHAIN, N, token, NULL);
-    run_give(r, "chain", y, N * cols);
+    random_tokens(token, rows, &seed);
+    const float *y = sess_run(r, s[0], SLICE_CHAIN, rows, token, NULL);
+    run_give(r, "chain", y, rows * cols);
     sess_advance(s[0]);
     run_use(r, 1);
-    for (int32_t i = 0; i < N; i++) {
+    for (int32_t i = 0; i < rows; i++) {
         const size_t mark = r->n_held;
         run_same(r, "single row", sess_run(r, s[1], SLICE_TREE, 1, token + i, &root), y + i * cols, cols);
         sess_keep(s[1], &zero, 1);
         run_drop(r, mark);
     }
     for (int32_t i = 0; i < 64; i++) path[i] = i;
-    for (int32_t at = 0, n; at < N; at += n) {
-        n = N - at < 37 ? N - at : 37;
+    for (int32_t at = 0, n; at < rows; at += n) {
+        n = rows - at < 37 ? rows - at : 37;
         const float *part = sess_run(r, s[2], SLICE_TREE, n, token + at, NULL);
         run_same(r, "tree that is a chain", part, y + at * cols, n * cols);
         sess_keep(s[2], path, n);
     }
-    for (int32_t at = 0, n; at < N; at += n) {
-        n = N - at < 70 ? N - at : 70;
+    for (int32_t at = 0, n; at < rows; at += n) {
+        n = rows - at < 70 ? rows - at : 70;
         run_same(r, "chunk", sess_run(r, s[3], SLICE_CHAIN, n, token + at, NULL), y + at * cols, n * cols);
         sess_advance(s[3]);
     }

@@ -48,7 +48,7 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .scale = 0.1f, .k_type = T_F32, .v_type = T_BF16 }
 #define NARROWER   .layer = { .kind = LAYER_ATTENTION, .heads = 3, .kv_heads = 3, .head_dim = 96, .value_dim = 32, \
                               .scale = 0.1f, .window = 50, .k_type = T_Q5_1, .v_type = T_Q8_0 }
-#define WIDEST     .layer = { .kind = LAYER_ATTENTION, .heads = 16, .kv_heads = 2, .head_dim = 512, .scale = 0.05f, \
+#define WIDEST     .layer = { .kind = LAYER_ATTENTION, .heads = 6, .kv_heads = 2, .head_dim = 512, .scale = 0.05f, \
                               .k_type = T_F16, .v_type = T_F16 }
 #define WIDE_CODES .layer = { .kind = LAYER_ATTENTION, .heads = 8, .kv_heads = 1, .head_dim = 512, .scale = 0.05f, \
                               .k_type = T_Q8_0, .v_type = T_Q5_1 }
