@@ -10,9 +10,9 @@
 #                       Chromium), and the official SDKs where pip can get them
 #   make test-arm       the ARM code alone: installs Debian's cross compiler and qemu where that works, else says why it
 #                       was skipped
-#   make test-long      test, and tests that take minutes: a context of 262,144 tokens, the server under long load and
-#                       under sanitizers, spoiled model files, requests and cache folders, the Dockerfile from its
-#                       first line
+#   make test-long      test, and tests that take minutes: a context of 262,144 tokens, the server under long load, with
+#                       less memory than its model takes, and under sanitizers, spoiled model files, requests and cache
+#                       folders, the Dockerfile from its first line
 #   make test-clock     the C tests by a clock that jumps and runs unevenly (tests/help/random_clock.h), once per CLOCK_SEEDS
 #   make cuda-archs     compiles the GPU kernels for NVIDIA's older chips (NVRTC, fetched by pip) and for AMD's (Debian's
 #                       clang-19 and lld-19)
@@ -244,6 +244,7 @@ test-long: test
 	@$(MAKE) --no-print-directory test-clock
 	ROUNDS=200 python3 tests/serve/test_jobs.py Exact
 	python3 tests/serve/long_serve.py
+	python3 tests/serve/long_memory.py
 	python3 tests/serve/long_hostile.py
 	BUILD_STAGE=1 python3 tests/packages/test_packages.py Container
 	@$(MAKE) --no-print-directory test-serve-sanitized

@@ -190,9 +190,13 @@ rt_step_options program_step_options(Program *p)
                            .hooks = program_hooks(p));
 }
 
+/* As many as a session can have: requests go back to many places of a conversation. */
+enum { SERVED_CHECKPOINTS = 8 };
+
 rt_session_options program_session_options(const Options *o)
 {
-    return RT_SESSION_OPTIONS(.ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram);
+    return RT_SESSION_OPTIONS(.ctx = o->ctx, .draft_ctx = o->draft_ctx, .ngram = o->ngram,
+                              .checkpoints = o->parallel > 0 ? SERVED_CHECKPOINTS : 0);
 }
 
 /* The drafter was not asked for: if it does not fit, the command goes on without it, or with the model's own layer. */

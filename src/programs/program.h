@@ -101,6 +101,7 @@ rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out);
 /* After a text that nothing constrained: warns once if the drafter turns out to guess almost nothing. */
 void program_judge(Program *p, const rt_stats *s);
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
+/* With --parallel: of a session of the server's. */
 rt_session_options program_session_options(const Options *o);
 rt_step_options program_step_options(Program *p);
 rt_hooks program_hooks(Program *p);                /* for steps: the progress bar of a prompt, and Ctrl-C */

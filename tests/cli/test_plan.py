@@ -77,6 +77,8 @@ class Fits(Base):
         four = self.plan_json(*PAIR, "--ctx", "2048", "--parallel", "4", "--cache-ram", "100")
         part = lambda j, name: sum(p["bytes"] for p in j["parts"] if p["name"] == name)
         self.assertEqual(part(four, "keys/values"), 4 * part(one, "keys/values"))
+        # a server's sessions have 8 checkpoints instead of 3, besides the state and one to write to
+        self.assertEqual(part(four, "delta matrices"), 4 * part(one, "delta matrices") * 10 // 5)
         self.assertEqual((four["sessions"], four["prefix_cache_bytes"]), (4, 100 * MIB))
         self.assertEqual((one["sessions"], one["prefix_cache_bytes"]), (1, 0))
         out = self.plan(*PAIR, "--parallel", "2")

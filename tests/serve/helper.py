@@ -21,11 +21,17 @@ LIMIT = 60 * SLOW                                  # seconds after which what is
 
 
 class Server:
-    """`ratoon serve` on a free port. log: its standard error so far. limits: hard limits of its resources. greedy: it
-    is, where a request says nothing."""
+    """`ratoon serve` on a free port. log: its standard error so far. limits: hard limits of its resources. group: a
+    folder in /sys/fs/cgroup that it lives in. greedy: it is, where a request says nothing."""
 
-    def __init__(self, *options, wait=True, env=None, limits=None, greedy=True):
-        limit = limits and (lambda: [resource.setrlimit(what, (most, most)) for what, most in limits.items()])
+    def __init__(self, *options, wait=True, env=None, limits=None, group=None, greedy=True):
+        def limit():
+            for what, most in (limits or {}).items():
+                resource.setrlimit(what, (most, most))
+            if group:
+                with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as f:
+                    f.write(str(os.getpid()))
+
         self.p = subprocess.Popen([RATOON, "serve", *([] if "-m" in options else ["-m", DEMO]), "--port", "0", "--ctx",
                                    "2048", *(["--temp", "0", "--top-p", "1"] if greedy else []),
                                    *[str(o) for o in options]], stderr=subprocess.PIPE,

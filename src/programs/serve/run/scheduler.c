@@ -272,7 +272,6 @@ bool scheduler_progress(Scheduler *e)
 static bool open_session(Scheduler *e, rt_error *err)
 {
     rt_session_options so = program_session_options(&e->server->o);
-    so.checkpoints = 8;
     if (rt_session_new(&e->slot[e->n_open].s, e->server->p.engine, &so, err) != RT_OK) return false;
     e->n_open++;
     return true;
