@@ -58,7 +58,6 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
 void ops_canvas(Run *r, const Turn *t)
 {
     enum { N = 70, SPLIT_AT = 40 };
-    if (!r->b->canvas) return;
     const int32_t vocab = t->rows, cols = t->cols, token[N] = { 0 };
     const Type type = types[t->round];
     if (cols % type_info(type)->block) return;
