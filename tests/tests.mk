@@ -217,6 +217,7 @@ test-serve: ratoon
 	python3 tests/serve/test_ollama.py
 	python3 tests/serve/test_bounds.py
 	python3 tests/serve/test_experts.py
+	python3 tests/serve/test_diffusion.py
 	python3 tests/serve/test_page.py
 	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
 

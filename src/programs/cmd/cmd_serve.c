@@ -318,7 +318,7 @@ static void set_request_defaults(Server *s)
                     [EFFORT_MAX] = 81408 }, .responses_reasoning = SHOW_SUMMARY, .strict_fields = o->strict_fields,
         .strict_model = o->strict_model, .prefill_assistant = o->prefill_assistant,
         .template_preserves = s->chat && chat_prompt_caps(s->chat)->keeps_thinking,
-        .no_tools = !s->tools, .no_thinking = !s->thinks,
+        .no_tools = !s->tools, .no_thinking = !s->thinks, .denoises = property(s->p.engine, "model.canvas") > 0,
         .no_infill = s->fim[FIM_PRE] < 0 || s->fim[FIM_SUF] < 0 || s->fim[FIM_MID] < 0,
     };
     read_choice(&d->thinking, o->reasoning);
@@ -361,9 +361,6 @@ static bool load(Serve *v)
     if (!choose_ctx(v) || !program_load(&s->p, with, NULL, 0)) return false;
     rt_engine *g = s->p.engine;
     if (!rt_has_tokenizer(g)) return complain(&s->o, "%s: it carries no tokenizer", s->p.files.model) == EXIT_FINE;
-    if (property(g, "model.canvas") > 0)
-        return complain(&s->o, "%s: models that denoise blocks are not served yet; `ratoon run` and `ratoon chat` have "
-                        "them", s->p.files.model) == EXIT_FINE;
     program_check_ctx(&s->p);
     program_kv_hint(&s->p, s->o.parallel);
     program_expert_note(&s->p);

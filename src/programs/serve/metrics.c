@@ -97,6 +97,8 @@ void metrics_work(Metrics *m, const rt_stats *s)
     m->work.accepted += s->accepted;
     m->work.drafts += s->drafts;
     m->work.generated += s->generated;
+    m->work.blocks += s->blocks;
+    m->work.steps += s->steps;
     m->work.prefill_s += s->prefill_s;
     m->work.decode_s += s->decode_s;
     for (int i = 0; i < RT_SOURCES; i++) {
@@ -189,6 +191,8 @@ static void work_text(FILE *f, const Metrics *m)
     single(f, "spec_drafts_total", "counter", (double) w->drafts, "Proposals of the drafting model.");
     single(f, "spec_draft_tokens_total", "counter", (double) w->drafted, "Drafted rows.");
     single(f, "spec_accepted_tokens_total", "counter", (double) w->accepted, "Drafted rows that became text.");
+    single(f, "denoised_blocks_total", "counter", (double) w->blocks, "Blocks of models that write by denoising.");
+    single(f, "denoising_steps_total", "counter", (double) w->steps, "Steps that these blocks took.");
     family(f, "spec_source_tokens_total", "counter", "Drafted rows by who proposed them.");
     for (int i = 0; i < RT_SOURCES; i++)
         fprintf(f, "ratoon_spec_source_tokens_total{source=\"%s\",accepted=\"no\"} %lld\n"

@@ -165,6 +165,7 @@ json_t *models_props(const Server *s)
     json_object_set_new(j, "runtime", json_pack("{s:o s:i s:o s:i}", "backend", text_property(g, "backend"),
                                                 "fa_window", o->fa_window, "kv_cache", text_property(g, "kv"), "chunk",
                                                 o->chunk ? o->chunk : (int) property(g, "backend.chunk")));
+    json_object_set_new(j, "canvas", json_integer((json_int_t) property(g, "model.canvas")));
     json_object_set_new(j, "experts", experts(s));
     json_object_set_new(j, "reasoning", reasoning(s));
     json_object_set_new(j, "tool_format", json_string(call_format_name(s->style.calls)));

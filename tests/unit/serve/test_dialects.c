@@ -684,7 +684,7 @@ static void limits(void **state)
             assert_int_equal(e.status, 400);
         }
     RequestDefaults strict = DEFAULTS;
-    strict.strict_model = strict.no_grammar = strict.no_logprobs = strict.no_infill = true;
+    strict.strict_model = strict.denoises = strict.no_infill = true;
     static const struct {
         const char *body;
         int status;

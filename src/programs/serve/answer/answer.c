@@ -273,6 +273,12 @@ void answer_keepalive(Answer *a, int64_t processed, int64_t total, double ms, bo
     a->commented = true;
 }
 
+void answer_draft(Answer *a, int32_t choice, const char *bytes, size_t n, int32_t step)
+{
+    if (!usable(a, choice) || !a->q->stream || !a->q->include_drafts || !a->encoder->draft) return;
+    a->encoder->draft(a, choice, bytes, n, step);
+}
+
 void answer_open(Answer *a)
 {
     if (a->opened || a->done || a->failed) return;
@@ -498,6 +504,9 @@ void write_usage(Out *o, const Answer *a)
     out_json(o, ",'timings':{'prefill_ms':%f,'decode_ms':%f,'decode_tokens_per_sec':%f}", u->prompt_ms, u->predicted_ms,
              per((double) u->completion * 1e3, u->predicted_ms));
     if (u->drafted > 0) out_json(o, ",'accept_rate':%f", per((double) u->accepted, (double) u->drafted));
+    if (u->steps > 0)
+        out_json(o, ",'blocks':%lld,'steps':%lld,'tokens_per_step':%f", (long long) u->blocks, (long long) u->steps,
+                 per((double) u->completion, (double) u->steps));
     out_text(o, "}");
 }
 
@@ -510,7 +519,11 @@ void write_timings(Out *o, const Answer *a)
              per(n * 1e3, u->prompt_ms));
     out_json(o, ",'predicted_n':%lld,'predicted_ms':%f,'predicted_per_token_ms':%f,'predicted_per_second':%f",
              (long long) u->completion, u->predicted_ms, per(u->predicted_ms, k), per(k * 1e3, u->predicted_ms));
-    out_json(o, ",'draft_n':%lld,'draft_n_accepted':%lld}", (long long) u->drafted, (long long) u->accepted);
+    out_json(o, ",'draft_n':%lld,'draft_n_accepted':%lld", (long long) u->drafted, (long long) u->accepted);
+    if (u->steps > 0)
+        out_json(o, ",'block_n':%lld,'step_n':%lld,'predicted_per_step':%f", (long long) u->blocks,
+                 (long long) u->steps, per(k, (double) u->steps));
+    out_text(o, "}");
 }
 
 void write_ignored(Out *o, const Answer *a)

@@ -33,11 +33,12 @@ typedef struct {
 
 /* Figures of the whole request so far. prompt counts what the client sent; cached: how much of it came from the cache.
  * completion counts as spec 5 says: no end token, but reasoning, calls and forced tokens. Times in milliseconds;
- * drafted and accepted rows as in rt_stats. */
+ * drafted and accepted rows, blocks and steps as in rt_stats. */
 typedef struct {
     int64_t prompt, cached, cache_write, completion, reasoning;
     double  prompt_ms, predicted_ms;
     int64_t drafted, accepted;
+    int64_t blocks, steps;                         /* of models that denoise; else 0 */
 } AnswerUsage;
 
 typedef enum { FINISH_STOP, FINISH_STOP_SEQUENCE, FINISH_LENGTH, FINISH_CONTEXT, FINISH_CALLS, FINISH_DEGENERATE,
@@ -83,6 +84,9 @@ void answer_echo(Answer *a, int32_t choice, const char *bytes, size_t n);
  * Copied. ReplyEvent.from and .tokens tell which of them belong to the text. */
 void answer_token(Answer *a, int32_t choice, const AnswerToken *t);
 void answer_event(Answer *a, int32_t choice, const ReplyEvent *e);
+/* What the choice's next block would be if this step were its last: an event of its own, if the request wants drafts.
+ * It is no part of the answer. */
+void answer_draft(Answer *a, int32_t choice, const char *bytes, size_t n, int32_t step);
 void answer_end(Answer *a, int32_t choice, const AnswerEnd *e);
 void answer_close(Answer *a, int64_t now);         /* after every choice has ended */
 /* Ends the answer with an error: an event if the stream has begun, else an error body (the caller sends its status). */

@@ -123,6 +123,11 @@ static void chat_alive(Answer *a, int64_t processed, int64_t total, double ms, b
     write_alive(a, CHUNK, "{\"index\":0,\"delta\":{},\"finish_reason\":null}", processed, total, ms);
 }
 
+static void chat_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    write_draft(a, CHUNK, choice, s, n, step);
+}
+
 /* ---- the body ---- */
 
 static void write_call(Out *o, const Item *i)
@@ -208,4 +213,4 @@ static void chat_body(Answer *a)
 }
 
 const Encoder ENCODE_CHAT = { "chatcmpl-", "call_", EVENTS, chat_open, chat_begin, chat_delta, chat_end, chat_finish,
-                              chat_close, chat_alive, write_stream_error, chat_body };
+                              chat_close, chat_alive, chat_draft, write_stream_error, chat_body };

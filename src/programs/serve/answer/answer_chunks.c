@@ -74,6 +74,16 @@ void write_alive(Answer *a, const char *object, const char *empty, int64_t proce
              (long long) a->usage.cached, (long long) processed, ms);
 }
 
+void write_draft(Answer *a, const char *object, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    Out *o = &a->out;
+    out_text(o, "event: draft\ndata: ");
+    write_head(a, object);
+    out_json(o, ",'choices':[],'draft':{'index':%d,'step':%d,'text':", (int) choice, (int) step);
+    out_string(o, s, n);
+    out_text(o, "}}\n\n");
+}
+
 void write_stream_error(Answer *a, const HttpError *e)
 {
     out_text(&a->out, "data: {\"error\":");

@@ -125,6 +125,11 @@ static void text_finish(Answer *a, AnswerChoice *c)
 
 static void text_close(Answer *a) { write_stream_end(a, OBJECT); }
 
+static void text_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    write_draft(a, OBJECT, choice, s, n, step);
+}
+
 static void text_alive(Answer *a, int64_t processed, int64_t total, double ms, bool event)
 {
     (void) event;
@@ -150,4 +155,5 @@ static void text_body(Answer *a)
 }
 
 const Encoder ENCODE_COMPLETIONS = { "cmpl-", "call_", EVENTS, nothing_to_open, nothing, text_delta, nothing,
-                                     text_finish, text_close, text_alive, write_stream_error, text_body };
+                                     text_finish, text_close, text_alive, text_draft, write_stream_error,
+                                     text_body };

@@ -54,6 +54,8 @@ typedef struct {
     void (*finish)(Answer *a, AnswerChoice *c);    /* called for each choice; for the last one at answer_close */
     void (*close)(Answer *a);
     void (*alive)(Answer *a, int64_t processed, int64_t total, double ms, bool event);
+    /* NULL: the dialect has no drafts */
+    void (*draft)(Answer *a, int32_t choice, const char *s, size_t n, int32_t step);
     void (*fail)(Answer *a, const HttpError *e);
     void (*body)(Answer *a);
 } Encoder;
@@ -117,6 +119,8 @@ void    write_chunk_end(Answer *a, bool last);
 void    write_stream_end(Answer *a, const char *object);
 /* A comment, or a chunk with prompt_progress if requested; empty: a choice without content. */
 void    write_alive(Answer *a, const char *object, const char *empty, int64_t processed, int64_t total, double ms);
+/* A chunk without choices, in an event of the name draft. */
+void    write_draft(Answer *a, const char *object, int32_t choice, const char *s, size_t n, int32_t step);
 void    write_stream_error(Answer *a, const HttpError *e);
 void    write_body_end(Answer *a);                             /* a body's rest after its list of choices */
 

@@ -223,5 +223,5 @@ void write_llama_error(Out *o, const HttpError *e)
 }
 
 const Encoder ENCODE_LLAMA = { "cmpl-", "call_", EVENTS, llama_open, llama_nothing,
-                               llama_delta, llama_nothing, llama_finish, llama_close, llama_alive, llama_fail,
+                               llama_delta, llama_nothing, llama_finish, llama_close, llama_alive, NULL, llama_fail,
                                llama_body };

@@ -198,5 +198,5 @@ static void messages_body(Answer *a)
 }
 
 const Encoder ENCODE_MESSAGES = { "msg_", "toolu_", EVENTS, messages_open, messages_begin, messages_delta,
-                                  messages_end, messages_finish, messages_close, messages_alive, messages_fail,
+                                  messages_end, messages_finish, messages_close, messages_alive, NULL, messages_fail,
                                   messages_body };

@@ -172,4 +172,5 @@ static void ollama_body(Answer *a)
 }
 
 const Encoder ENCODE_OLLAMA = { "ollama-", "call_", "application/x-ndjson", ollama_open, ollama_begin, ollama_delta,
-                                ollama_end, ollama_finish, ollama_close, ollama_alive, ollama_fail, ollama_body };
+                                ollama_end, ollama_finish, ollama_close, ollama_alive, NULL, ollama_fail,
+                                ollama_body };

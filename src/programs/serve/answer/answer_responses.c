@@ -379,5 +379,5 @@ static void responses_body(Answer *a)
 }
 
 const Encoder ENCODE_RESPONSES = { "resp_", "call_", EVENTS, responses_open, responses_begin, responses_delta,
-                                   responses_end, responses_finish, responses_close, responses_alive, responses_fail,
-                                   responses_body };
+                                   responses_end, responses_finish, responses_close, responses_alive, NULL,
+                                   responses_fail, responses_body };

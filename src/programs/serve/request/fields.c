@@ -43,6 +43,7 @@ static const Field TABLE[] = {
     READ_BOOL("stream", ALL, stream),
     HONOUR("stream_options", C | H | R, TYPE_OBJECT),
     READ_BOOL("stream_options.include_usage", C | H, include_usage),
+    READ_BOOL("stream_options.include_drafts", C | H, include_drafts),
     IGNORE("stream_options.include_obfuscation", C | H | R),
     HONOUR("strict_fields", ALL, TYPE_BOOL),
     READ_LONG("n_predict", ALL, TYPE_NUMBER_TEXT, -2, max_tokens),

@@ -217,6 +217,39 @@ static bool read_bias(Reader *r)
     return true;
 }
 
+/* ---- models that denoise ---- */
+
+bool refuse_step_wise(Reader *r, const char *field)
+{
+    return refuse(r, field, "%s is not supported: this model does not write one token after the other", field);
+}
+
+/* What says how a single token is chosen is refused unless it changes nothing; the server's own defaults of it, which
+ * the client has not asked for, have no effect. */
+static bool denoising_only(Reader *r)
+{
+    rt_sampling *p = &r->q->sampling;
+    const bool once = p->repetition == 0 || p->repetition == 1;
+    const struct {
+        const char *name;
+        bool        off;
+    } FIELDS[] = { { "top_p", p->top_p == 1 }, { "top_k", p->top_k == 0 }, { "min_p", p->min_p == 0 },
+                   { "frequency_penalty", p->frequency == 0 }, { "presence_penalty", p->presence == 0 },
+                   { "repetition_penalty", once }, { "repeat_penalty", once }, { "rep_pen", once },
+                   { "logit_bias", r->q->n_bias == 0 } };
+    const json_t *options = is_ollama(r->q->dialect) ? json_object_get(r->body, "options") : NULL;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const char *name = FIELDS[i].name;
+        if (FIELDS[i].off) continue;
+        if (json_object_get(options, name)) return refuse_step_wise(r, path_of("options.%s", name).s);
+        if (json_object_get(r->body, name)) return refuse_step_wise(r, name);
+    }
+    p->top_p = p->repetition = 1;
+    p->top_k = 0;
+    p->min_p = p->frequency = p->presence = 0;
+    return true;
+}
+
 /* ---- response format ---- */
 
 /* Sets the constraint. Several fields may set one; a request with two is refused as contradictory. */
@@ -225,7 +258,7 @@ static bool constrain(Reader *r, ConstraintKind kind, json_t *schema, const char
     Request *q = r->q;
     if (q->constraint != CONSTRAINT_NONE)
         return refuse(r, field, "%s and %s both say what form the text has", q->constraint_field, field);
-    if (r->d->no_grammar) return refuse(r, field, "%s is not supported with this model", field);
+    if (r->d->denoises) return refuse_step_wise(r, field);
     q->constraint = kind;
     q->schema = json_incref(schema);
     q->grammar = grammar;
@@ -415,7 +448,7 @@ static bool read_logprobs(Reader *r)
     }
     if ((q->dialect == DIALECT_CHAT || is_ollama(q->dialect)) && json_is_integer(v) && !q->logprobs)
         return refuse(r, "top_logprobs", "top_logprobs needs logprobs to be true");
-    if (q->logprobs && r->d->no_logprobs) return refuse(r, "logprobs", "logprobs is not supported with this model");
+    if (q->logprobs && r->d->denoises) return refuse_step_wise(r, "logprobs");
     return true;
 }
 
@@ -522,6 +555,10 @@ static void name_tools(Reader *r)
 {
     static const char *const FIELDS[] = { "tools", "functions" };
     const Request *q = r->q;
+    for (size_t i = 0; i < q->n_tool && r->d->denoises; i++) {
+        if (q->tool[i].strict) fields_ignore(r->q, "tools[%zu].strict", i);
+        q->tool[i].strict = false;
+    }
     bool used = q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED;
     for (size_t i = 0; i < q->n_tool; i++) used |= q->tool[i].strict && q->call_choice != CALL_NONE;
     for (int i = 0; i < 2 && r->d->no_tools && q->n_tool > 0 && !used; i++)
@@ -539,6 +576,10 @@ static bool read_all(Reader *r)
     read_lengths(r);
     if (!read_dialect(r)) return false;
     if (request_talks(q) && !read_thinking(r)) return false;
+    if (r->d->denoises && (q->call_choice == CALL_REQUIRED || q->call_choice == CALL_NAMED))
+        return refuse_step_wise(r, "tool_choice");
+    if (r->d->denoises && !denoising_only(r)) return false;
+    if (!r->d->denoises && q->include_drafts) fields_ignore(q, "stream_options.include_drafts");
     name_tools(r);
     bool strict = r->d->strict_fields || json_is_true(json_object_get(r->body, "strict_fields"));
     const char *first = json_string_value(json_array_get(q->ignored, 0));

@@ -68,7 +68,8 @@ typedef struct {
     bool        template_preserves;               /* ChatCaps.keeps_thinking: the template has a variable for that */
     int         responses_reasoning;              /* SHOW_SUMMARY, SHOW_RAW or SHOW_HIDDEN */
     bool        strict_fields, strict_model, prefill_assistant;
-    bool        no_logprobs, no_grammar;          /* not supported by the engine: requests for it get 400 */
+    bool        denoises;                         /* the model writes blocks by denoising (rt_diffusion): requests for
+                                                   * what that has not get 400 */
     bool        no_tools, no_thinking;            /* the model's template shows none: named in `ignored` */
     bool        no_infill;                        /* the model has no tokens for that: such requests get 501 */
     RequestLookup lookup;                         /* response NULL: nothing is stored */
@@ -104,7 +105,7 @@ enum { SHOW_HIDDEN, SHOW_HANDLE, SHOW_SUMMARY, SHOW_RAW };
 typedef struct {
     Dialect dialect;
     const char *model;                             /* as requested; the answer echoes it */
-    bool stream, include_usage, return_progress, return_tokens, return_drafted, timings_per_token;
+    bool stream, include_usage, include_drafts, return_progress, return_tokens, return_drafted, timings_per_token;
 
     /* The conversation (if there is no prompt), as ChatRequest wants it. handles has one element per message: null, or
      * the opaque handle that the client sent back with this assistant turn (spec 12.3). tools NULL: none. */

@@ -33,6 +33,8 @@ json_t *keep(Reader *r, json_t *value);                                        /
 
 /* Sets a 400 error; returns false. */
 bool  refuse(Reader *r, const char *path, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same for what a model that denoises cannot do. */
+bool  refuse_step_wise(Reader *r, const char *field);
 /* A field's text; NULL if absent or null. Returns false if it is present and not a string. */
 bool  text_field(Reader *r, const char **out, const json_t *object, const char *path, const char *key);
 const char *type_field(const json_t *object);      /* the value of "type"; "" if it is not a string */

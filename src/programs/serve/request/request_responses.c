@@ -239,7 +239,7 @@ bool read_responses(Reader *r)
     const char *instructions = json_string_value(json_object_get(r->body, "instructions"));
     if (!read_include(r)) return false;
     if (json_is_integer(top) && q->top_logprobs > 0) q->logprobs = true;
-    if (q->logprobs && r->d->no_logprobs) return refuse(r, "include", "logprobs are not supported with this model");
+    if (q->logprobs && r->d->denoises) return refuse_step_wise(r, "include");
     if (json_is_true(store) && !r->d->lookup.response) {
         fields_ignore(q, "store");
         q->store = false;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "programs/drive.h"
+#include "programs/serve/answer/out.h"
 
 static const rt_engine *engine_of(const RunChoice *c) { return c->job->server->p.engine; }
 
@@ -136,6 +137,8 @@ static void add_stats(rt_stats *to, const rt_stats *from)
     to->prefill_s += from->prefill_s;
     to->decode_s += from->decode_s;
     to->pass_s += from->pass_s;
+    to->blocks += from->blocks;
+    to->steps += from->steps;
     for (int i = 0; i < RT_SOURCES; i++) {
         to->drafted_by[i] += from->drafted_by[i];
         to->accepted_by[i] += from->accepted_by[i];
@@ -168,6 +171,8 @@ static void add_usage(AnswerUsage *u, const ReplySummary *y, const rt_stats *st)
     u->predicted_ms += 1e3 * st->decode_s;
     u->drafted += st->drafted;
     u->accepted += st->accepted;
+    u->blocks += st->blocks;
+    u->steps += st->steps;
 }
 
 void choice_end(RunChoice *c, rt_session *s, FinishReason reason)
@@ -190,7 +195,8 @@ void choice_end(RunChoice *c, rt_session *s, FinishReason reason)
     MetricTokens t = token_figures(c);
     metrics_tokens(m, &t);
     metrics_work(m, &c->past);
-    if (c->past.passes > 0) metrics_observe(m, HIST_ACCEPT, (double) c->past.generated / (double) c->past.passes);
+    if (c->past.passes > 0 && c->past.steps == 0)          /* a step that denoises accepts nothing */
+        metrics_observe(m, HIST_ACCEPT, (double) c->past.generated / (double) c->past.passes);
     if (c->first_token > 0) metrics_observe(m, HIST_TTFT, c->first_token - j->arrived);
     if (c->fed > 1) metrics_observe(m, HIST_TPOT, (c->last_token - c->first_token) / (c->fed - 1));
     add_usage(&j->usage, y, &c->past);
@@ -558,6 +564,21 @@ void choice_ready(RunChoice *c, const RunContext *b, rt_session *s, Histories *h
     c->state = CHOICE_RUNNING;
 }
 
+/* A step's draft, up to the token that would end the text. */
+static void tell_draft(void *ud, const int32_t *token, int32_t n, int32_t step)
+{
+    const RunChoice *c = ud;
+    const bool ends = !c->job->q->ignore_eos;
+    Out text = { 0 };
+    for (int32_t i = 0; i < n && !(ends && rt_token_ends(engine_of(c), token[i])); i++) {
+        size_t length;
+        const char *bytes = rt_token_bytes(engine_of(c), token[i], &length);
+        out_bytes(&text, bytes, length);
+    }
+    if (!text.failed) answer_draft(c->job->answer, c->index, text.at, text.n, step);
+    out_free(&text);
+}
+
 ChoiceResult choice_start(RunChoice *c, rt_session *s, HttpError *e)
 {
     const Request *q = c->job->q;
@@ -566,6 +587,7 @@ ChoiceResult choice_start(RunChoice *c, rt_session *s, HttpError *e)
     rt_speculate(s, q->spec_budget != 0);
     rt_logprobs_set(s, q->logprobs ? q->top_logprobs : -1);
     rt_allow(s, c->job->constraint || c->job->calls ? mask : NULL, c);
+    if (q->stream && q->include_drafts) rt_diffusion_set(s, &RT_DIFFUSION(.draft = tell_draft, .ud = c));
     ChoiceResult st = first_tokens(c, s, e);
     if (st != CHOICE_GOES_ON) return st;
     rt_stats_get(s, &stats, sizeof stats);

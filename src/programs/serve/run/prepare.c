@@ -257,7 +257,7 @@ static bool read_request(Job *j, json_t *body, HttpError *e)
     RequestHeaders h = { exchange_header(j->x, "anthropic-beta") };
     if (!read_fields(&j->q, s, j->x, body, &h, e)) return false;
     if (j->q->only_load) return say_loaded(j, e);
-    if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0)
+    if (j->q->call_choice == CALL_NONE && call_opener(s) >= 0 && !s->defaults.denoises)
         j->bias[j->n_bias++] = (rt_bias) { call_opener(s), -INFINITY };
     if (!biases(j, e) || !prompts(j, e) || !constraint_of(&j->constraint, s->constraints, j->q, e) ||
         !constraint_of_calls(&j->calls, s->constraints, j->q, e))

@@ -42,6 +42,7 @@ static void free_slot(Scheduler *e, RunChoice *c)
     if (c->slot < 0) return;
     Slot *slot = &e->slot[c->slot];
     rt_allow(slot->s, NULL, NULL);
+    if (e->server->defaults.denoises) rt_diffusion_set(slot->s, NULL);         /* no drafts for a choice that is over */
     rt_logprobs_set(slot->s, -1);
     rt_speculate(slot->s, true);
     if (!c->job->q->cached) {     /* no turn will continue it, so its session is reused first */
@@ -614,11 +615,11 @@ void scheduler_now(const Scheduler *e, SchedulerNow *out) { *out = (SchedulerNow
  * that the first client need not wait for it. If it fails the first request will report it. */
 static void warm_up(Scheduler *e)
 {
-    enum { PROMPT = 17, BLOCKS = 2 };
+    enum { PROMPT = 17, PASSES = 3 };
     rt_session *s = e->slot[0].s;
     rt_block block;
     rt_status status = rt_prompt(s, (int32_t[PROMPT]) { 0 }, PROMPT);
-    for (int32_t i = 0; status == RT_OK && i < BLOCKS; i++) status = rt_next(e->context.step, s, &block);
+    for (int32_t i = 0; status == RT_OK && i < PASSES; i++) status = rt_step_run(e->context.step, &s, &block, 1);
     choice_forget(s);
 }
 

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""The server with a model that writes by denoising: the same text in every way of asking, figures, drafts, what such a
+model cannot do, and cancelling."""
+import json
+import os
+import sys
+import tempfile
+import threading
+import unittest
+
+from helper import CHAT, Server, chat, events, main
+from scratch import ROOT
+
+MODEL = os.path.join(ROOT, "models", "demo", "ratoon-diffusion-demo-q8_0.gguf")
+OPTIONS = ["-m", MODEL, "--parallel", "4", "--cache-min-tokens", "16"]
+HOW = dict(max_tokens=300, seed=5, temperature=1, ignore_eos=True)
+QUESTION = "Noah buys 5 boxes with 6 cards in each box. How many cards does Noah buy in all? " * 3
+S = None
+
+
+def setUpModule():
+    global S
+    S = Server(*OPTIONS, greedy=False)
+
+
+def tearDownModule():
+    assert S.stop() == 0, S.log[-2000:]
+
+
+def text_of(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+class Text(unittest.TestCase):
+    def streamed(self, **more):
+        return [e for e in events(S.post(CHAT, chat(QUESTION, **{**HOW, "stream": True, **more}))[2]) if e != "[DONE]"]
+
+    def pieces(self, stream):
+        return [d for e in stream for c in e["choices"] if (d := c["delta"].get("content"))]
+
+    def test_same_text(self):
+        """Cold, from the cache, streamed, with drafts, beside neighbours."""
+        whole = S.json(CHAT, chat(QUESTION, **HOW, prefix_cache={"scope": "off"}))
+        text, steps = text_of(whole), whole["timings"]["step_n"]
+        self.assertTrue(text)
+        self.assertNotEqual(text, text_of(S.json(CHAT, chat(QUESTION, **{**HOW, "seed": 6}))))
+        again = S.json(CHAT, chat(QUESTION, **HOW))
+        self.assertEqual(text_of(again), text)
+        again = S.json(CHAT, chat(QUESTION, **HOW))
+        self.assertEqual(text_of(again), text)
+        self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        plain, drafts = self.streamed(), self.streamed(stream_options={"include_drafts": True})
+        self.assertEqual("".join(self.pieces(plain)), text)
+        self.assertEqual([d["draft"] for d in plain if "draft" in d], [])
+        self.assertEqual("".join(self.pieces(drafts)), text)
+        self.assertEqual(len([d for d in drafts if "draft" in d]), steps)
+        got = {}
+        ask = lambda i, seed: got.__setitem__(i, text_of(S.json(CHAT, chat(QUESTION, **{**HOW, "seed": seed}))))
+        threads = [threading.Thread(target=ask, args=(i, 5 if i < 2 else 100 + i)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual([got[0], got[1]], [text, text])
+
+    def test_disk_cache(self):
+        with tempfile.TemporaryDirectory() as folder:
+            texts, cached = [], []
+            for _ in range(2):
+                s = Server(*OPTIONS, "--cache-dir", folder, greedy=False)
+                try:
+                    a = s.json(CHAT, chat(QUESTION, **{**HOW, "max_tokens": 40}))
+                finally:
+                    self.assertEqual(s.stop(), 0, s.log[-2000:])
+                texts.append(text_of(a))
+                cached.append(a["usage"]["prompt_tokens_details"]["cached_tokens"])
+            self.assertEqual(texts[0], texts[1])
+            self.assertEqual(cached[0], 0)
+            self.assertGreater(cached[1], 0)
+
+    def test_figures(self):
+        before = S.metrics()
+        a = S.json(CHAT, chat("Hi", **HOW))
+        t, u, now = a["timings"], a["usage"], S.metrics()
+        self.assertEqual((a["choices"][0]["finish_reason"], u["completion_tokens"]), ("length", 300))
+        blocks = -(-300 // S.json("/props")["canvas"])
+        self.assertEqual((t["block_n"], u["blocks"]), (blocks, blocks))
+        self.assertEqual(t["step_n"], u["steps"])
+        self.assertAlmostEqual(u["tokens_per_step"], 300 / u["steps"], 4)
+        self.assertGreaterEqual(t["step_n"], t["block_n"])
+        for name, n in (("denoised_blocks_total", blocks), ("denoising_steps_total", t["step_n"])):
+            self.assertEqual(now["ratoon_" + name] - before["ratoon_" + name], n)
+
+    def test_other_interfaces(self):
+        how = {"max_tokens": 20, "seed": 5}
+        talk = [{"role": "user", "content": "Hi"}]
+        for path, body in (("/v1/completions", {"prompt": "Hi", **how}),
+                           ("/v1/responses", {"input": "Hi", "max_output_tokens": 20, "seed": 5}),
+                           ("/v1/messages", {"messages": talk, **how}),
+                           ("/completion", {"prompt": "Hi", "n_predict": 20, "seed": 5}),
+                           ("/api/chat", {"messages": talk, "stream": False, "options": {"num_predict": 20}}),
+                           ("/api/generate", {"prompt": "Hi", "stream": False, "options": {"num_predict": 20}})):
+            with self.subTest(path):
+                S.json(path, body)
+                self.assertEqual(S.post(path, {**body, "stream": True})[0], 200)
+
+    def test_cancel(self):
+        s = S.connect()
+        data = json.dumps(chat("Hi", **{**HOW, "max_tokens": 1500, "stream": True,
+                                        "stream_options": {"include_drafts": True}})).encode()
+        s.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(data)) + data)
+        seen = b""
+        while b"event: draft" not in seen:
+            seen += s.recv(65536)
+        s.close()
+        self.assertTrue(S.wait_for(S.idle))
+
+
+class Refused(unittest.TestCase):
+    def refused(self, path, field, body):
+        status, _, text = S.post(path, body)
+        self.assertEqual(status, 400, (field, text))
+        message = json.loads(text)
+        error = message["error"]
+        said = error["message"] if isinstance(error, dict) else error
+        self.assertEqual(said, "%s is not supported: this model does not write one token after the other" % field)
+
+    def test_chat(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        for field, more in (("top_p", {"top_p": 0.9}), ("top_k", {"top_k": 5}), ("min_p", {"min_p": 0.1}),
+                            ("frequency_penalty", {"frequency_penalty": 0.5}),
+                            ("presence_penalty", {"presence_penalty": 0.5}),
+                            ("repetition_penalty", {"repetition_penalty": 1.1}), ("logit_bias", {"logit_bias": {"5": 1}}),
+                            ("logprobs", {"logprobs": True}), ("grammar", {"grammar": 'root ::= "a"'}),
+                            ("response_format", {"response_format": {"type": "json_object"}}),
+                            ("response_format.json_schema.schema", {"response_format": schema}),
+                            ("tool_choice", {"tools": [tool], "tool_choice": "required"})):
+            with self.subTest(field):
+                self.refused(CHAT, field, chat("Hi", **more))
+        neutral = dict(top_p=1, top_k=0, min_p=0, frequency_penalty=0, presence_penalty=0, repetition_penalty=1,
+                       logit_bias={}, logprobs=False, response_format={"type": "text"})
+        self.assertEqual(S.post(CHAT, chat("Hi", max_tokens=5, **neutral))[0], 200)
+
+    def test_others(self):
+        talk = [{"role": "user", "content": "Hi"}]
+        self.refused("/v1/completions", "logprobs", {"prompt": "Hi", "logprobs": 1})
+        self.refused("/v1/messages", "top_k", {"messages": talk, "max_tokens": 5, "top_k": 5})
+        self.refused("/api/chat", "options.top_p", {"messages": talk, "options": {"top_p": 0.5}})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.modules[__name__]))
