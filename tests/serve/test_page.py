@@ -233,6 +233,44 @@ class InBrowser(unittest.TestCase):
         })()"""), [])
 
 
+class Canvas(InBrowser):
+    def test_clears_up(self):
+        """Drafts replace each other beside the text, and the finished block replaces them."""
+        self.fake.props = {**self.fake.props, "canvas": 32}
+        gates = [Gate() for _ in range(3)]
+
+        def script(a):
+            for step, gate in enumerate(gates[:2], 1):
+                a.event({"choices": [], "draft": {"index": 0, "step": step, "text": "<b>draft</b> %d" % step}})
+                gate.wait()
+            a.piece("A block.")
+            gates[2].wait()
+            a.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+                     "timings": {"predicted_n": 8, "predicted_per_second": 25.0, "draft_n_accepted": 0, "block_n": 1,
+                                 "step_n": 2, "predicted_per_step": 4}})
+            a.event(b"[DONE]")
+
+        self.fake.answers(script)
+        t = self.tab()
+        n = self.ended(t)
+        self.begin(t, "Hi")
+        draft = "document.querySelector('article:last-child .draft')"
+        for step, gate in enumerate(gates[:2], 1):
+            t.wait(draft + " && %s.textContent === '<b>draft</b> %d'" % (draft, step))
+            self.assertEqual(t.js("[%s.hidden, %s.getAttribute('aria-hidden')]" % (draft, draft)), [False, "true"])
+            self.assertEqual(self.answers(t), [""])
+            gate.open()
+        self.saw(t, "A block.")
+        self.assertEqual(t.js("[%s.hidden, %s.textContent]" % (draft, draft)), [True, ""])
+        gates[2].open()
+        t.wait("document.body.dataset.ended > %d" % n)
+        self.assertEqual(self.texts(t)[-1], ["assistant", "A block."])
+        self.assertRegex(t.js("document.querySelector('.figures:not(:empty)').textContent"),
+                         "1 block \u00b7 2 steps \u00b7 4.00 per step")
+        self.assertEqual(self.fake.asked[-1]["stream_options"], {"include_drafts": True})
+        self.calm(t)
+
+
 class Conversation(InBrowser):
     """With the real server and model."""
 

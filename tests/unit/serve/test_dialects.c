@@ -156,7 +156,8 @@ static char *dump(const Request *q)
 static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "model", "'other'", NULL, false }, { "stream", "true", NULL, false },
     { "stream_options", "{'include_usage':true}", NULL, false },
-    { "stream_options.include_usage", "true", NULL, false }, { "strict_fields", "true", NULL, true },
+    { "stream_options.include_usage", "true", NULL, false },
+    { "stream_options.include_drafts", "false", NULL, true }, { "strict_fields", "true", NULL, true },
     { "n_predict", "7", NULL, false }, { "max_output_tokens", "7", NULL, false },
     { "max_completion_tokens", "7", NULL, false }, { "max_tokens", "7", NULL, false },
     { "temperature", "0.5", NULL, false }, { "top_p", "0.5", NULL, false }, { "top_k", "5", NULL, false },

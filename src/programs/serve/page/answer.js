@@ -32,7 +32,7 @@ async function answer(chat, path, { goOn = null, fresh = null, back = null } = {
   const parent = path.length ? path[path.length - 1].id : null;
   const before = goOn && { finish: goOn.finish, length: goOn.content.length };
   const m = goOn || newMessage("assistant", chat.id, parent, "");
-  const r = { chat, m, controller: new AbortController(), cost: 0, due: 0, over: false, progress: null };
+  const r = { chat, m, controller: new AbortController(), cost: 0, due: 0, over: false, progress: null, draft: "" };
   let asked;
   try {
     asked = JSON.stringify(requestBody(path, Boolean(goOn)));
@@ -67,7 +67,7 @@ async function stream(r, asked) {
   const reply = await fetchHere("v1/chat/completions", { ...how, signal: r.controller.signal });
   if (!reply.ok) throw await failure(reply);
   try {
-    await events(reply.body, data => { r.progress = takeChunk(r.m, data); drawSoon(r); });
+    await events(reply.body, data => { r.progress = takeChunk(r, data); drawSoon(r); });
   } catch (e) {
     r.controller.abort();
     throw e instanceof TypeError ? lost() : e;

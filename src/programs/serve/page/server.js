@@ -71,6 +71,7 @@ function requestBody(path, goOn) {
   const messages = messagesFor(path), system = at("system").value;
   if (system.trim() && !at("system-row").hidden) messages.unshift({ role: "system", content: system });
   return { messages, stream: true, return_drafted: true, timings_per_token: true, return_progress: true, ...sampling(),
+           ...(server.props && server.props.canvas ? { stream_options: { include_drafts: true } } : {}),
            ...(goOn ? { continue_final_message: true, add_generation_prompt: false } : {}) };
 }
 
@@ -108,11 +109,15 @@ function addRuns(runs, length, piece, drafted) {
   add(decoder.decode(bytes.subarray(done)).length, 0);
 }
 
-/* One event of a stream, put into the message. Returns the progress of the prompt, or null. */
-function takeChunk(m, data) {
+/* One event of a stream, put into the answer's message. A draft is no part of it: what comes next replaces it. Returns
+   the progress of the prompt, or null. */
+function takeChunk(r, data) {
+  const m = r.m;
   if (data === "[DONE]") return null;
   const c = JSON.parse(data), choice = c.choices && c.choices[0], d = (choice && choice.delta) || {};
   if (c.error) throw new Error(c.error.message);
+  if (c.draft) r.draft = c.draft.text;
+  else if (d.content || d.reasoning_content || (choice && choice.finish_reason)) r.draft = "";
   if (d.reasoning_content) {
     addRuns(m.thoughtRuns, m.thought.length, d.reasoning_content, choice.drafted);
     m.thought += d.reasoning_content;

@@ -20,6 +20,11 @@ function drawFigures(f) {
   add(`${f.predicted_n} tokens`,
       `and ${(f.prompt_n || 0) + (f.cache_n || 0)} of the prompt, ${f.cache_n || 0} of them cached`);
   add(`${(f.predicted_per_second || 0).toFixed(1)} tokens/s`, "speed of this answer");
+  if (f.step_n) {
+    add(`${f.block_n} ${f.block_n === 1 ? "block" : "blocks"}`, "blocks that were denoised");
+    add(`${f.step_n} steps`, "passes of the model in which they cleared up");
+    add(`${(f.predicted_per_step || 0).toFixed(2)} per step`, "tokens that one step brings on average");
+  }
   if (f.draft_n_accepted) {
     add(`${acceptLength(f).toFixed(2)} per pass`, "accept length: tokens that one pass of the model brings on average");
     add(`${Math.round(100 * f.draft_n_accepted / f.predicted_n)} % drafted`,
@@ -97,6 +102,15 @@ function drawThought(m) {
   return d;
 }
 
+/* What a model that denoises would write if the last step were its last: not for screen readers, as it changes with
+   every step. */
+function drawDraft() {
+  const d = element("div", "draft");
+  d.setAttribute("aria-hidden", "true");
+  d.hidden = true;
+  return d;
+}
+
 function drawFilesOf(m) {
   return m.files.map(f => {
     const d = element("details", "file");
@@ -109,7 +123,7 @@ function drawMessage(m) {
   const a = element("article", m.role), body = element("div", "body");
   a.dataset.id = m.id;
   a.setAttribute("aria-label", m.role === "user" ? "You" : "Model");
-  if (m.role === "assistant") a.append(drawThought(m), body);
+  if (m.role === "assistant") a.append(drawThought(m), body, drawDraft());
   else a.append(...drawFilesOf(m), body);
   a.append(drawEnd(m), drawTools(m));
   fillMessage(a, m);
@@ -129,7 +143,10 @@ function fillMessage(a, m) {
     show(thought.lastElementChild, m.thought, m.thoughtRuns, how);
   }
   show(body, m.content, m.runs, how);
-  a.classList.toggle("waiting", isRunning(m) && !m.content && !m.thought);
+  const draft = isRunning(m) ? running.get(m.chat).draft : "", box = a.querySelector(".draft");
+  box.hidden = !draft;
+  box.textContent = draft;
+  a.classList.toggle("waiting", isRunning(m) && !m.content && !m.thought && !draft);
 }
 
 function articleOf(m) { return at("talk").querySelector(`article[data-id="${m.id}"]`); }
