@@ -142,6 +142,10 @@ class Refused(unittest.TestCase):
                        logit_bias={}, logprobs=False, response_format={"type": "text"})
         self.assertEqual(S.post(CHAT, chat("Hi", max_tokens=5, **neutral))[0], 200)
 
+    def test_list(self):
+        fields = S.json("/v1/models")["data"][0]["supported_parameters"]
+        self.assertEqual([f for f in fields if f in ("top_p", "response_format", "logprobs")], [])
+
     def test_others(self):
         talk = [{"role": "user", "content": "Hi"}]
         self.refused("/v1/completions", "logprobs", {"prompt": "Hi", "logprobs": 1})

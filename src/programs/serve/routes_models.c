@@ -23,8 +23,9 @@ static json_t *one(const Server *s, const char *name)
     if (s->chat) json_array_append_new(can, json_string("chat"));
     if (s->tools) json_array_append_new(can, json_string("tools"));
     if (s->thinks) json_array_append_new(can, json_string("reasoning"));
-    json_t *fields = json_pack("[s,s,s,s,s,s,s,s,s,s,s]", "max_tokens", "temperature", "top_p", "top_k", "min_p",
-                               "stop", "seed", "stream", "response_format", "logprobs", "logit_bias");
+    json_t *fields = json_pack("[s,s,s,s,s]", "max_tokens", "temperature", "stop", "seed", "stream");
+    static const char *const by_token[] = { "top_p", "top_k", "min_p", "response_format", "logprobs", "logit_bias" };
+    for (int i = 0; !s->defaults.denoises && i < 6; i++) json_array_append_new(fields, json_string(by_token[i]));
     static const char *const tools[] = { "tools", "tool_choice" };
     for (int i = 0; s->tools && i < 2; i++) json_array_append_new(fields, json_string(tools[i]));
     if (s->thinks) json_array_append_new(fields, json_string("reasoning_effort"));
