@@ -110,8 +110,9 @@ class Text(unittest.TestCase):
                                         "stream_options": {"include_drafts": True}})).encode()
         s.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(data)) + data)
         seen = b""
-        while b"event: draft" not in seen:
+        while b"event: draft" not in seen and b"[DONE]" not in seen:
             seen += s.recv(65536)
+        self.assertIn(b"event: draft", seen)
         s.close()
         self.assertTrue(S.wait_for(S.idle))
 
