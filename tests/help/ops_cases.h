@@ -18,7 +18,7 @@ uint8_t *ops_odd_weights(Run *r, Type t, int32_t rows, int32_t cols, uint64_t *s
 float   *ops_odd_rows(Run *r, int32_t n, int32_t cols, uint64_t *seed);
 /* ops_experts.c: mixtures; backends without them skip these */
 CaseRun ops_route, ops_experts;
-/* ops_canvas.c: the end of a denoising step; backends without it skip this. Rounds are types of weights. */
+/* ops_canvas.c: the end of a denoising step. Rounds are types of weights. */
 enum { CANVAS_ROUNDS = 6 };
 CaseRun ops_canvas;
 /* ops_acts.c: norms without weights, activations, tables of angles, attention in one operation */
