@@ -11,12 +11,14 @@ static const LayerSpec none = { .kind = LAYER_NONE };
 static const Type types[] = { T_F32, T_Q8_0, T_Q4_K, T_F16, T_Q6_K, T_Q5_0 };
 _Static_assert(sizeof types / sizeof *types == CANVAS_ROUNDS, "the table of cases has a round for each");
 
+/* Each row is there twice, so the largest logit is. */
 static Tensor weight(Run *r, Type t, int32_t rows, int32_t cols, uint64_t key)
 {
     const size_t row = type_row_bytes(t, cols);
     float *x = run_host(r, sizeof *x * (size_t) rows * (size_t) cols);
     uint8_t *file = run_host(r, row * (size_t) rows);
     h_fill(x, (int64_t) rows * cols, key, 1);
+    memcpy(x + (size_t) (rows - rows / 2) * (size_t) cols, x, sizeof *x * (size_t) (rows / 2) * (size_t) cols);
     for (int32_t i = 0; i < rows; i++) quant_encode(file + row * (size_t) i, t, x + (int64_t) i * cols, cols);
     Tensor w = h_tensor(t, rows, cols, run_memory(r, r->b->weight_bytes(r->b, t, rows, cols), NULL));
     r->b->upload(r->b, &w, 0, file, 0, rows);
@@ -49,7 +51,8 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
     run_must(r, got->best == best && got->top == z[best], "the largest logit");
     if (got->sample != (d->greedy ? best : sample)) run_fail(r, "token %d, expected %d", got->sample, sample);
     const double entropy = log(sum) - lean / sum;
-    run_expect(r, "entropy", &got->entropy, &entropy, 1, 4e-6);
+    /* of a large vocabulary, what terms that are left out would add */
+    run_expect(r, "entropy", &got->entropy, &entropy, 1, vocab > 1000 ? 2e-5 : 4e-6);
     for (int32_t c = 0; c < cols; c++) want[c] *= (double) scale / sum;
     run_expect(r, "soft", soft, want, cols, 1e-5 * (double) scale);
 }
