@@ -57,10 +57,10 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
     run_expect(r, "soft", soft, want, cols, 1e-5 * (double) scale);
 }
 
-/* Two slices, of which each has its own temperature and noise. */
+/* Two slices, of which each has its own temperature and noise; a row that is no numbers changes no other. */
 void ops_canvas(Run *r, const Turn *t)
 {
-    enum { N = 70, SPLIT_AT = 40 };
+    enum { N = 70, SPLIT_AT = 40, ODD = 66 };
     const int32_t vocab = t->rows, cols = t->cols, token[N] = { 0 };
     const Type type = types[t->round];
     if (cols % type_info(type)->block) return;
@@ -80,16 +80,19 @@ void ops_canvas(Run *r, const Turn *t)
     float *from = run_host(r, sizeof *from * N * (size_t) cols);
     h_fill(from, (int64_t) N * cols, 5, 1);
     for (int32_t i = 0; i < N; i++)
-        for (int32_t c = 0; c < cols; c++) from[i * cols + c] *= (float) (i % 7) * 0.4f;
+        for (int32_t c = 0; c < cols; c++) from[i * cols + c] *= i == ODD ? NAN : (float) (i % 7) * 0.4f;
     Mat x = mat_of(r, N, cols, from);
     const float scale = t->round & 1 ? 0.5f : 1, softcap = t->round & 2 ? 0 : 20;
     CanvasRow found[N], *at = run_memory(r, sizeof found, NULL);
     const CanvasEnd e = { &head, table, scale, softcap, 8, &z, &wide };
     r->b->canvas(r->b, at, &soft, &x.t, &e, pass_rows(r, p));
     run_fetch(r, found, at, sizeof found);
-    const float *mixed = mat_get(r, &soft);
+    float *mixed = mat_get(r, &soft);
+    memset(mixed + ODD * cols, 0, sizeof *mixed * (size_t) cols);              /* which NaN it is does not matter */
+    run_must(r, isnan(found[ODD].entropy), "an entropy that is no number");
     for (int32_t i = 0; i < N; i++) {
         const CanvasRow *f = &found[i];
+        if (i == ODD) continue;
         run_give(r, "sums", (const float[]) { f->top, f->sum, f->lean, f->entropy }, 4);
         run_give_bytes(r, "tokens", (const int32_t[]) { f->best, f->sample }, 2 * sizeof(int32_t));
     }
@@ -104,6 +107,7 @@ void ops_canvas(Run *r, const Turn *t)
     float *each = mat_get(r, &logits);
     const float *values = mat_get(r, &rows);
     for (int32_t i = 0; i < N; i++) {
+        if (i == ODD) continue;
         const CanvasDraw *d = &p->t->slices[i >= SPLIT_AT].canvas;
         for (int32_t v = 0; v < vocab; v++) each[(int64_t) i * vocab + v] /= d->t;
         expect_row(r, &found[i], mixed + (int64_t) i * cols, each + (int64_t) i * vocab, values, d, p->t->pos[i], vocab,
