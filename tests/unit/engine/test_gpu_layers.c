@@ -181,6 +181,52 @@ static void on_a_gpu(void **state)
     device = "card";
 }
 
+/* ---- writing by denoising ---- */
+
+enum { DENOISED = 96 };                            /* tokens, of blocks of 32 */
+
+static void denoise(int32_t text[DENOISED], const rt_options *o)
+{
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    rt_error e;
+    int32_t prompt[FIRST], n = 0;
+    Dice d = { tiny_key(7, "denoised"), 0 };
+    random_tokens(&d, FIRST, 96, prompt);
+    if (rt_open(&g, o, &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_step_new(&st, g, &RT_STEP_OPTIONS(.chunk = 40), &e) != RT_OK) fail_msg("%s", e.text);
+    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 1, .seed = 4)), RT_OK);
+    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
+    for (rt_block b; n < DENOISED; n += (int32_t) b.n) {
+        if (rt_next(st, s, &b) != RT_OK) fail_msg("%s%s", rt_step_error(st), rt_session_error(s));
+        memcpy(text + n, b.token, sizeof *text * (size_t) b.n);
+    }
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+}
+
+/* The blocks are the CPU's, on a device and on the emulated GPU. */
+static void denoised(void **state)
+{
+    (void) state;
+    PublicRig p;
+    int32_t want[DENOISED], text[DENOISED];
+    const RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o, RT_LAYERS_NONE);
+    denoise(want, &ro);
+    device = "cuda";
+    ro = options_of(&p, &o, 0);
+    denoise(text, &ro);
+    assert_same(text, want, sizeof want, "on a GPU");
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
 /* ---- experts in main memory ---- */
 
 static FakeCuda *emulated(void)
@@ -632,7 +678,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu), cmocka_unit_test(denoised),
         cmocka_unit_test(mixtures_on_a_gpu), cmocka_unit_test(experts_are_planned),
         cmocka_unit_test(experts_in_two_threads), cmocka_unit_test(as_many_experts_as_fit),
         cmocka_unit_test(as_many_as_fit),
