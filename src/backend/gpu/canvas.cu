@@ -237,12 +237,13 @@ DEV void load_terms(float (&e)[OWN_ROWS], const CanvasArgs &a, int row0, uint32_
     }
 }
 
-/* The table's values of the ids in `used`; neighbouring threads have the rows that a packed group holds side by side. */
+/* The table's values of the ids in `used`; neighbouring threads have rows that lie side by side in a packed group. */
 DEV void decode(MixShared &s, const CanvasArgs &a, int id0, int col0, uint32_t used)
 {
     for (int at = TID; at < MIX_IDS * MIX_COLS; at += CANVAS_THREADS) {
         const int id = at / (16 * MIX_COLS) * 16 + at % 16, c = at / 16 % MIX_COLS;
-        if (used >> id & 1 && col0 + c < a.table.cols) s.value[id][c] = table_value(a.table, a.id0 + id0 + id, col0 + c);
+        if (used >> id & 1 && col0 + c < a.table.cols)
+            s.value[id][c] = table_value(a.table, a.id0 + id0 + id, col0 + c);
     }
 }
 

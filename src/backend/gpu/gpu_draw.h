@@ -1,5 +1,5 @@
-/* gpu_draw.h - what the kernels of draw.cu, draw_head.cu and canvas.cu share: orders as integers, noise, the best few, a
- * row's place in the workspace. */
+/* gpu_draw.h - what the kernels of draw.cu, draw_head.cu and canvas.cu share: orders as integers, noise, the best few,
+ * a row's place in the workspace. */
 #ifndef RATOON_BACKEND_GPU_GPU_DRAW_H
 #define RATOON_BACKEND_GPU_GPU_DRAW_H
 
