@@ -11,8 +11,9 @@
 #include "backend/draw.h"
 #include "format/quant.h"
 
-/* ROWS_DECODE: of trees and drafters' blocks in a pass, all together. CANVAS_MAX: of a canvas. */
-enum { ROWS_DECODE = 64, CANVAS_MAX = 256, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
+/* ROWS_DECODE: of trees and drafters' blocks in a pass, all together. CANVAS_MAX: of a canvas; CANVAS_IDS: of the
+ * vocabulary at a time at the end of its steps. */
+enum { ROWS_DECODE = 64, CANVAS_MAX = 256, CANVAS_IDS = 256, POS_LANES = 4, MATMUL_MAX = 4, TILE = 256, SPLIT = 4096 };
 
 /* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
  * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations but `experts`

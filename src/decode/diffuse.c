@@ -72,14 +72,18 @@ static void begin_block(Session *s)
 static Status run_canvas(Spec *sp, Session *s, const CanvasDraw *d, Error *err)
 {
     Canvas *c = s->canvas;
+    Step *first = &sp->step, *last = sp->last;
+    const size_t rows = (size_t) sp->m->diffusion.canvas, soft_bytes = sizeof(float) * rows * (size_t) sp->m->dim;
     PassOut out;
-    pass_start(&sp->step);
-    pass_slice(&sp->step, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, c->token, NULL)->canvas = *d;
-    pass_canvas(&sp->step, c->soft, c->step > 0);
-    TRY(model_pass(sp->m, &sp->step, &out, 0, err));
-    sp->last->be->copy_out(sp->last->be, c->found, out.found->data,
-                           sizeof *c->found * (size_t) sp->m->diffusion.canvas);
-    return step_wait(sp->last, err);
+    pass_start(first);
+    pass_slice(first, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, c->token, NULL)->canvas = *d;
+    pass_canvas(first, c->before, c->soft, c->step > 0);
+    TRY(model_pass(sp->m, first, &out, 0, err));
+    last->be->copy_out(last->be, c->found, out.found->data, sizeof *c->found * rows);
+    if (first != last) last->be->copy_out(last->be, first->carry, c->soft, soft_bytes);
+    TRY(step_wait(last, err));
+    if (first != last) first->be->copy_in(first->be, c->before, first->carry, soft_bytes);
+    return ST_OK;
 }
 
 /* The position of the first row that has no finite result; -1: all have one. */
@@ -221,7 +225,7 @@ Status diffuse_largest(Spec *sp, Session *s, Error *err)
     pass_start(&sp->step);
     const Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_BLOCK, n, token, NULL);
     for (int32_t i = 0; i < least_of(n, ROWS_DECODE); i++) pass_want(&sp->step, sl, i, WANT_LOGITS, -1);
-    pass_canvas(&sp->step, s->canvas->soft, true);
+    pass_canvas(&sp->step, s->canvas->before, s->canvas->soft, true);
     TRY(model_pass(sp->m, &sp->step, &out, 0, err));
     return step_wait(sp->last, err);
 }

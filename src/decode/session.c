@@ -87,25 +87,30 @@ bool line_leaves_checkpoint(const Line *l)
 
 /* ---- the session ---- */
 
+static size_t soft_bytes(const Model *m) { return sizeof(float) * (size_t) m->diffusion.canvas * (size_t) m->dim; }
+
 static Status open_canvas(Session *s, const Model *m, Error *err)
 {
-    Backend *be = stages_last(&m->stages);
+    Backend *be = stages_last(&m->stages), *first = m->stages.at[0].be;
     s->diffusion = m->diffusion;
     s->line.sampling.temperature = 1;              /* what the file says */
     s->canvas = calloc(1, sizeof *s->canvas);
-    if (s->canvas)
-        s->canvas->soft = be->alloc(be, sizeof(float) * (size_t) m->diffusion.canvas * (size_t) m->dim, "canvas");
-    if (s->canvas && s->canvas->soft) return ST_OK;
-    be->sync(be, NULL);                            /* the failure is reported here */
+    if (s->canvas) {
+        s->canvas->soft = be->alloc(be, soft_bytes(m), "canvas");
+        s->canvas->before = first == be ? s->canvas->soft : first->alloc(first, soft_bytes(m), "canvas");
+        if (s->canvas->soft && s->canvas->before) return ST_OK;
+    }
+    stages_sync(&m->stages, NULL);                 /* the failure is reported here */
     return fail(err, ST_MEMORY, "session: out of memory for a canvas");
 }
 
 static void close_canvas(Session *s)
 {
     const Model *m = s->line.m;
-    Backend *be = stages_last(&m->stages);
-    if (s->canvas && s->canvas->soft)
-        be->release(be, s->canvas->soft, sizeof(float) * (size_t) m->diffusion.canvas * (size_t) m->dim);
+    Backend *be = stages_last(&m->stages), *first = m->stages.at[0].be;
+    const Canvas *c = s->canvas;
+    if (c && c->before && c->before != c->soft) first->release(first, c->before, soft_bytes(m));
+    if (c && c->soft) be->release(be, c->soft, soft_bytes(m));
     free(s->canvas);
 }
 

@@ -66,12 +66,12 @@ bool    line_leaves_checkpoint(const Line *l);
 /* The block that is being written by denoising (diffuse.h). block: how many were finished since the prompt; step: how
  * many it has had, 0: it begins with the next one. token: what the next step reads; best: the likeliest tokens of the
  * last one, which were the same in `same` steps before it; soft: what it said, for the next one, [canvas, dim] in
- * backend memory. */
+ * the last stage's memory; before: the same in the first stage's, which reads it; soft itself if they are one. */
 typedef struct {
     int32_t   block, step, same;
     int32_t   token[CANVAS_MAX], best[CANVAS_MAX];
     CanvasRow found[CANVAS_MAX];
-    float    *soft;
+    float    *soft, *before;
 } Canvas;
 
 /* Told the likeliest tokens of a canvas after each of its steps, from 1. */

@@ -264,13 +264,10 @@ const Family family_gemma4 = {
 
 static Status check_backend(const Model *m, Error *err)
 {
-    if (m->stages.n > 1)
-        return fail(err, ST_UNSUPPORTED, "%s: models of the family '%s' run on one backend, and not in %d stages",
-                    m->file, m->family->arch, m->stages.n);
-    if (!m->stages.at[0].be->canvas)
-        return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run models of the family '%s'", m->file,
-                    m->stages.at[0].be->name, m->family->arch);
-    return ST_OK;
+    const Backend *last = stages_last(&m->stages);
+    if (last->canvas) return ST_OK;
+    return fail(err, ST_UNSUPPORTED, "%s: the backend '%s' does not run models of the family '%s'", m->file, last->name,
+                m->family->arch);
 }
 
 /* Keys without the family's name, of which only the first is needed. */

@@ -247,14 +247,15 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
                 (int) strcspn(b->name, "|"), b->name, f.cols, f.from ? m->n_head_rows : f.rows, n);
 }
 
-/* Whether the last of several stages reads the embedding, too: a drafter does, and a head that is tied to it. */
+/* Whether the last of several stages reads the embedding, too: a drafter does, the end of a canvas's step, and a head
+ * that is tied to it. */
 static bool embeds_at_end(const Loader *l)
 {
     const Family *fam = l->m->family;
     WeightView head;
     for (int32_t i = 0; i < fam->n_global; i++)
         if (fam->global[i].place == offsetof(Model, head) && find_any(l, "", fam->global[i].name, &head))
-            return l->o->lends;
+            return l->o->lends || l->m->diffusion.canvas > 0;
     return true;
 }
 
@@ -273,7 +274,7 @@ static Status bind_all(Loader *l)
         l->again.place = offsetof(Model, embed_end);
         TRY(bind_one(l, &l->again, -1, last, (uint8_t *) m, "", &none));
     }
-    for (int32_t i = 0; i < fam->n_own; i++) TRY(bind_one(l, &fam->own[i], -1, last, m->params, "", &none));
+    for (int32_t i = 0; i < fam->n_own; i++) TRY(bind_one(l, &fam->own[i], -1, 0, m->params, "", &none));
     for (int32_t il = 0; il < m->n_layers; il++) {
         char prefix[32];
         Fused fused = { 0 };

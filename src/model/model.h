@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     const char *arch;
     const Bind *global; int32_t n_global;          /* tensors of Model */
-    const Bind *own; int32_t n_own;                /* tensors of the params */
+    const Bind *own; int32_t n_own;                /* tensors of the params, in the first stage */
     const Bind *layer_bind; int32_t n_layer_bind;
     size_t      layer_bytes, params_bytes;         /* sizes of the family's structs: a layer's weights, and
                                                     * Model.params */
@@ -104,7 +104,8 @@ struct Model {
                                                                                    * (pair scores) */
     /* globals */
     Tensor        embed, out_norm, head;           /* embed in the first stage, the others in the last */
-    Tensor        embed_end;       /* embed in the last stage: the head if it is tied, and a drafter's embedding */
+    Tensor        embed_end;       /* embed in the last stage: the head if it is tied, a drafter's embedding, what the
+                                    * end of a canvas's step mixes */
     LayerSpec    *spec;                                                           /* [n_layers] */
     uint8_t      *layers;                                                        /* [n_layers] of family->layer_bytes */
     struct { Backend *be; void *p; size_t bytes; } *owned; int32_t n_owned; size_t cap_owned; /* to release */

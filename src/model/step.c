@@ -190,10 +190,12 @@ void pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t t
     if (want & WANT_LOGITS) s->host.logit_row[s->host.n_logits++] = at;
 }
 
-void pass_canvas(Step *s, float *soft, bool conditioned)
+void pass_canvas(Step *s, float *before, float *soft, bool conditioned)
 {
-    s->canvas.soft = soft;
-    s->canvas.conditioned = conditioned;
+    for (; s; s = s->next) {
+        s->canvas.soft = s->next ? before : soft;
+        s->canvas.conditioned = conditioned;
+    }
 }
 
 static void send_tables(Step *s)

@@ -79,10 +79,10 @@ void   pass_start(Step *s);
 Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent);
 /* What row `row` of the slice is wanted for; tap_slot: its place in the slice's taps, used with WANT_TAPS. */
 void   pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t tap_slot);
-/* Makes this a pass over a canvas, the only slice of the pass, whose draw->canvas is set. soft: backend memory [rows,
- * dim], from the canvas's last step if `conditioned`; this one's are in it after the pass, and PassOut.found says the
- * rest. */
-void   pass_canvas(Step *s, float *soft, bool conditioned);
+/* Makes this a pass over a canvas, the only slice of the pass, whose draw->canvas is set. before: the first stage's
+ * memory [rows, dim], from the canvas's last step if `conditioned`; soft: the last stage's, the same if that is the
+ * first: this step's are in it after the pass, and PassOut.found says the rest. */
+void   pass_canvas(Step *s, float *before, float *soft, bool conditioned);
 static inline bool step_is_canvas(const Step *s) { return s->canvas.soft != NULL; }
 /* Copies the tables into every stage, with row counts rounded up to a launch shape: those of decoding passes, which are
  * recorded, and, if `few`, also of other passes with few rows. */

@@ -58,16 +58,15 @@ static void attend_head(double *y, const LayerSpec *s, const double *q, const fl
     }
 }
 
-/* got must be near the double result of the row whose path from position 0 is text[n]. Expensive, so done for the
- * reference only: other backends are compared with its bits. */
-static void expect_attention(Run *r, const char *what, const float *got, const LayerSpec *s, const int32_t *text,
-                             int32_t n, double tolerance)
+/* got must be near the double result of the row at position `own` of text[n], which sees positions [first, n).
+ * Expensive, so done for the reference only: other backends are compared with its bits. */
+static void expect_seen(Run *r, const char *what, const float *got, const LayerSpec *s, const int32_t *text,
+                        int32_t first, int32_t own, int32_t n, double tolerance)
 {
     if (!r->reference) return;
     const size_t mark = r->n_held;
     const int32_t yc = pass_cols(s), qc = s->heads * s->head_dim, kc = s->kv_heads * s->head_dim,
-                  vc = s->kv_heads * value_dim(s),
-                  first = s->window && n > s->window ? n - s->window : 0;
+                  vc = s->kv_heads * value_dim(s);
     float *q = run_host(r, sizeof *q * (size_t) qc), *k = run_host(r, sizeof *k * (size_t) (kc * n)),
           *v = run_host(r, sizeof *v * (size_t) (vc * n));
     double *p = run_host(r, sizeof *p * (size_t) n), *asked = run_host(r, sizeof *asked * (size_t) qc),
@@ -78,7 +77,7 @@ static void expect_attention(Run *r, const char *what, const float *got, const L
         as_stored(r, k + i * kc, s->k_type, kc);
         as_stored(r, v + i * vc, s->v_type, vc);
     }
-    pass_fill(q, text[n - 1], n - 1, IN_Q, qc, 3);
+    pass_fill(q, text[own], own, IN_Q, qc, 3);
     as_asked(r, asked, q, s->k_type, qc);
     for (int32_t h = 0; h < s->heads; h++) {
         const int32_t kv = h / (s->heads / s->kv_heads);
@@ -87,6 +86,18 @@ static void expect_attention(Run *r, const char *what, const float *got, const L
     }
     run_expect(r, what, got, want, yc, allowed(s, tolerance));
     run_drop(r, mark);
+}
+
+static int32_t first_seen(const LayerSpec *s, int32_t pos)
+{
+    return s->window && pos >= s->window ? pos - s->window + 1 : 0;
+}
+
+/* The same for the last row of a path from position 0. */
+static void expect_attention(Run *r, const char *what, const float *got, const LayerSpec *s, const int32_t *text,
+                             int32_t n, double tolerance)
+{
+    expect_seen(r, what, got, s, text, first_seen(s, n - 1), n - 1, n, tolerance);
 }
 
 /* ---- linear states ---- */
@@ -255,6 +266,43 @@ void ops_wraps(Run *r, const Turn *t)
         run_give(r, "a layer that wraps", y[0], n * cols);
     }
     run_must(r, s[0]->P > 2 * round.ring, "a text that goes around twice");
+}
+
+/* Canvases behind texts of several lengths, each overwritten by what comes after it: their rows see each other and what
+ * the first of them sees, with a slot for each position and in a ring alike. */
+void ops_canvases(Run *r, const Turn *t)
+{
+    enum { STEPS = 3, CHUNK = 230 };
+    static const int32_t rows[STEPS] = { 256, 32, 100 };
+    LayerSpec spec = t->layer, round;
+    spec.canvas = true;
+    round = spec;
+    round.ring = (spec.window + CANVAS_MAX + ROWS_DECODE + 127) / 128 * 128;
+    const int32_t cols = pass_cols(&spec), n_sess = spec.window ? 2 : 1;
+    uint64_t seed = 61 + (uint64_t) t->turn;
+    int32_t token[CANVAS_MAX], all[STEPS * CHUNK + CANVAS_MAX];
+    Sess *s[2] = { sess_open(r, &spec, STEPS * CHUNK + CANVAS_MAX, 0), sess_open(r, &round, 0, 0) };
+    for (int32_t step = 0; step < STEPS; step++) {
+        const int32_t chunk = step == 0 ? t->rows : CHUNK - h_pick(&seed, 60);
+        const float *y[2];
+        run_use(r, step & 1);
+        random_tokens(token, chunk, &seed);
+        for (int32_t i = 0; i < n_sess; i++) {
+            y[i] = sess_run(r, s[i], SLICE_CHAIN, chunk, token, NULL);
+            sess_advance(s[i]);
+        }
+        if (n_sess > 1) run_same(r, "a text in a ring", y[1], y[0], chunk * cols);
+        run_give(r, "a text behind a canvas", y[0], chunk * cols);
+        const int32_t n = rows[(step + t->turn) % STEPS], P = s[0]->P;
+        random_tokens(token, n, &seed);
+        for (int32_t i = 0; i < n_sess; i++) y[i] = sess_run(r, s[i], SLICE_BLOCK, n, token, NULL);
+        if (n_sess > 1) run_same(r, "a canvas in a ring", y[1], y[0], n * cols);
+        run_give(r, "a canvas", y[0], n * cols);
+        memcpy(all, s[0]->text, sizeof *all * (size_t) P);
+        memcpy(all + P, token, sizeof *all * (size_t) n);
+        for (int32_t i = 0; i < n; i += n - 1)
+            expect_seen(r, "a canvas", y[0] + i * cols, &spec, all, first_seen(&spec, P), P + i, P + n, 1e-5);
+    }
 }
 
 /* Expectation in double for row `row` of a block of n tokens after s; one position is a hole. */

@@ -85,7 +85,7 @@ static void row_task(void *arg, int32_t i, int32_t thread)
     if (j->e->scale != 1 || j->e->softcap > 0) k->scale(z, j->ids, j->e->scale, j->e->softcap);
     const float top = k->cool(z, j->ids, d->t);
     if (top > before) {
-        f->top = top;
+        f->top = top + 0.0f;                       /* which of two zeros is found first does not matter */
         f->best = j->id0 + find(z, j->ids, top);
     }
     if (d->greedy) f->sample = f->best;

@@ -524,6 +524,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     cuda_attend_ops(&c->be);
     cuda_delta_ops(&c->be);
     cuda_draw_ops(&c->be);
+    cuda_canvas_ops(&c->be);
     *out = &c->be;
     return ST_OK;
 }

@@ -28,7 +28,7 @@ enum {
     TICKETS = 512,                                 /* sessions in a pass; each kind of state has as many */
     WORK_INPUT = 64 << 20,                         /* the quantised rows of a product */
     WORK_SPLITS = 64 << 20,                        /* attention: partial results of splits */
-    WORK_DRAW = 16 << 20,                          /* top_k and pick */
+    WORK_DRAW = 16 << 20,                          /* top_k and pick; canvas */
     WORK_COUNTS = STORE_COUNTERS * 4               /* how often experts were chosen */
 };
 
@@ -149,5 +149,6 @@ void cuda_kv_ops(Backend *b);                      /* ops_kv.c: keys and values 
 void cuda_attend_ops(Backend *b);                  /* ops_attend.c: attention */
 void cuda_delta_ops(Backend *b);                   /* ops_delta.c: convolution, delta rule, fold */
 void cuda_draw_ops(Backend *b);                    /* ops_draw.c: top_k, pick, the drafters' extras */
+void cuda_canvas_ops(Backend *b);                  /* ops_canvas.c: ends of denoising steps */
 
 #endif

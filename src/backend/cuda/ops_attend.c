@@ -6,12 +6,13 @@ enum { ITEM_TICKETS = 1 << 18, TICKET_BYTES = ITEM_TICKETS * 4, ITEMS_MAX = 1 <<
 
 static int32_t at_most(int64_t n, int64_t limit) { return (int32_t) (n < limit ? n : limit); }
 
-/* Tiles that an item can have: its queries see at most what is there, or their window; a tree's rows are up to
- * ROWS_DECODE apart. */
+/* Tiles that an item can have: its queries see at most what is there, or their window; rows of a tree are up to
+ * ROWS_DECODE apart, of a canvas up to CANVAS_MAX. */
 static int32_t most_tiles(const Rows *r, const LayerSpec *s)
 {
     const int64_t all = ((int64_t) r->span + r->n + TILE - 1) / TILE;
-    const int64_t seen = s->window ? ((int64_t) s->window + 2 * ROWS_DECODE) / TILE + 2 : INT32_MAX / TILE;
+    const int32_t apart = s->canvas ? CANVAS_MAX : 2 * ROWS_DECODE;
+    const int64_t seen = s->window ? ((int64_t) s->window + apart) / TILE + 2 : INT32_MAX / TILE;
     return at_most(all, seen);
 }
 

@@ -19,5 +19,6 @@ typedef struct { GpuError wrong; int32_t chosen, read, pad[2]; } GpuReport;
 #include "backend/gpu/args_attend.h"
 #include "backend/gpu/args_delta.h"
 #include "backend/gpu/args_draw.h"
+#include "backend/gpu/args_canvas.h"
 
 #endif

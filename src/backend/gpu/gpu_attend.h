@@ -67,7 +67,8 @@ DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
     }
     if (TID < ATTEND_QUERIES) {
         const int row = item_row(i, TID), own = i.base + (tree ? v.depth[row] : row);
-        const int first = a.spec.window && own - a.spec.window >= 0 ? own - a.spec.window + 1 : 0;
+        const int from = i.kind == SLICE_BLOCK && a.spec.canvas ? i.base : own;
+        const int first = a.spec.window && from - a.spec.window >= 0 ? from - a.spec.window + 1 : 0;
         const int there = i.ring && i.base > i.ring ? i.base - i.ring : 0;
         v.lo[TID] = first < there ? there : first;
         v.hi[TID] = i.kind == SLICE_BLOCK && !a.spec.causal ? i.base + i.rows : own + 1;

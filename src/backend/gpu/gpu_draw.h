@@ -1,5 +1,5 @@
-/* gpu_draw.h - what the kernels of draw.cu and draw_head.cu share: orders as integers, noise, the best few, a
- * row's place in the workspace. */
+/* gpu_draw.h - what the kernels of draw.cu, draw_head.cu and canvas.cu share: orders as integers, noise, the best few,
+ * a row's place in the workspace. */
 #ifndef RATOON_BACKEND_GPU_GPU_DRAW_H
 #define RATOON_BACKEND_GPU_GPU_DRAW_H
 
@@ -48,10 +48,9 @@ DEV int ones_of(uint32_t v)
 
 /* ---- noise ---- */
 
-DEV uint32_t noise_word(uint64_t seed, int64_t pos, int id)
+DEV uint32_t philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
 {
-    uint32_t k0 = (uint32_t) seed, k1 = (uint32_t) (seed >> 32);
-    uint32_t c0 = (uint32_t) pos, c1 = (uint32_t) ((uint64_t) pos >> 32), c2 = (uint32_t) id, c3 = 0;
+    uint32_t k0 = (uint32_t) key, k1 = (uint32_t) (key >> 32);
     for (int i = 0; i < 10; i++) {
         const uint64_t p = (uint64_t) 0xD2511F53u * c0, q = (uint64_t) 0xCD9E8D57u * c2;
         c0 = (uint32_t) (q >> 32) ^ c1 ^ k0;
@@ -62,6 +61,11 @@ DEV uint32_t noise_word(uint64_t seed, int64_t pos, int id)
         k1 += 0xBB67AE85u;
     }
     return c0;
+}
+
+DEV uint32_t noise_word(uint64_t seed, int64_t pos, int id)
+{
+    return philox(seed, (uint32_t) pos, (uint32_t) ((uint64_t) pos >> 32), (uint32_t) id, 0);
 }
 
 /* (r + 0.5) 2^-32 */

@@ -22,7 +22,7 @@ static const Shape any[] = { ROWS(1, 1), ROWS(3, 7), ROWS(2, 16), ROWS(5, 33), R
                              ROWS(64, 257), ROWS(33, 1024) };
 static const Shape heads[] = { ROWS(5, 120) }, moved[] = { ROWS(6, 8), ROWS(3, 41) }, product[] = { ROWS(37, 512) },
                    logits[] = { ROWS(6, 1000) }, vocabularies[] = { ROWS(2, 151936) },
-                   canvases[] = { ROWS(700, 64), ROWS(256, 256), ROWS(515, 512) };
+                   canvases[] = { ROWS(700, 64), ROWS(256, 256), ROWS(515, 512), ROWS(4097, 96) };
 
 /* layer.head_dim: columns that share a gate logit */
 #define GATED(n, m, width) { .rows = n, .cols = m, .layer = { .head_dim = width } }
@@ -36,6 +36,8 @@ static const Shape thirds[] = { ROWS(5, 72) };
                               .softcap = 5, .k_type = T_F32, .v_type = T_BF16 }
 #define WINDOW     .layer = { .kind = LAYER_ATTENTION, .heads = 3, .kv_heads = 3, .head_dim = 16, .scale = 0.5f, \
                               .window = 50, .k_type = T_BF16, .v_type = T_F32 }
+#define LONG_WINDOW .layer = { .kind = LAYER_ATTENTION, .heads = 4, .kv_heads = 2, .head_dim = 32, .scale = 0.2f, \
+                               .window = 300, .k_type = T_Q8_0, .v_type = T_F16 }
 #define MANY_HEADS .layer = { .kind = LAYER_ATTENTION, .heads = 40, .kv_heads = 1, .head_dim = 8, .scale = 0.3f, \
                               .window = 5, .k_type = T_F32, .v_type = T_F32 }
 #define TURNED     .layer = { .kind = LAYER_ATTENTION, .heads = 6, .kv_heads = 2, .head_dim = 128, .scale = 0.1f, \
@@ -65,6 +67,8 @@ static const Shape layers[] = { { F16_GROUPS }, { CAPPED }, { WINDOW }, { MANY_H
                                 { WIDER }, { NARROW }, { NARROWER }, { WIDEST }, { WIDE_CODES }, { DELTA_4 },
                                 { DELTA_3 }, { DELTA_2 }, { DELTA_FULL } };
 static const Shape windows[] = { { WINDOW }, { MANY_HEADS }, { PANELS } };
+/* rows: of the first text */
+static const Shape denoised[] = { { 100, WINDOW }, { 1, PANELS }, { 200, LONG_WINDOW }, { 140, F16_GROUPS } };
 static const Shape deltas[] = { { DELTA_4 }, { DELTA_3 }, { DELTA_2 }, { DELTA_FULL } };
 static const Shape blocks[] = { { F16_GROUPS }, { PANELS }, { TURNED }, { WIDER } };
 static const Shape first_layer[] = { { F16_GROUPS } };
@@ -133,6 +137,7 @@ static const Case table[] = {
     { "pairs_of_types", ops_pairs, OWN, 64, .across = 8 },
     { "splits", ops_splits, OVER(long_texts), 4, .across = 4 },
     { "wraps", ops_wraps, OVER(windows), 3, .across = 3 },
+    { "canvases", ops_canvases, OVER(denoised), 1, .across = 1 },
     { "rings", ops_rings, OWN, 24 },
     { "odd_scales", ops_odd_scales, OWN, 40 },
     { "blocks", ops_blocks, OVER(first_layer), 1 },
@@ -249,7 +254,6 @@ static Turn turn_of(const Case *c, int32_t turn)
 static bool takes_part(const Case *c, int32_t turn, int run)
 {
     if (c->of_cpu && !run_is_cpu(&runs[run])) return false;
-    if (c->run == ops_canvas && !runs[run].b->canvas) return false;    /* CUDA: not yet */
     return PART == 1 || run == 0 || c->n_shapes * c->rounds < 9 || (turn + run) % 3 == 0;
 }
 

@@ -61,12 +61,17 @@ static void tell(rt_step *st, rt_session *s, int32_t *text)
     }
 }
 
-static void open_all(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
+static void open_engine(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
 {
     rt_error e;
     if (rt_open(g, o, &e) != RT_OK) fail_msg("%s", e.text);
     if (rt_session_new(s, *g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
     if (rt_step_new(st, *g, &RT_STEP_OPTIONS(.budget = budget, .chunk = 40), &e) != RT_OK) fail_msg("%s", e.text);
+}
+
+static void open_all(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
+{
+    open_engine(g, s, st, o, budget);
     assert_int_equal(rt_sampling_set(*s, &RT_SAMPLING(.temperature = 1, .top_p = 0.9f, .seed = 4)), RT_OK);
 }
 
@@ -181,8 +186,6 @@ static void on_a_gpu(void **state)
     device = "card";
 }
 
-/* ---- experts in main memory ---- */
-
 static FakeCuda *emulated(void)
 {
     const char *driver = getenv("RATOON_CUDA_DRIVER");
@@ -191,6 +194,66 @@ static FakeCuda *emulated(void)
     if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_layers)");
     return fake;
 }
+
+/* ---- writing by denoising ---- */
+
+enum { DENOISED = 64 };                            /* tokens, of blocks of 32 */
+
+/* After the first block nothing is taken. */
+static void denoise(int32_t text[DENOISED], const rt_options *o, FakeCuda *fake)
+{
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    int32_t prompt[FIRST], n = 0;
+    Dice d = { tiny_key(7, "denoised"), 0 };
+    random_tokens(&d, FIRST, 96, prompt);
+    open_engine(&g, &s, &st, o, 0);
+    fake->refused = 0;
+    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 1, .seed = 4)), RT_OK);
+    assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.steps = 4)), RT_OK);
+    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
+    for (rt_block b; n < DENOISED; n += (int32_t) b.n) {
+        if (rt_next(st, s, &b) != RT_OK) fail_msg("%s%s", rt_step_error(st), rt_session_error(s));
+        memcpy(text + n, b.token, sizeof *text * (size_t) b.n);
+        fake->sealed = true;
+    }
+    fake->sealed = false;
+    assert_int_equal(fake->refused, 0);
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+}
+
+/* The blocks are the CPU's, on a device and on the emulated GPU. */
+static void denoised(void **state)
+{
+    (void) state;
+    PublicRig p;
+    int32_t want[DENOISED], text[DENOISED];
+    FakeCuda *fake = emulated();
+    RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
+    o.tm.tied = false;                             /* the last stage reads the embedding all the same */
+    public_files(&p, &o);
+    rt_options ro = options_of(&p, &o, RT_LAYERS_NONE);
+    denoise(want, &ro, fake);
+    for (int32_t n = o.tm.n_layer; n > 0; n--) {
+        ro = options_of(&p, &o, n);
+        denoise(text, &ro, fake);
+        assert_same(text, want, sizeof want, "%d layers on a device", n);
+    }
+    device = "cuda";
+    for (int32_t n = o.tm.n_layer; n > 0; n -= o.tm.n_layer / 2) {
+        ro = options_of(&p, &o, n);
+        denoise(text, &ro, fake);
+        assert_same(text, want, sizeof want, "%d layers on a GPU", n);
+    }
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
+/* ---- experts in main memory ---- */
 
 static void plan_of(rt_needs *n, const rt_options *o, const rt_session_options *so, const rt_step_options *st)
 {
@@ -517,9 +580,10 @@ static void note_device(void *ud, const char *owner, const char *name, size_t by
 static void plan_is_what_the_device_holds(void **state)
 {
     (void) state;
-    for (int32_t kind = 0; kind < RIG_KINDS; kind += 2) {
+    for (int32_t kind = 0; kind <= RIG_KINDS; kind += 2) {
         PublicRig p;
-        RigOptions o = rig_with_draft(rig_kind(kind, false), false);
+        const RigOptions o = kind == RIG_KINDS ? rig_options(TINY_DIFFUSION, 0, false)
+                                               : rig_with_draft(rig_kind(kind, false), false);
         public_files(&p, &o);
         for (int32_t layers = 0; layers < o.tm.n_layer; layers++) {
             const rt_options ro = options_of(&p, &o, layers);
@@ -535,7 +599,7 @@ static void plan_is_what_the_device_holds(void **state)
             uint64_t parts = 0;
             if (rt_plan(&ro, &so, &sto, note_device, &parts, &n, sizeof n, &e) != RT_OK) fail_msg("%s", e.text);
             assert_int_equal(parts, on_device(&n, 1));
-            open_all(&g, &s, &st, &ro, 12);
+            open_engine(&g, &s, &st, &ro, 12);
             assert_int_equal(number(g, "backend.layers"), n.gpu_layers);
             assert_ok(backend_open(&cpu, "cpu:portable", &(BackendOptions) { .threads = 1 }, &err), &err);
             assert_int_equal((uint64_t) last_card->live + cpu->fork_bytes(cpu, 0), on_device(&n, 1));
@@ -632,7 +696,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu), cmocka_unit_test(denoised),
         cmocka_unit_test(mixtures_on_a_gpu), cmocka_unit_test(experts_are_planned),
         cmocka_unit_test(experts_in_two_threads), cmocka_unit_test(as_many_experts_as_fit),
         cmocka_unit_test(as_many_as_fit),

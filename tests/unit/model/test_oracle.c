@@ -287,7 +287,7 @@ static void canvas_pass(const Model *m, Step *s, const State *st, const int32_t 
     Slice *sl = pass_slice(s, st, SLICE_BLOCK, n, token, NULL);
     sl->canvas = (CanvasDraw) {.t = t, .greedy = true};
     for (int32_t i = 0; out && i < n; i++) pass_want(s, sl, i, WANT_LOGITS, -1);
-    pass_canvas(s, soft, conditioned);
+    pass_canvas(s, soft, soft, conditioned);
     OK(model_pass(m, s, &got, 0, &err));
     if (out)
         s->be->copy_out(s->be, out->logits, got.logits->data, sizeof(float) * (size_t) n * (size_t) m->vocab);
