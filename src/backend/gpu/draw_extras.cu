@@ -43,12 +43,14 @@ KERNEL(256, draw_pairs, PairArgs)
                 for (int c = TID; c < PAIR_STEP && base + c < rank; c += 256)
                     s.before[c] = f32_mul(table_value(a.pred, prev, base + c), ld(a.g + (int64_t) j * rank + base + c));
                 sync_block();
-                for (int c = lane; id >= 0 && c - lane < PAIR_STEP && base + c - lane < rank; c += 16) {
-                    const bool there = base + c < rank;
+                const int end = id < 0 ? 0 : rank - base < PAIR_STEP ? rank - base : PAIR_STEP;
+                for (int at = 0; at < end; at += 16) {
+                    const int c = at + lane;
+                    const bool there = c < end;
                     acc = f32_fma(there ? s.before[c] : 0.0f, there ? table_value(a.succ, id, base + c) : 0.0f, acc);
                 }
             }
-            for (int m = 8; m; m >>= 1) acc = f32_add(acc, shfl_xor_f(acc, m));
+            acc = sum_of_16(acc);
             if (i < a.k && lane == 0) {
                 const float alone = ld(a.score + (int64_t) j * a.k + i);
                 const bool none = prev < 0 || id < 0 || alone == -f32_of_bits(0x7f800000u);
