@@ -140,6 +140,7 @@ bool files_find(Files *out, const Options *o, bool drafter)
     if (readable && !is_model(o, out->model, &facts)) return false;
     if (!drafter || !readable || (o->draft && strcmp(o->draft, "none") == 0)) return true;
     if (o->draft) return named_drafter(out, o) && outputs_good(o, out);
+    if (facts.canvas) return true;
     draft_find(&found, out->model, &facts);
     draft_tell(&found, o, out->model, &facts);
     strcpy(out->draft, found.path);

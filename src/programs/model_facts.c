@@ -102,6 +102,7 @@ static void read_gguf(ModelFacts *f, const Gguf *g)
         f->experts = number_of(g, f->arch, "expert_count");
         f->experts_used = number_of(g, f->arch, "expert_used_count");
         f->own_layer = mtp > 0;
+        f->canvas = gguf_has(g, "diffusion.canvas_length");
     }
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     int32_t   width, vocab;                        /* hidden size, vocabulary; 0: unknown */
     int32_t   experts, experts_used;               /* of a layer, of a row; 0: not a mixture, or a folder */
     bool      own_layer;                           /* a target with an MTP layer */
+    bool      canvas;                              /* a target that denoises: nothing drafts for it */
     int32_t   last_tap;                            /* of a drafter: the last target layer that it reads; 0: unknown */
     char      unread[16];                          /* the first tensor type that is not known here; "": none */
     uint64_t  bytes;                               /* of all parts */

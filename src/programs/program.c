@@ -450,7 +450,9 @@ static void tell(const Program *p, bool drafts)
 {
     const Files *f = &p->files;
     char draft[300] = "", ctx[40] = "", gpu[64] = "";
-    if (drafts && strcmp(f->draft, "mtp") == 0) strcpy(draft, " + its own MTP layer");
+    const long long canvas = (long long) property(p->engine, "model.canvas");
+    if (canvas > 0) snprintf(draft, sizeof draft, ", canvas %lld", canvas);
+    else if (drafts && strcmp(f->draft, "mtp") == 0) strcpy(draft, " + its own MTP layer");
     else if (drafts && !f->draft[0]) strcpy(draft, ", no drafter");
     else if (drafts) snprintf(draft, sizeof draft, " + drafter %.*s", stem(f->draft), base_name(f->draft));
     if (p->session) snprintf(ctx, sizeof ctx, ", context %d", rt_session_ctx(p->session));

@@ -70,6 +70,22 @@ check("it shows each text once, plain beside drafted", shown.count("=== ") == sh
 check("its texts end and repeat nothing", all(written.count(line) <= 2 for line in written) and
       not re.search(r"plain: +200 tokens", shown), shown)
 
+# The diffusion model: answers of the right form about the question's own numbers, in few steps.
+DENOISES = root / "models/demo/ratoon-diffusion-demo-q8_0.gguf"
+formed = steps = blocks = 0
+wrong = ""
+for p in lines("arithmetic", 12):
+    code, out, err = call("run", "--json", "--special", "--seed", "1", "-m", DENOISES, "-p", p["prompt"])
+    report = json.loads(out) if code == 0 else {"text": err, "stats": {"steps": 0, "blocks": 0}}
+    ok = set(re.findall(r"\d+", p["prompt"])) <= set(re.findall(r"\d+", report["text"])) and \
+        re.search(r"\nThe answer is \d+\.$", report["text"])
+    formed += bool(ok)
+    wrong = wrong if ok else wrong or report["text"]
+    steps += report["stats"]["steps"]
+    blocks += report["stats"]["blocks"]
+check(f"{formed} of 12 answers by denoising have their form and the question's numbers, at least 11", formed >= 11, wrong)
+check(f"they take {steps / max(blocks, 1):.1f} steps a block, at most 6", 0 < steps <= 6 * blocks, str(steps))
+
 code, out, err = call("plan", "--json")
 check("plan adds up", code == 0 and json.loads(out)["total_bytes"] == sum(x["bytes"] for x in json.loads(out)["parts"]),
       out + err)
