@@ -17,8 +17,10 @@ enum { ROWS_DECODE = 64, CANVAS_MAX = 256, CANVAS_IDS = 256, POS_LANES = 4, MATM
 
 /* data: backend memory, which the host never reads; for weights whatever upload() packed. Vectors are [1, n]. n: number
  * of matrices in a stack (experts), weight_bytes apart; 0: a single matrix, the only form that operations but `experts`
- * take. */
-typedef struct { Type type; int32_t rows, cols; void *data; int32_t n; } Tensor;
+ * take. factors [1, n]: each matrix's products are to be multiplied by its own, which `experts` does for gate and up;
+ * NULL: they are not. factor: the same for a single matrix, done by the steps' functions; 0: it is not. */
+typedef struct Tensor Tensor;
+struct Tensor { Type type; int32_t rows, cols; void *data; int32_t n; const Tensor *factors; float factor; };
 
 /* What a layer keeps between passes, and the numbers its operations need. The model family fills it in; state.c
  * allocates from it. */

@@ -94,6 +94,7 @@ void model_close(Model *m)
     if (!m) return;
     for (int32_t i = 0; i < m->n_owned; i++) m->owned[i].be->release(m->owned[i].be, m->owned[i].p, m->owned[i].bytes);
     free(m->owned);
+    free(m->factors);
     free(m->params);
     free(m->head_row);
     free(m->spec);
@@ -114,6 +115,8 @@ typedef struct {
                                                     * order */
     size_t      bytes;                             /* to upload; 0: the backend reads the file */
     bool        placed;                            /* into memory of the backend's store, and not of the stage's room */
+    const Tensor *factors;                         /* see Tensor */
+    float       factor;
 } Found;
 /* up: forks that pack and upload, created at a stage's first tensor. room: what is left of a stage's memory for
  * matrices, which is taken in one piece: hundreds of smaller ones would have few huge pages, and a page fault for every
@@ -199,6 +202,47 @@ static Status add_found(Loader *l, const Found *f)
     return ST_OK;
 }
 
+static const Bind factor_bind = { .name = "scale", .kind = BIND_VECTOR };
+
+/* Whether an entry of the family binds this tensor. */
+static bool has_entry(const Loader *l, const char *prefix, const char *name)
+{
+    const size_t n = strlen(prefix);
+    for (int32_t i = 0; i < l->m->family->n_layer_bind; i++)
+        if (strcmp(l->m->family->layer_bind[i].name, name + n) == 0) return true;
+    return false;
+}
+
+/* "X.weight" may come with "X.scale", by which its products are multiplied: one value, or one for each matrix of a
+ * stack. Files of NVFP4 have them, and some call them "X.weight.scale". */
+static Status bind_factor(Loader *l, Found *f, const char *prefix)
+{
+    Model *m = l->m;
+    const Family *fam = m->family;
+    const char *name = f->view.name;
+    char names[2][160];
+    Found v = { .bind = &factor_bind, .stage = f->stage, .layer = f->layer, .rows = 1, .cols = f->n, .n = 1 };
+    if ((f->bind->kind != BIND_MATRIX && f->bind->kind != BIND_EXPERTS) || !ends_with(name, ".weight")) return ST_OK;
+    snprintf(names[0], sizeof names[0], "%.*s.scale", (int) (strlen(name) - strlen(".weight")), name);
+    snprintf(names[1], sizeof names[1], "%s.scale", name);
+    if (has_entry(l, prefix, names[0]) || !(weights_find(l->w, names[0], &v.view) ||
+                                            weights_find(l->w, names[1], &v.view))) return ST_OK;
+    if (!v.view.known) return refuse_type(l, &v.view);
+    if (v.view.ne[0] != f->n || v.view.n_dims > 1 + (v.view.ne[1] == 1))
+        return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld], expected [%d]", v.view.file, v.view.name,
+                    (long long) v.view.ne[0], (long long) v.view.ne[1], f->n);
+    if (!m->factors) m->factors = calloc((size_t) fam->n_own + (size_t) m->n_layers * (size_t) fam->n_layer_bind,
+                                         sizeof *m->factors);
+    if (!m->factors) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
+    v.at = &m->factors[m->n_factors++];
+    if (f->bind->kind == BIND_EXPERTS) f->factors = v.at;
+    else quant_decode(&f->factor, v.view.type, v.view.data, 1);
+    if (f->bind->kind == BIND_MATRIX && !(isfinite(f->factor) && f->factor != 0))
+        return fail(l->err, ST_FORMAT, "%s: tensor %s is %g, expected a finite number that is not 0", v.view.file,
+                    v.view.name, (double) f->factor);
+    return add_found(l, &v);
+}
+
 /* The tensor that holds the rows of several entries, and how many rows have been given out. */
 typedef struct { const char *name; int64_t rows; } Fused;
 
@@ -227,6 +271,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
     if (base == (uint8_t *) m && b->place == offsetof(Model, head)) f.from = m->head_row;
     if (find_any(l, prefix, b->name, &f.view)) {
         TRY(check_shape(l, &f));
+        if (base != (uint8_t *) m) TRY(bind_factor(l, &f, prefix));    /* not of tables, which are read in other ways */
         return add_found(l, &f);
     }
     if (b->fused && find_any(l, prefix, b->fused, &f.view)) {
@@ -238,6 +283,7 @@ static Status bind_one(Loader *l, const Bind *b, int32_t il, int32_t stage, uint
             return fail(l->err, ST_FORMAT, "%s: tensor %s has shape [%lld, %lld, %lld], expected [%d, at least %lld, "
                         "%d]", f.view.file, f.view.name, (long long) f.view.ne[0], (long long) f.view.ne[1],
                         (long long) f.view.ne[2], f.cols, (long long) fused->rows, f.n);
+        TRY(bind_factor(l, &f, prefix));
         return add_found(l, &f);
     }
     if (b->optional && !f.from) return ST_OK;
@@ -361,7 +407,7 @@ static Status upload_vector(Loader *l, Found *f)
     size_t row_bytes = type_row_bytes(f->view.type, f->cols);
     for (int32_t r = 0; r < f->rows; r++)
         quant_decode(v + (size_t) r * (size_t) f->cols, f->view.type, f->view.data + row_bytes * (size_t) r, f->cols);
-    *f->at = (Tensor) { T_F32, f->rows, f->cols, p, 0 };
+    *f->at = (Tensor) { .type = T_F32, .rows = f->rows, .cols = f->cols, .data = p };
     Backend *be = l->m->stages.at[f->stage].be;
     be->copy_in(be, p, v, f->bytes);
     Status st = be->sync(be, l->err);
@@ -465,7 +511,8 @@ static const char *part_of(const Loader *l) { return l->m->target ? "drafter wei
 /* A matrix or stack without its data. */
 static Tensor descriptor(const Loader *l, const Found *f)
 {
-    return (Tensor) { loaded_type(l, f), f->rows, f->cols, NULL, f->bind->kind == BIND_EXPERTS ? f->n : 0 };
+    return (Tensor) { loaded_type(l, f), f->rows, f->cols, NULL, f->bind->kind == BIND_EXPERTS ? f->n : 0, f->factors,
+                      f->factor };
 }
 
 static Source source_of(const Loader *l, const Found *f)

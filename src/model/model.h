@@ -108,6 +108,7 @@ struct Model {
                                     * end of a canvas's step mixes */
     LayerSpec    *spec;                                                           /* [n_layers] */
     uint8_t      *layers;                                                        /* [n_layers] of family->layer_bytes */
+    Tensor       *factors; int32_t n_factors;      /* of weights, see Tensor */
     struct { Backend *be; void *p; size_t bytes; } *owned; int32_t n_owned; size_t cap_owned; /* to release */
     uint64_t      weight_bytes;                                   /* all tensors, as packed or, if attached, as in the
                                                                    * file */

@@ -333,7 +333,7 @@ Tensor *step_new_tensor(Step *s, Type type, int32_t rows, int32_t cols)
         if (!measuring && bytes > s->lim.scratch_bytes - s->kept) rows = 0, bytes = 0;
     }
     Tensor *t = &s->tensor[s->n_tensors++];
-    *t = (Tensor) { type, rows, cols, s->scratch + s->used, 0 };
+    *t = (Tensor) { .type = type, .rows = rows, .cols = cols, .data = s->scratch + s->used };
     s->used += bytes;
     if (s->used + s->kept > s->peak) s->peak = s->used + s->kept;
     return t;
@@ -351,10 +351,17 @@ void step_reset(Step *s, StepMark m)
 
 /* ---- operations ---- */
 
+static void products(Step *s, int32_t n, Tensor *const *y, const Tensor *const *w, const Tensor *x)
+{
+    s->be->matmul(s->be, n, y, w, x);
+    for (int32_t j = 0; j < n; j++)
+        if (w[j]->factor != 0) s->be->scale(s->be, y[j], w[j]->factor, 0);
+}
+
 void step_linear(Step *s, int32_t n, Tensor **y, const Tensor *const *w, const Tensor *x)
 {
     for (int32_t j = 0; j < n; j++) y[j] = step_new_tensor(s, T_F32, x->rows, w[j]->rows);
-    s->be->matmul(s->be, n, y, w, x);
+    products(s, n, y, w, x);
 }
 
 Tensor *step_linear1(Step *s, const Tensor *x, const Tensor *w)
@@ -364,7 +371,7 @@ Tensor *step_linear1(Step *s, const Tensor *x, const Tensor *w)
     return y;
 }
 
-void step_linear_to(Step *s, Tensor *y, const Tensor *x, const Tensor *w) { s->be->matmul(s->be, 1, &y, &w, x); }
+void step_linear_to(Step *s, Tensor *y, const Tensor *x, const Tensor *w) { products(s, 1, &y, &w, x); }
 
 void step_embed(Step *s, Tensor *x, const Tensor *table)
 {
@@ -465,7 +472,7 @@ Tensor *step_moe(Step *s, int32_t il, const Tensor *x, const Tensor *logits, con
     Tensor *ids = step_new_tensor(s, T_I32, x->rows, r->used), *weight = step_new_tensor(s, T_F32, x->rows, r->used);
     const Experts e = { gate, up, down, act, step_new_tensor(s, T_F32, places, gate->rows),
                         step_new_tensor(s, T_F32, places, up->rows), step_new_tensor(s, T_F32, places, down->rows) };
-    s->be->route(s->be, ids, weight, logits, bias, factor, r, &s->rows);
+    s->be->route(s->be, ids, weight, logits, bias, factor ? factor : down->factors, r, &s->rows);
     s->be->experts(s->be, y, x, ids, weight, &e);
     step_trace(s, "experts", il, ids);
     step_reset(s, mark);

@@ -25,7 +25,7 @@ typedef enum {
  * captured. */
 typedef struct {
     int64_t   op;
-    Tensor    t[2 * MATMUL_MAX + 2];
+    Tensor    t[2 * MATMUL_MAX + 4];
     Rows      rows;
     LayerSpec spec;
     Rope      rope;
@@ -500,7 +500,8 @@ static void op_route(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logi
 static void op_experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight,
                        const Experts *e)
 {
-    Command *c = TENSORS(b, OP_EXPERTS, y, x, ids, weight, e->gate, e->up, e->down, e->h, e->wide, e->each);
+    Command *c = TENSORS(b, OP_EXPERTS, y, x, ids, weight, e->gate, e->up, e->down, e->h, e->wide, e->each,
+                         e->gate->factors, e->up->factors);
     c->num[0] = (int32_t) e->act;
 }
 
@@ -585,7 +586,9 @@ static void run_route(Backend *u, Command *c)
 static void run_experts(Backend *u, Command *c)
 {
     Tensor *t = c->t;
-    const Experts e = { &t[4], &t[5], &t[6], (Act) c->num[0], &t[7], &t[8], &t[9] };
+    Tensor gate = t[4], up = t[5];
+    gate.factors = or_null(&t[10]), up.factors = or_null(&t[11]);
+    const Experts e = { &gate, &up, &t[6], (Act) c->num[0], &t[7], &t[8], &t[9] };
     u->experts(u, &t[0], &t[1], &t[2], &t[3], &e);
 }
 

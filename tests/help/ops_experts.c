@@ -129,7 +129,8 @@ static Type fitting(Type t, int32_t cols)
 static Tensor stack_of(Run *r, Type t, int32_t experts, int32_t rows, int32_t cols, uint64_t *seed)
 {
     const size_t each = r->b->weight_bytes(r->b, t, rows, cols);
-    Tensor w = { t, rows, cols, run_memory(r, each * (size_t) experts, NULL), experts };
+    Tensor w = { .type = t, .rows = rows, .cols = cols, .data = run_memory(r, each * (size_t) experts, NULL),
+                 .n = experts };
     for (int32_t e = 0; e < experts; e++) r->b->upload(r->b, &w, e, ops_odd_weights(r, t, rows, cols, seed), 0, rows);
     return w;
 }
@@ -152,14 +153,21 @@ static int32_t *choices(Run *r, int32_t n, int32_t experts, int32_t used, int32_
     return id;
 }
 
-/* One row through one expert, by the operations of dense models. */
-static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, int32_t id)
+static void times_factor(Run *r, Tensor *y, const Tensor *w, const float *factors, int32_t id)
+{
+    if (w->factors) r->b->scale(r->b, y, factors[id], 0);
+}
+
+/* One row through one expert, by the operations of dense models. factors [2 * experts]: of gate, of up. */
+static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, const float *factors, int32_t id)
 {
     const Tensor gate = matrix_of(r, e->gate, id), up = matrix_of(r, e->up, id), down = matrix_of(r, e->down, id);
     Tensor h[2] = { mat_blank(r, 1, gate.rows), mat_blank(r, 1, gate.rows) }, wide = mat_blank(r, 1, gate.rows);
     Tensor y = mat_blank(r, 1, down.rows), *out = &y;
     const Tensor *in = &down;
     r->b->matmul(r->b, 2, (Tensor *[]) { &h[0], &h[1] }, (const Tensor *[]) { &gate, &up }, x);
+    times_factor(r, &h[0], e->gate, factors, id);
+    times_factor(r, &h[1], e->up, factors + e->gate->n, id);
     r->b->glu(r->b, &wide, &h[0], &h[1], e->act);
     r->b->matmul(r->b, 1, &out, &in, &wide);
     return y;
@@ -192,8 +200,13 @@ void ops_experts(Run *r, const Turn *t)
     const Type first = fitting(types[t->round % TYPES], dim), last = fitting(types[h_pick(&seed, TYPES)], ffn),
                other = h_pick(&seed, 2) ? first : fitting(types[h_pick(&seed, TYPES)], dim);
     Mat x = mat_of(r, n, dim, ops_odd_rows(r, n, dim, &seed));
-    const Tensor gate = stack_of(r, first, experts, ffn, dim, &seed), up = stack_of(r, other, experts, ffn, dim, &seed),
-                 down = stack_of(r, last, experts, dim, ffn, &seed);
+    Tensor gate = stack_of(r, first, experts, ffn, dim, &seed), up = stack_of(r, other, experts, ffn, dim, &seed);
+    const Tensor down = stack_of(r, last, experts, dim, ffn, &seed);
+    Mat factor[2] = { mat_make(r, 1, experts, seed + 1, 1), mat_make(r, 1, experts, seed + 2, 1) };
+    float *factors = run_host(r, 2 * sizeof *factors * (size_t) experts);
+    for (int32_t k = 0; k < 2; k++) memcpy(factors + k * experts, factor[k].h, sizeof *factors * (size_t) experts);
+    if (h_pick(&seed, 2)) gate.factors = &factor[0].t;
+    if (h_pick(&seed, 2)) up.factors = &factor[1].t;
     const int32_t *id = choices(r, n, experts, used, way, &seed);
     const Tensor ids = mat_ids(r, n, used, id);
     Mat weight = mat_make(r, n, used, seed, 1);
@@ -215,7 +228,7 @@ void ops_experts(Run *r, const Turn *t)
         if (id[i * used] < 0) continue;
         memset(want, 0, sizeof *want * (size_t) dim);
         for (int32_t j = 0; j < used; j++) {
-            const Tensor one = one_expert(r, &row, &e, id[i * used + j]);
+            const Tensor one = one_expert(r, &row, &e, factors, id[i * used + j]);
             const float *v = mat_get(r, &one), w = weight.h[i * used + j];
             for (int32_t c = 0; c < dim; c++) want[c] = fmaf(w, v[c], want[c]);
         }

@@ -44,7 +44,7 @@ static inline float *h_floats(int64_t n, uint64_t key, float by)
 
 static inline Tensor h_tensor(Type type, int32_t rows, int32_t cols, void *data)
 {
-    return (Tensor) { type, rows, cols, data, 0 };
+    return (Tensor) { .type = type, .rows = rows, .cols = cols, .data = data };
 }
 
 /* A random tree of n rows in any order with parent[i] < i, few branches or many. */

@@ -75,9 +75,11 @@ static uint64_t key_of_row(const TinyTensor *t, int64_t *row)
 /* Ascending, in another distance from the row each time. */
 int32_t tiny_own_token(int32_t row) { return 2 * row + row % 2; }
 
+static double factor_of(int64_t plane) { return ldexp(1, -1 - (int) (plane % 4)); }
+
 void tiny_row(float *out, const TinyTensor *t, int64_t row)
 {
-    double scale = t->scale / sqrt((double) t->ne[0]);
+    double scale = t->scale / sqrt((double) t->ne[0]) / (t->divided ? factor_of(row / t->ne[1]) : 1);
     uint64_t key = key_of_row(t, &row);
     row += t->row0;
     for (int64_t c = 0; c < t->ne[0]; c++) {
@@ -93,6 +95,7 @@ void tiny_row(float *out, const TinyTensor *t, int64_t row)
         case TINY_CONV_BASE: v = 0.25 * tiny_normal(t->key, i) + (row % 2 == 0); break; /* rows: side, tap; tap 0 is the
                                                                                          * row itself */
         case TINY_IDS:       v = tiny_own_token((int32_t) c); break;
+        case TINY_FACTORS:   v = factor_of(c); break;
         case TINY_QUARTER:   v = c < t->ne[0] / 4 ? 1 : 1e30; break;
         case TINY_FREQS:     v = llama3_factor(t->rope_base, c, 2 * t->ne[0]); break;
         }
@@ -679,9 +682,25 @@ static void model_keys(GgufWriter *w, const TinyModel *m)
     tiny_write_tokenizer(w, pres[m->family], m->vocab, m->add_bos, false);
 }
 
+/* Those of Gemma have scales of their own meaning beside the router and the stack of down. */
+static void add_factors(TinyList *list, const TinyModel *m)
+{
+    for (int32_t i = 0, n = list->n; i < n; i++) {
+        TinyTensor *t = &list->at[i];
+        const char *end = strstr(t->name, ".weight");
+        char name[80];
+        const bool own = is_gemma(m->family) && (strstr(t->name, "ffn_gate_inp") || strstr(t->name, "ffn_down_exps"));
+        if (t->kind != TINY_MATRIX || !end || own || (strncmp(t->name, "blk.", 4) && strncmp(t->name, "self_cond", 9)))
+            continue;
+        t->divided = true;
+        snprintf(name, sizeof name, i % 2 ? "%.*s.scale" : "%.*s.weight.scale", (int) (end - t->name), t->name);
+        tiny_add(list, TINY_FACTORS, T_F32, m->seed, name, name, t->ne[2], 0);
+    }
+}
+
 Status tiny_model_write(const TinyModel *m, const char *path, Error *err)
 {
-    enum { OF_LAYER = 24 };
+    enum { OF_LAYER = 40 };
     if (m->n_layer < 1 || (m->n_layer + m->n_mtp) * OF_LAYER + 8 > TINY_TENSORS_MAX)
         return fail(err, ST_ARG, "tiny: %d layers, expected 1 to %d", m->n_layer, TINY_TENSORS_MAX / OF_LAYER - 1);
     TinyList list = {.at = calloc(TINY_TENSORS_MAX, sizeof *list.at)};
@@ -691,6 +710,7 @@ Status tiny_model_write(const TinyModel *m, const char *path, Error *err)
     if (status == ST_OK) {
         model_keys(w, m);
         model_tensors(&list, m);
+        if (m->factors) add_factors(&list, m);
         status = tiny_write_tensors(w, &list, err);
         Status closed = gguf_write_close(w, status == ST_OK, status == ST_OK ? err : NULL);
         if (status == ST_OK) status = closed;

@@ -70,6 +70,8 @@ typedef struct {
                                                     * encoders take seconds */
     const Recipe *recipe;                          /* the types of a quantised file in their place; NULL: none */
     Type       type_down;                          /* of every other layer's down stack; T_F32: as the others */
+    bool       factors;                            /* layers' matrices come with an "X.scale" of powers of two, whose
+                                                    * inverses they are multiplied by: the same model */
 } TinyModel;
 
 /* hidden 64, 3 layers (4 for qwen35: the last is attention), vocabulary 96 (too small for a tokenizer), 8 experts of
@@ -133,7 +135,7 @@ extern const char *const tiny_draft_names[];
 /* QUARTER: divisors that leave all but the first quarter of the pairs as they are. IDS: the tokens of a reduced head's
  * rows, whole numbers. */
 typedef enum { TINY_MATRIX, TINY_NORM, TINY_SMALL, TINY_DT, TINY_DECAY, TINY_CONV, TINY_CONV_BASE,
-               TINY_FREQS, TINY_QUARTER, TINY_IDS } TinyKind;
+               TINY_FREQS, TINY_QUARTER, TINY_IDS, TINY_FACTORS } TinyKind;
 
 typedef struct {
     char     name[64];
@@ -146,6 +148,7 @@ typedef struct {
     int64_t  ne[4];                                /* ne[0] contiguous */
     double   rope_base;                            /* TINY_FREQS */
     uint64_t second;                               /* fused_experts: the key of each plane's second half */
+    bool     divided;                              /* plane p is divided by value p of TINY_FACTORS */
 } TinyTensor;
 
 enum { TINY_TENSORS_MAX = 1024 };

@@ -60,7 +60,8 @@ static Tensor rows_of(const CanvasJob *j, const Tensor *w)
 {
     const size_t group = j->c->in_place ? type_row_bytes(w->type, w->cols) * WEIGHT_GROUP
                                         : matmul_group_bytes(w->type, w->cols);
-    return (Tensor) { w->type, j->ids, w->cols, (uint8_t *) w->data + group * (size_t) (j->id0 / WEIGHT_GROUP), 0 };
+    return (Tensor) { .type = w->type, .rows = j->ids, .cols = w->cols,
+                      .data = (uint8_t *) w->data + group * (size_t) (j->id0 / WEIGHT_GROUP) };
 }
 
 /* ---- the rows ---- */

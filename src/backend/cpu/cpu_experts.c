@@ -195,14 +195,21 @@ static void wide_task(void *arg, int32_t i, int32_t thread)
     }
 }
 
+static void times_factor(const Mixture *m, float *y, int64_t n, const Tensor *w, int32_t t)
+{
+    if (w->factors) m->c->rows->scale(y, n, ((const float *) w->factors->data)[m->expert[t]], 0);
+}
+
 /* Task i: what an expert's gate lets through, quantised. */
 static void act_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const Mixture *m = arg;
     const int32_t t = m->todo[i], n = rows_of(m, t), ffn = m->e->h->cols;
-    float *h = row_of(m->e->h, m->start[t]);
-    m->c->rows->glu(h, h, row_of(m->e->wide, m->start[t]), (int64_t) n * ffn, m->e->act);
+    float *h = row_of(m->e->h, m->start[t]), *wide = row_of(m->e->wide, m->start[t]);
+    times_factor(m, h, (int64_t) n * ffn, m->e->gate, t);
+    times_factor(m, wide, (int64_t) n * ffn, m->e->up, t);
+    m->c->rows->glu(h, h, wide, (int64_t) n * ffn, m->e->act);
     if (m->act_h) m->c->mm->quantise(act_of_h(m, t), matmul_act_form(m->e->down->type), h, n, ffn, 0, n);
 }
 

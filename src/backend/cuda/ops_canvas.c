@@ -3,22 +3,24 @@
 #include "backend/cpu/matmul_layout.h"
 #include "backend/cuda/cuda.h"
 
-_Static_assert(sizeof(float) * CANVAS_MAX * (CANVAS_GROUP + CANVAS_TILES) <= WORK_DRAW, "a group's products of all rows");
+_Static_assert(sizeof(float) * CANVAS_MAX * (CANVAS_GROUP + CANVAS_TILES) <= WORK_DRAW,
+               "a group's products of all rows");
 _Static_assert(CANVAS_GROUP % WEIGHT_GROUP == 0, "groups of tiles begin with a group of rows");
 
 /* The rows [id0, ..) of a weight, as many as a launch works on, as one of its own. */
 static Tensor rows_of(const Tensor *w, int32_t id0)
 {
     const int32_t left = w->rows - id0;
-    return (Tensor) { w->type, left < CANVAS_GROUP ? left : CANVAS_GROUP, w->cols,
-                      (uint8_t *) w->data + matmul_group_bytes(w->type, w->cols) * (size_t) (id0 / WEIGHT_GROUP), 0 };
+    const size_t at = matmul_group_bytes(w->type, w->cols) * (size_t) (id0 / WEIGHT_GROUP);
+    return (Tensor) { .type = w->type, .rows = left < CANVAS_GROUP ? left : CANVAS_GROUP, .cols = w->cols,
+                      .data = (uint8_t *) w->data + at };
 }
 
 static void canvas(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, const CanvasEnd *e, const Rows *r)
 {
     enum { MIX_COLS = 64, MIX_ROWS = 64 };         /* of a block */
     Cuda *c = cuda_of(b);
-    Tensor z = { T_F32, x->rows, CANVAS_GROUP, c->draw, 0 }, *y = &z;
+    Tensor z = { .type = T_F32, .rows = x->rows, .cols = CANVAS_GROUP, .data = c->draw }, *y = &z;
     CanvasArgs a = { .found = found, .soft = soft->data, .z = z.data, .again = (float *) z.data +
                      (size_t) x->rows * CANVAS_GROUP, .slice = r->slice, .pos = r->pos, .slices = r->slices,
                      .table = cuda_table(e->table), .n = x->rows, .vocab = e->head->rows, .scale = e->scale,

@@ -113,6 +113,7 @@ static bool place_all(Mixture *m, int32_t n, const CudaInput *there)
 }
 
 static float *row_of(const Tensor *t, int64_t i) { return (float *) t->data + i * t->cols; }
+static const float *factors_of(const Tensor *w) { return w->factors ? w->factors->data : NULL; }
 
 static void make_lists(Mixture *m, const Tensor *ids)
 {
@@ -166,7 +167,8 @@ static void run_mixture(Mixture *m, Tensor *y, const Tensor *weight)
     ExpertsArgs a = {
         .x = row_of(m->x, m->row0), .item = m->lists.item, .n_items = m->lists.n_items, .pair = m->lists.pair,
         .divide = m->used, .clear = m->sum_ticket, .n_clear = m->n_sum,
-        .glu = { .ticket = m->lists.clear, .h = h, .wide = wide, .cols = e->gate->rows, .function = e->act,
+        .glu = { .ticket = m->lists.clear, .h = h, .wide = wide, .gate = factors_of(e->gate), .up = factors_of(e->up),
+                 .cols = e->gate->rows, .function = e->act,
                  .rows = { m->act_h[0], m->act_h[1] } } };
     a.act = act_for(m->act, e->gate);
     if (choose(e->gate->type) == choose(e->up->type)) {

@@ -1,5 +1,7 @@
 /* ops_matmul.c - weights, and the operations that read them. Weights lie on the device as the CPU packs them, so the
  * host packs them, into the staging memory from which they are copied. */
+#include <string.h>
+
 #include "backend/cpu/matmul_layout.h"
 #include "backend/cuda/cuda.h"
 #include "base/check.h"

@@ -44,10 +44,17 @@ typedef struct {
 } ExpertProduct;
 
 /* After gate and up, whose tiles may come from two launches: whoever is the last of the tiles of 256 columns of an item
- * makes h = act(h) * wide of them, and quantises that into rows [pair], or stores it if both forms are NULL.
+ * makes h = act(h * gate[expert]) * (wide * up[expert]) of them (gate, up NULL: 1), and quantises that into rows
+ * [pair], or stores it if both forms are NULL.
  * ticket [items, columns / 256]. After down: whoever is the last of a row's used experts sums them up: y = sum of
  * weight * each. ticket [rows, tiles]; clear [n_clear]: that of the product that follows. */
-typedef struct { int32_t *ticket; float *h; const float *wide; int32_t cols, function; ActRows rows[2]; } ExpertAct;
+typedef struct {
+    int32_t *ticket;
+    float   *h;
+    const float *wide, *gate, *up;
+    int32_t  cols, function;
+    ActRows  rows[2];
+} ExpertAct;
 typedef struct { int32_t *ticket; float *y; const float *each, *weight; int32_t cols, used; } ExpertSum;
 typedef struct {
     ActRows act;

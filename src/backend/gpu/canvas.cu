@@ -4,8 +4,8 @@
  *   canvas_rows  a row's largest values, sample and sums; products become terms
  *   canvas_mix   the rows of the table that have a term, decoded and added up; the end, after the last tile
  *
- * What a tile needs of those before it is the largest value so far alone, so the tiles of a launch are worked on side by
- * side, half a warp for each, lane by lane, and one thread adds up their sums in order. */
+ * What a tile needs of those before it is the largest value so far alone, so the tiles of a launch are worked on side
+ * by side, half a warp for each, lane by lane, and one thread adds up their sums in order. */
 #include "backend/gpu/gpu_draw.h"
 #include "backend/gpu/gpu_math.h"
 #include "backend/gpu/gpu_unpack.h"

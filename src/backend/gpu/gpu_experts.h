@@ -44,14 +44,20 @@ DEV void clear_tickets(const ExpertsArgs &a)
 
 /* ---- what the last tile does ---- */
 
-DEV void glu_columns(const ExpertsArgs &a, int pair, int at)
+DEV float glu_value(const ExpertAct &e, float h, float wide, float gate, float up)
+{
+    return f32_mul(f32_act(f32_mul(h, gate), e.function), f32_mul(wide, up));
+}
+
+DEV void glu_columns(const ExpertsArgs &a, int expert, int pair, int at)
 {
     const ExpertAct &e = a.glu;
+    const float gate = e.gate ? ld_weight(e.gate + expert) : 1, up = e.up ? ld_weight(e.up + expert) : 1;
     const size_t row = (size_t) pair * (size_t) e.cols;
     const int lane = TID & 31, col = 256 * at + 8 * lane;
     if (!e.rows[FORM_32].code && !e.rows[FORM_256].code) {
         for (int c = 256 * at + lane; c < e.cols && c < 256 * at + 256; c += 32)
-            st(e.h + row + c, f32_mul(f32_act(ld(e.h + row + c), e.function), ld(e.wide + row + c)));
+            st(e.h + row + c, glu_value(e, ld(e.h + row + c), ld(e.wide + row + c), gate, up));
         return;
     }
     const bool there = col < e.cols;               /* a multiple of 32 */
@@ -61,8 +67,8 @@ DEV void glu_columns(const ExpertsArgs &a, int pair, int at)
         const float4 none = { 0, 0, 0, 0 };
         const float4 h = there ? ld((const float4 *) (e.h + row + col + i)) : none;
         const float4 w = there ? ld((const float4 *) (e.wide + row + col + i)) : none;
-        v[i] = f32_mul(f32_act(h.x, e.function), w.x), v[i + 1] = f32_mul(f32_act(h.y, e.function), w.y);
-        v[i + 2] = f32_mul(f32_act(h.z, e.function), w.z), v[i + 3] = f32_mul(f32_act(h.w, e.function), w.w);
+        v[i] = glu_value(e, h.x, w.x, gate, up), v[i + 1] = glu_value(e, h.y, w.y, gate, up);
+        v[i + 2] = glu_value(e, h.z, w.z, gate, up), v[i + 3] = glu_value(e, h.w, w.w, gate, up);
     }
     if (e.rows[FORM_32].code) quantise_columns<FORM_32>(e.rows[FORM_32], pair, at, v, there);
     if (e.rows[FORM_256].code) quantise_columns<FORM_256>(e.rows[FORM_256], pair, at, v, there);
@@ -79,7 +85,7 @@ DEV void glu_if_last(const ExpertsArgs &a, ExpertEnd &s, const ExpertItem &item,
     sync_block();
     fence();
     for (int i = TID >> 5; s.last[0] && i < item.n; i += EXPERT_WARPS)
-        glu_columns(a, ld(a.pair + item.first + i), at);
+        glu_columns(a, item.expert, ld(a.pair + item.first + i), at);
 }
 
 DEV void sum_if_last(const ExpertsArgs &a, ExpertEnd &s, const ExpertItem &item, int tile)

@@ -61,8 +61,8 @@ static int32_t describe(World *w)
         if (!mixture(il)) continue;
         w->stacked[n].layer = il;
         for (int32_t p = 0; p < STACKS; p++) {
-            w->w[il][p] = (Tensor) { types[il][p], p == STACK_DOWN ? DIM : FFN, p == STACK_DOWN ? FFN : DIM, NULL,
-                                     EXPERTS };
+            w->w[il][p] = (Tensor) { .type = types[il][p], .rows = p == STACK_DOWN ? DIM : FFN,
+                                     .cols = p == STACK_DOWN ? FFN : DIM, .n = EXPERTS };
             w->stacked[n].w[p] = &w->w[il][p];
             w->stacked[n].source[p] = (Source) { .map = file[il][p], .file = "test" };
         }

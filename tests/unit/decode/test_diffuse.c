@@ -214,6 +214,21 @@ static void same_everywhere(void **state)
     assert_memory_not_equal(text, want, sizeof want);
 }
 
+/* Of powers of two, so the text is that of the model without them. */
+static void factors_of_weights(void **state)
+{
+    (void) state;
+    int32_t want[WRITTEN], text[WRITTEN];
+    PublicRig p;
+    RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
+    the_text(want, 1);
+    o.tm.factors = true;
+    public_open(&p, &o, NULL);
+    write_text(p.g, NULL, 1, text);
+    assert_same(text, want, sizeof want, "with factors");
+    public_close(&p);
+}
+
 /* A backend that hides its memory, queues its calls and replays passes. */
 static void behind_a_device(void **state)
 {
@@ -504,7 +519,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(acceptance), cmocka_unit_test(stopping), cmocka_unit_test(trimming),
         cmocka_unit_test(temperatures),
-        cmocka_unit_test(noise), cmocka_unit_test(same_everywhere),
+        cmocka_unit_test(noise), cmocka_unit_test(same_everywhere), cmocka_unit_test(factors_of_weights),
         cmocka_unit_test(behind_a_device), cmocka_unit_test(neighbours),
         cmocka_unit_test(cancelled), cmocka_unit_test(resumed), cmocka_unit_test(shortened), cmocka_unit_test(settings),
         cmocka_unit_test(refused),

@@ -385,8 +385,9 @@ static void drafter_draws_the_same_token(void **state)
             pass_want(&b.step, sl, 0, WANT_LOGITS, -1);
             pass_tables(&b.step, false);
             be->copy_in(be, dev, logits, n);
-            Tensor ti = { T_I32, 1, LAT_K, id, 0 }, ts = { T_F32, 1, LAT_K, score, 0 },
-                   tl = { T_F32, 1, b.vocab, dev, 0 };
+            Tensor ti = { .type = T_I32, .rows = 1, .cols = LAT_K, .data = id },
+                   ts = { .type = T_F32, .rows = 1, .cols = LAT_K, .data = score },
+                   tl = { .type = T_F32, .rows = 1, .cols = b.vocab, .data = dev };
             be->top_k(be, &ti, &ts, &tl, &b.step.rows, LAT_K);
             be->copy_out(be, got, id, sizeof got);
             assert_ok(be->sync(be, &b.err), &b.err);

@@ -154,12 +154,45 @@ static void keep_is_fresh_prompt(void **state)
     }
 }
 
+/* Weights with factors of their own ("X.scale") of powers of two, which change no bit of a product. */
+static void factors_of_weights(void **state)
+{
+    (void) state;
+    enum { N = 6 };
+    FOR_RIGS(kind, device) {
+        float *y[2];
+        size_t bytes = 0;
+        for (int32_t w = 0; w < 2; w++) {
+            Rig r;
+            Bench b;
+            RigOptions o = rig_kind(kind, device);
+            o.tm.factors = w == 1;
+            o.tm.fused_experts = kind % 2 == 1;
+            rig_open(&r, &o);
+            bench_open(&b, &r);
+            Dice d = { tiny_key(4, "factors"), (uint64_t) kind * 1000 };
+            int32_t text[N];
+            random_tokens(&d, N, b.vocab, text);
+            State *s = bench_state(&b, 0);
+            y[w] = logits_of(&b, N);
+            bytes = sizeof(float) * N * (size_t) b.vocab;
+            assert_int_equal(r.m->n_factors > 0, w == 1);
+            assert_ok(bench_chain(&b, s, N, text, y[w], true), &b.err);
+            bench_free(s);
+            bench_close(&b);
+            rig_close(&r);
+        }
+        assert_same(y[0], y[1], bytes, "logits, kind %d, device %d", kind, device);
+        free(y[0]), free(y[1]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chain_is_single_rows), cmocka_unit_test(tree_rows_are_chains),
-        cmocka_unit_test(keep_is_fresh_prompt),
+        cmocka_unit_test(keep_is_fresh_prompt), cmocka_unit_test(factors_of_weights),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
