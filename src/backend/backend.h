@@ -197,8 +197,8 @@ struct Backend {
     void (*route)(Backend *b, Tensor *ids, Tensor *weight, const Tensor *logits, const Tensor *bias,
                   const Tensor *factor, const Router *r, const Rows *rows);
     /* y [n, out] = sum over the row's ranks i, ascending from 0: y = fmaf(weight[i], down_e(act(gate_e x) * up_e x),
-     * y), e = ids[i]; of gate and up, times their stacks' factors, before anything else. Every product is matmul's, so what a row gets does not depend on other rows. Rows with ids of
-     * -1 are left undefined. */
+     * y), e = ids[i]; products of gate and up are multiplied by their stack's factor e first, if it has factors. Every
+     * product is matmul's, so what a row gets does not depend on other rows. Rows with ids of -1 are left undefined. */
     void (*experts)(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, const Tensor *weight, const Experts *e);
     /* What `experts` has read on this fork since the last call of this, up to the last sync. NULL: not counted. */
     void (*routes)(Backend *b, Routes *out);

@@ -6,7 +6,8 @@
 enum { CANVAS_TILES = 16, CANVAS_GROUP = CANVAS_TILES * CANVAS_IDS };
 
 /* Ids [id0, id0 + CANVAS_GROUP) of the vocabulary, those that there are. z [n, CANVAS_GROUP]: products, which become
- * terms; again [n, CANVAS_TILES]: by what a tile multiplies the sums before it. Rows of no slice (-1) are left alone. */
+ * terms; again [n, CANVAS_TILES]: by what a tile multiplies the sums before it. Rows of no slice (-1) are left
+ * alone. */
 typedef struct {
     CanvasRow     *found;
     float         *soft, *z, *again;
