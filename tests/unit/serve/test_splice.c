@@ -24,6 +24,11 @@ static void begin(SpliceWorld *w)
     *w = (SpliceWorld) { .q = { .dialect = DIALECT_RESPONSES } };
     rt_options o = RT_OPTIONS(.model = "models/demo/ratoon-demo-q8_0.gguf", .threads = 1);
     assert_int_equal(rt_open(&w->s.p.engine, &o, &e), RT_OK);
+    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+                                 "{% endfor %}";
+    const ChatOptions chat = { .source = source, .n = sizeof source - 1, .name = "test", .arch = "" };
+    TemplateError te;
+    assert_int_equal(chat_prompt_open(&w->s.chat, &chat, &te), ST_OK);
     Replay *r = w->s.replay = replay_new();
     StoredAnswer *t = calloc(1, sizeof *t);
     assert_true(r && t);
@@ -44,6 +49,7 @@ static void end(SpliceWorld *w)
     json_decref(w->messages);
     json_decref(w->q.handles);
     replay_free(w->s.replay);
+    chat_prompt_close(w->s.chat);
     rt_close(w->s.p.engine);
 }
 

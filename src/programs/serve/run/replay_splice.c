@@ -28,7 +28,7 @@ ReplayPlan *replay_plan(Server *s, const Request *q, const json_t *messages)
     Replay *r = s->replay;
     size_t i;
     json_t *m;
-    if (!r || !request_talks(q)) return NULL;
+    if (!r || !s->chat || !request_talks(q)) return NULL;
     ReplayPlan *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->replay = r;
