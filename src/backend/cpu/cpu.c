@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "backend/cpu/cpu.h"
@@ -71,12 +72,31 @@ static uint8_t *map_aligned(size_t bytes)
     return all + before;
 }
 
+static uint64_t nodes;                             /* with memory, where there are several and nobody has chosen */
+
+static void find_nodes(void)
+{
+    int policy = 0;
+    const bool chosen = syscall(SYS_get_mempolicy, &policy, NULL, 0ul, NULL, 0ul) != 0 || policy != 0;
+    const uint64_t all = memory_nodes("");
+    if (!chosen && (all & (all - 1))) nodes = all;
+}
+
+/* By the nodes in turn, unless whoever started the process has said where (numactl). */
+static void spread(void *p, size_t bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_nodes);
+    if (nodes) memory_spread(p, bytes, nodes);
+}
+
 static void *take(size_t bytes)
 {
     if (bytes >= LARGE) {
         uint8_t *p = bytes <= SIZE_MAX - 2 * LARGE ? map_aligned(bytes) : NULL;
         if (!p) return NULL;
         madvise(p, bytes, MADV_HUGEPAGE);          /* advice only; kernels without huge pages refuse it */
+        spread(p, bytes);
         touch(p, bytes);
         return p;
     }

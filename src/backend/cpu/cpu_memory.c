@@ -1,10 +1,12 @@
 /* cpu_memory.c - how much memory this process could still get: the minimum of what the system can give without
- * swapping, what its control groups have left, and what its own address space limit leaves. */
+ * swapping, what its control groups have left, and what its own address space limit leaves. And where it lies, on
+ * machines whose processors have memories of their own. */
 #include "backend/cpu/cpu_memory.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { PATH = 512 };
@@ -114,6 +116,39 @@ MemoryInfo memory_info(const char *root, const struct rlimit *limit)
     if (m.free == UINT64_MAX) m.free = 0;
     if (m.total == UINT64_MAX) m.total = 0;
     return m;
+}
+
+/* ---- nodes ---- */
+
+/* A list such as "0-1,4". */
+static uint64_t bits_of(const char *list)
+{
+    uint64_t bits = 0;
+    for (unsigned a, b; sscanf(list, "%u", &a) == 1;) {
+        const int pair = sscanf(list, "%u-%u", &a, &b);
+        for (b = pair == 2 ? b : a; a <= b && a < 64; a++) bits |= UINT64_C(1) << a;
+        list += strcspn(list, ",");
+        if (*list++ == 0) break;
+    }
+    return bits;
+}
+
+uint64_t memory_nodes(const char *root)
+{
+    char path[PATH], list[256] = "";
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/has_memory", root);
+    FILE *f = fopen(path, "re");
+    if (f && !fgets(list, sizeof list, f)) list[0] = 0;
+    if (f) fclose(f);
+    return bits_of(list);
+}
+
+bool memory_spread(void *p, size_t bytes, uint64_t nodes)
+{
+    enum { INTERLEAVE = 3, BITS = 64 + 1 };        /* linux/mempolicy.h; the system counts one bit more than it reads */
+    unsigned long mask[64 / (8 * sizeof(long)) + 1] = { 0 };
+    memcpy(mask, &nodes, sizeof nodes);
+    return syscall(SYS_mbind, p, bytes, INTERLEAVE, mask, (unsigned long) BITS, 0u) == 0;
 }
 
 void cpu_memory(Backend *b, uint64_t *there, uint64_t *total)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -88,6 +89,28 @@ static void of_the_process(void **state)
     assert_true(m.free == 0 && m.total == 0);
 }
 
+static void nodes(void **state)
+{
+    (void) state;
+    static const struct { const char *list; uint64_t bits; } cases[] = {
+        { "0\n", 1 }, { "0-1\n", 3 }, { "0,2\n", 5 }, { "0-1,4-6,9\n", 0x273 }, { "63\n", 1ull << 63 },
+        { "64-70\n", 0 }, { "62-70\n", 3ull << 62 }, { "\n", 0 }, { "", 0 }, { "x", 0 }, { "3-1\n", 0 }, { "1,", 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put("/sys/devices/system/node/has_memory", cases[i].list);
+        if (memory_nodes(root) != cases[i].bits)
+            fail_msg("'%s': %#llx", cases[i].list, (unsigned long long) memory_nodes(root));
+    }
+    assert_true(memory_nodes("/nonexistent") == 0);
+    /* Pages of all nodes of this machine can be used; of a node that is not there the system gives none. */
+    const size_t bytes = 8 << 20;
+    const uint64_t here = memory_nodes("");
+    uint8_t *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    if (here && memory_spread(p, bytes, here)) assert_false(memory_spread(p, bytes, ~here & -(~here)));
+    memset(p, 1, bytes);
+    munmap(p, bytes);
+}
+
 /* A backend with little memory left: a weight, a session or a step too many is refused, naming the sizes and what would
  * fit, and taken if the caller insists. */
 static uint64_t left;
@@ -145,6 +168,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(of_the_system), cmocka_unit_test(of_groups),
-                                        cmocka_unit_test(of_the_process), cmocka_unit_test(refused) };
+                                        cmocka_unit_test(of_the_process), cmocka_unit_test(nodes),
+                                        cmocka_unit_test(refused) };
     return cmocka_run_group_tests_name("memory", tests, make_root, remove_root);
 }
