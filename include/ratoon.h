@@ -155,6 +155,9 @@ typedef struct {
                                 * the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
                                 * has room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more
                                 * experts */
+    const char *weight_type;   /* "keep" (NULL): weights are what the file has; "q8_0": those of 16 bits are quantised
+                                * at load, for nearly half the memory and time. It changes the text, equally with and
+                                * without speculation, to that of a file quantised so. */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 #define RT_EXPERTS_AUTO UINT64_MAX

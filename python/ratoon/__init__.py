@@ -239,7 +239,7 @@ class Engine(_Owner):
     def __init__(self, model: str, *, draft: Optional[str] = None, backend: Optional[str] = None,
                  kv_k: Optional[str] = None, kv_v: Optional[str] = None, draft_type: Optional[str] = None,
                  threads: int = 0, fa_window: int = 0, no_repack: bool = False, overcommit: bool = False,
-                 gpu_layers: int = 0, expert_ram: int = 0, expert_slots: int = 0, expert_io: Optional[str] = None,
+                 weight_type: Optional[str] = None, gpu_layers: int = 0, expert_ram: int = 0, expert_slots: int = 0, expert_io: Optional[str] = None,
                  expert_profile: Optional[str] = None, template: Optional[str] = None,
                  log: Optional[Callable[[int, str], None]] = None,
                  progress: Optional[Callable[[str, int, int], bool]] = None) -> None:
@@ -261,7 +261,8 @@ class Engine(_Owner):
             draft_type=_bytes(draft_type, "draft_type"), threads=threads, fa_window=fa_window, no_repack=no_repack,
             overcommit=overcommit, hooks=hooks, gpu_layers=gpu_layers, expert_ram=expert_ram,
             expert_slots=expert_slots, expert_io=_bytes(expert_io, "expert_io"),
-            expert_profile=_bytes(expert_profile and str(expert_profile), "expert_profile"))
+            expert_profile=_bytes(expert_profile and str(expert_profile), "expert_profile"),
+            weight_type=_bytes(weight_type, "weight_type"))
         _check(_lib.rt_open(ctypes.byref(self._handle), options, error), error)
 
     def close(self) -> None:

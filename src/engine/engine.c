@@ -157,6 +157,9 @@ static Status open_target(rt_engine *g, const rt_options *o, Error *err)
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));
     TRY(kv_type(&mo.v_type, o->kv_v, "kv_v", err));
     TRY(store_options(&mo.store, o, err));
+    if (o->weight_type && strcmp(o->weight_type, "q8_0") == 0) mo.q8_weights = true;
+    else if (o->weight_type && strcmp(o->weight_type, "keep") != 0)
+        return fail(err, ST_ARG, "weight_type: '%s', expected keep or q8_0", o->weight_type);
     mo.hotness = o->expert_profile;
     TRY(gguf_open(&g->model_file, o->model, err));
     TRY(model_check(g->model_file, err));          /* before the tokenizer, whose troubles would say less */
@@ -256,6 +259,11 @@ static void log_engine(const rt_engine *g, int32_t window)
     if (window) {
         snprintf(line, sizeof line,
                  "attention looks back %d positions only (fa-window): the text is not that of the whole model", window);
+        say(&g->hooks, 1, line);
+    }
+    if (m->n_quantised) {
+        snprintf(line, sizeof line, "%d matrices of 16 bits were quantised to Q8_0 (weight-type): the text is not that "
+                 "of the file's own weights", m->n_quantised);
         say(&g->hooks, 1, line);
     }
     if (!d) {

@@ -77,7 +77,7 @@ Status engine_identity(rt_engine *g, int32_t window, Error *err)
     if (g->draft && g->draft->hold) snprintf(draft, sizeof draft, "mtp");
     else if (g->draft) TRY(file_sum(draft, g->draft_gguf, g->draft_folder, err));
     const char *k = type_info(g->model->k_type)->name, *v = type_info(g->model->v_type)->name;
-    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, model %s, keys/values %s/%s, window %d, "
-             "drafter %s", RECIPE, model, k, v, window, draft);
+    snprintf(g->identity, sizeof g->identity, "ratoon recipe %d, model %s%s, keys/values %s/%s, window %d, "
+             "drafter %s", RECIPE, model, g->model->n_quantised ? " as q8_0" : "", k, v, window, draft);
     return ST_OK;
 }

@@ -19,7 +19,7 @@ SIZED(sized_reply_options, rt_reply_options, "RT_REPLY_OPTIONS_INIT", sizeof(rt_
 
 #define ENDS_WITH(type, last) \
     _Static_assert(sizeof(void *) != 8 || offsetof(type, last) + sizeof((type *) 0)->last == sizeof(type), #type)
-ENDS_WITH(rt_options, expert_vram);
+ENDS_WITH(rt_options, weight_type);
 ENDS_WITH(rt_session_options, ngram);
 ENDS_WITH(rt_step_options, hooks);
 ENDS_WITH(rt_sampling, bias);

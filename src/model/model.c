@@ -388,12 +388,12 @@ static bool is_vector(const Found *f) { return f->bind->kind == BIND_VECTOR || f
 static Type loaded_type(const Loader *l, const Found *f)
 {
     if (is_vector(f)) return T_F32;
-    bool wide = f->view.type == T_F32 || f->view.type == T_F16 || f->view.type == T_BF16;
+    const bool halves = f->view.type == T_F16 || f->view.type == T_BF16;
+    const bool wanted = l->m->target ? !l->o->keep_types && (halves || f->view.type == T_F32)
+                                     : l->o->q8_weights && halves;
     const bool router = f->bind->rows == SIZE_EXPERTS;    /* small, and what all else depends on */
-    if (l->m->target && f->bind->kind != BIND_TABLE && !router && wide && !l->o->keep_types &&
-        f->cols % type_info(T_Q8_0)->block == 0)
-        return T_Q8_0;
-    return f->view.type;
+    return wanted && f->bind->kind != BIND_TABLE && !router && f->cols % type_info(T_Q8_0)->block == 0
+           ? T_Q8_0 : f->view.type;
 }
 
 static Status upload_vector(Loader *l, Found *f)
@@ -554,6 +554,9 @@ static Status list_mixtures(Loader *l, int32_t stage)
     for (int32_t i = 0, p = 0; i < l->n; i++) {
         const Found *f = &l->found[i];
         if (f->bind->kind != BIND_EXPERTS || f->stage != stage) continue;
+        if (loaded_type(l, f) != f->view.type)
+            return fail(l->err, ST_UNSUPPORTED, "%s: tensor %s: experts that are quantised at load (weight_type q8_0) "
+                        "have to be in memory, all of them", f->view.file, f->view.name);
         *f->at = descriptor(l, f);
         s[n].layer = f->layer;
         s[n].w[p] = f->at;
@@ -637,6 +640,7 @@ static Status place(Loader *l, Found *f)
     if (f->bind != &l->again) {
         m->weight_bytes += f->bytes;
         m->n_weights += (uint64_t) values_of(f);
+        m->n_quantised += type != f->view.type;
         if (f->bind->kind == BIND_EXPERTS) {
             m->expert_bytes += f->bytes;
             if (be->device) m->device_expert_bytes += f->bytes;

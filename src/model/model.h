@@ -115,6 +115,7 @@ struct Model {
     uint64_t      n_weights;                                                      /* values in matrices */
     uint64_t      expert_bytes, n_expert_weights;                                 /* of these, in stacks of experts */
     uint64_t      device_expert_bytes;                            /* of these, in layers that run on a device */
+    int32_t       n_quantised;                                    /* matrices of another type than in the file */
     StoreNeeds    store, device_store;             /* of the experts, on the CPU and on a device, if memory there does
                                                     * not hold all; bytes 0: it does */
 };
@@ -126,6 +127,7 @@ typedef struct {
     Type  k_type, v_type;   /* of a target; T_COUNT: F16, or F32 for a file that is F32 throughout */
     int32_t window;         /* of a target: limits layers without a window to this many positions; 0: no limit */
     bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
+    bool  q8_weights;       /* of a target: requantise matrices of 16 bits to Q8_0 */
     bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
     bool  overcommit;       /* do not check whether there is memory for the weights */
     StoreOptions store;     /* of a target: how much of its experts memory shall hold */

@@ -20,7 +20,7 @@ typedef struct {
     const char *command;
     const char *word[WORDS_MAX]; int32_t n_words;
     /* what to load */
-    const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type;
+    const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type, *weight_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
     Seed        expert_ram, expert_vram;           /* see rt_options; not given: RT_EXPERTS_AUTO */

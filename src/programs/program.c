@@ -171,8 +171,9 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
     const Options *o = p->o;
     return RT_OPTIONS(
         .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL,
-        .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type, .no_repack = o->no_repack,
-        .overcommit = o->overcommit, .threads = o->threads, .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
+        .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type,
+        .weight_type = o->weight_type, .no_repack = o->no_repack, .overcommit = o->overcommit, .threads = o->threads,
+        .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
         .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,

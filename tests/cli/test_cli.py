@@ -28,7 +28,8 @@ import report
 from scratch import RATOON, ROOT, TMP, asleep, interrupt, path, with_keys, with_template, write
 
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
-MODELS = ["qwen3", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3", "dflash-llama", "small-dflash"]
+MODELS = ["qwen3", "qwen3moe-16", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3",
+          "dflash-llama", "small-dflash"]
 LIMIT = 120                                               # seconds after which what is waited for will not come
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"            # whoever runs the tests may have a configuration
 
@@ -755,6 +756,23 @@ class Files(Cli):
         self.assertNotIn("warning", self.ratoon("quantize", path("q8.gguf"), path("q16.gguf"), "F16").stderr.decode())
         self.says("quantize", path("qwen3.gguf"), path("q.gguf"), "Q99", expect=2, names=["Q99", "Q4_K_M", "IQ4_XS"])
         self.says("quantize", path("absent.gguf"), path("q.gguf"), "Q8_0", names=["absent.gguf"])
+
+    def test_weight_type(self):
+        """Quantising at load gives what quantising beforehand does, and says so."""
+        for model in ("qwen3", "qwen3moe-16"):
+            self.ratoon("quantize", "--force", path(model + ".gguf"), path("w16.gguf"), "BF16")
+            self.ratoon("quantize", "--force", path("w16.gguf"), path("w8.gguf"), "Q8_0")
+            common = ["-d", "none", "-ctk", "f16", "-ctv", "f16", "-p", "hello there", "-n", "12", "--ignore-eos"]
+            made, loaded = (self.run_json("-m", path(f), *common, "--weight-type", how)["tokens"]
+                            for f, how in (("w8.gguf", "keep"), ("w16.gguf", "q8_0")))
+            self.assertEqual(made, loaded)
+            told = self.ratoon("run", "-m", path("w16.gguf"), *common, "--weight-type", "q8_0").stderr.decode()
+            self.assertRegex(told, r"warning: \d+ matrices of 16 bits were quantised to Q8_0")
+        fewer, all_of_them = (json.loads(self.ratoon("plan", "--json", "-m", path("w16.gguf"), "-d", "none", "--ctx", "64",
+                                                     "--weight-type", how).stdout)["total_bytes"] for how in ("q8_0", "keep"))
+        self.assertLess(fewer, all_of_them)
+        self.says("run", "-m", path("w16.gguf"), "-p", "x", "-d", "none", "--weight-type", "q8_0", "--expert-ram", "1M",
+                  names=["have to be in memory"])
 
     def run_q8(self):
         return self.run_json("-m", path("q8.gguf"), "-d", "none", "-p", "hello", "-n", "4", "--ignore-eos")

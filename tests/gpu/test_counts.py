@@ -20,7 +20,7 @@ JUDGED = 200                                           # sectors or passes at th
 PART = "1/7"                                          # of the long cases
 CASES = ["norm", "add_norm", "head_norm", "gated_norm", "glu", "gate", "rope", "tap", "matmul", "products", "route",
          "experts", "kv_*", "attention", "splits", "delta", "tree_rows_are_chains", "block_conv", "pair_scores", "top_k",
-         "pick"]
+         "pick", "canvas"]
 
 
 def limits():
