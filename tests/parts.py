@@ -6,13 +6,16 @@ in a file.
 
 FOLDER takes the files, NAME.log, and what is said at the end, summary. The output of a part that fails is shown. At the
 end there is a line for each part and then 'N passed, N failed', alone on its line; the exit status is 1 if any failed.
-Ctrl-C ends all of them."""
+Ctrl-C ends all of them. A part that takes longer than LIMIT seconds (default 3600) has failed and is ended: tests in
+Python say then where they hang."""
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
+
+LIMIT = float(os.environ.get("LIMIT", "3600"))
 
 
 class Part:
@@ -26,12 +29,16 @@ class Part:
 
     def ended(self):
         """Returns True once it has ended; shows its output if it failed."""
+        late = time.monotonic() - self.start > LIMIT
         if self.run.poll() is None:
-            return False
+            if not late:
+                return False
+            end_all([self])
         self.seconds = time.monotonic() - self.start
-        self.good = self.run.returncode == 0
+        self.good = self.run.returncode == 0 and not late
         if not self.good:
-            print("---- %s failed, its output:" % self.name, flush=True)
+            how = "took longer than %g s" % LIMIT if late else "failed"
+            print("---- %s %s, its output:" % (self.name, how), flush=True)
             sys.stdout.buffer.write(self.log.read_bytes())
             print("---- end of %s" % self.name, flush=True)
         return True

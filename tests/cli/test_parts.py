@@ -31,15 +31,16 @@ part-deaf:
 """
 
 
-def start(*names):
+def start(*names, **more):
     write("Makefile", MAKEFILE)
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    env.update(more)
     return subprocess.Popen([sys.executable, os.path.join(ROOT, "tests", "parts.py"), path("logs"), *names],
                             cwd=path("."), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def run(*names):
-    p = start(*names)
+def run(*names, **more):
+    p = start(*names, **more)
     out = p.communicate(timeout=120)[0].decode()
     return p.returncode, out
 
@@ -104,6 +105,16 @@ class Parts(unittest.TestCase):
             self.assertEqual(p.returncode, 130)
             self.assertTrue(until(lambda: not lives(pid)), "what a part has started is gone")
             os.remove(path("pid"))
+
+    def test_a_part_that_hangs(self):
+        status, out = run("sleep", "good", LIMIT="2")
+        with open(path("pid")) as f:
+            pid = int(f.read())
+        os.remove(path("pid"))
+        self.assertEqual(status, 1)
+        self.assertIn("---- sleep took longer than 2 s", out)
+        self.assertRegex(out, r"1 passed, 1 failed\n$")
+        self.assertTrue(until(lambda: not lives(pid)), "what a part has started is gone")
 
     def test_deaf_part_ends(self):
         p = start("deaf")

@@ -5,6 +5,7 @@ cancelling, draining; and that none of this ever changes what other clients read
     python3 tests/serve/test_jobs.py [-v] [TestName.test_name ...]
 
 ROUNDS (12) is how many requests each of 16 clients makes. The last line is 'N passed, N failed'."""
+import errno
 import http.client
 import json
 import os
@@ -128,9 +129,20 @@ class Loading(Base):
         self.held = {"wait": False, "env": {"XDG_CACHE_HOME": self.folder}}
 
     def go_on(self, server):
-        end = open(self.pipe, "w")                 # waits until the server reads it
+        """Opens the pipe when the server reads it, unless that ends first."""
+        end = []
+
+        def read():
+            try:
+                end.append(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as e:
+                self.assertEqual(e.errno, errno.ENXIO)
+            return end or server.p.poll() is not None
+
+        self.assertTrue(server.wait_for(read))
         os.remove(self.pipe)
-        end.close()
+        for fd in end:
+            os.close(fd)
 
     def test_503_until_ready(self):
         server = self.serve(**self.held)
