@@ -167,10 +167,6 @@ const OptionSpec option_table[] = {
     { "--draft-ctx", NULL, KIND_INT, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT,
       "positions in the drafter's KV cache, a ring (default: its window, at least 4096)",
       .also = "-cd --ctx-size-draft" },
-    { "--weight-type", NULL, KIND_CHOICE, "TYPE", AT(weight_type), 0, 0, C_LOADS,
-      "keep: the model's weights are what its file has (default); q8_0: those of 16 bits are quantised at load, for "
-      "nearly half the memory and time, which changes the text",
-      .values = "keep|q8_0" },
     { "--draft-type", NULL, KIND_CHOICE, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~C_ALONE,
       "q8_0: quantise drafters above 8 bits at load (default); keep: leave them as they are",
       .values = "q8_0|keep" },
@@ -239,6 +235,10 @@ const OptionSpec option_table[] = {
     { "--chunk", NULL, KIND_INT, "N", AT(chunk), 1, 4096, C_LOADS,
       "prompt tokens per pass (default: 256 on the CPU, 512 on a GPU)",
       .also = "-ub --ubatch-size" },
+    { "--weight-type", NULL, KIND_CHOICE, "TYPE", AT(weight_type), 0, 0, C_LOADS,
+      "keep: the model's weights are what its file has (default); q8_0: those of 16 bits are quantised at load, for "
+      "nearly half the memory and time, which changes the text",
+      .values = "keep|q8_0" },
     { "--no-repack", NULL, KIND_FLAG, NULL, AT(no_repack), 0, 0, C_LOADS,
       "read weights from the mapped file instead of copying them, for machines short of memory: slower, same text" },
     { "--overcommit", NULL, KIND_FLAG, NULL, AT(overcommit), 0, 0, C_LOADS,
