@@ -33,7 +33,8 @@ static Status read_profile(const Program *p, const ModelFacts *f, Hotness *out, 
 
 static bool forget(Program *p)
 {
-    p->profile.path[0] = 0;
+    free(p->profile.path);
+    p->profile.path = NULL;
     return true;
 }
 
@@ -59,8 +60,10 @@ bool expert_profile_find(Program *p)
     Error err = { 0 };
     if (o->spark_calibrate && access(o->spark_calibrate, R_OK) != 0)
         return complain(o, "%s: %s", o->spark_calibrate, strerror(errno)) == 0;
-    if (o->expert_profile) snprintf(p->profile.path, sizeof p->profile.path, "%s", o->expert_profile);
-    else snprintf(p->profile.path, sizeof p->profile.path, "%s.spark.csv", p->files.model);
+    char beside[4200];
+    snprintf(beside, sizeof beside, "%s.spark.csv", p->files.model);
+    p->profile.path = strdup(o->expert_profile ? o->expert_profile : beside);
+    if (!p->profile.path) return complain(o, "out of memory") == 0;
     if (!wanted && access(p->profile.path, F_OK) != 0) return forget(p);
     if (!read_facts(p, &f)) return forget(p);      /* opening it will say why */
     if (!model_facts_mixture(&f)) {
@@ -68,7 +71,7 @@ bool expert_profile_find(Program *p)
         return forget(p);
     }
     if (!fits(p, &f)) return false;
-    if (!keeps || !p->profile.path[0]) return true;
+    if (!keeps || !p->profile.path) return true;
     p->profile.keeps = save_check(p->profile.path, &err) == ST_OK;
     if (!p->profile.keeps) note(o, "the profile of the experts is not kept: %s", err.text);
     return true;

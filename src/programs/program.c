@@ -178,7 +178,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
         .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
-        .expert_profile = p->profile.path[0] ? p->profile.path : NULL
+        .expert_profile = p->profile.path
     );
 }
 
@@ -496,6 +496,7 @@ void program_close(Program *p)
     rt_step_free(p->step);
     rt_session_free(p->session);
     rt_close(p->engine);
+    free(p->profile.path);
 }
 
 /* ---- reading ---- */

@@ -62,9 +62,9 @@ typedef struct {
     bool        placed;                            /* program_place has found the next three */
     int32_t     gpu_layers;
     uint64_t    expert_ram, expert_vram;           /* see rt_needs */
-    /* Of the experts (expert_profile.h). path "": none; there: it exists, and is this model's; kept: when it was last
-     * written. */
-    struct { char path[4200]; bool there, keeps; double kept; } profile;
+    /* Of the experts (expert_profile.h). path: malloc'd, NULL: none; there: it exists, and is this model's; kept: when
+     * it was last written. */
+    struct { char *path; bool there, keeps; double kept; } profile;
     rt_expert_stats loaded;                        /* what experts had done when loading was over */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */

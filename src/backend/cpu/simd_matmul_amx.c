@@ -718,6 +718,15 @@ static bool by_tiles(Type t, int32_t n)
     return tiles[t].run && (t == T_Q8_0 ? (n + parts - 1) / parts : n) >= tiles[t].rows;
 }
 
+/* By itself, so that products by vectors need no room for a desk on the stack. */
+__attribute__((noinline)) static void by_desk(Type t, const TileTask *k)
+{
+    _Alignas(64) Desk desk;
+    tiles[t].run(&desk, k);
+    _tile_release();                               /* so that the next context switch on this processor has less to
+                                                    * save */
+}
+
 static void product(float *y, size_t y_stride, Type t, const void *packed, const void *act, int32_t n, int32_t rows,
                     int32_t cols, int32_t group0, int32_t group1)
 {
@@ -725,10 +734,7 @@ static void product(float *y, size_t y_stride, Type t, const void *packed, const
         matmul_avx512.product(y, y_stride, t, packed, act, n, rows, cols, group0, group1);
         return;
     }
-    _Alignas(64) Desk desk;
-    tiles[t].run(&desk, &(TileTask) {y, y_stride, packed, act, n, rows, cols, group0, group1});
-    _tile_release();                               /* so that the next context switch on this processor has less to
-                                                    * save */
+    by_desk(t, &(TileTask) {y, y_stride, packed, act, n, rows, cols, group0, group1});
 }
 
 static void quantise(void *act, ActForm form, const float *x, int32_t n, int32_t cols, int32_t row0, int32_t row1)

@@ -417,7 +417,7 @@ static json_t *speed_json(const Plan *x)
 static json_t *experts_json(const Plan *x)
 {
     const rt_needs *n = &x->memory.needs;
-    const char *profile = base_name(x->p.profile.path);
+    const char *profile = x->p.profile.path ? base_name(x->p.profile.path) : "";
     if (!tiered(x)) return json_null();
     json_t *rows = json_array();
     const ExpertRows r = x->timed ? expert_rows(x) : (ExpertRows) { 0 };
