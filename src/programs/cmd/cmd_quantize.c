@@ -25,6 +25,8 @@ typedef struct {
     uint8_t       *out;
     Type           from, to;
     int64_t        cols, rows, rows_task;
+    const float   *factor;                  /* that a plane's values are divided by; NULL: none */
+    int64_t        row0, plane_rows;        /* of the tensor: where the batch begins, rows of a plane */
     float         *values;                  /* [threads, cols] */
     int64_t       *bad;                     /* [threads] first row with a value that the type cannot hold, or `rows` */
 } Batch;
@@ -48,6 +50,7 @@ static void encode_rows(void *arg, int32_t task, int32_t thread)
         bool fits = true;
         for (int64_t i = 0; i < b->cols; i++) fits &= fabsf(x[i]) <= limit;        /* false for NaN too */
         if (!fits && row < b->bad[thread]) b->bad[thread] = row;
+        for (int64_t i = 0; b->factor && i < b->cols; i++) x[i] /= b->factor[(b->row0 + row) / b->plane_rows];
         quant_encode(b->out + (size_t) row * out_bytes, b->to, x, b->cols);
     }
 }
@@ -58,18 +61,118 @@ typedef struct {
     Pool         *pool;
     const Recipe *recipe;
     Type         *type;                            /* [tensors] */
+    float       **factor;                          /* [tensors][planes] once it was needed; NULL: not yet, or none */
     const char   *lossy;                           /* type that was already quantised and is so again; NULL: none */
     Progress      progress;
     uint64_t      done;                            /* values */
 } Job;
 
-static Status write_rows(Job *j, const GgufTensor *t, Type to, Error *err)
+/* ---- factors of planes ---- */
+
+/* Scales of NVFP4 have eight bits and end at 448 and 2^-9, so each plane of a stack (an expert) is divided by the
+ * factor that takes its largest value to 448 times 6. The factors are the tensor X.scale beside X.weight, which models
+ * may have for reasons of their own: then they are multiplied onto what is there. Gate and up in one tensor have none,
+ * since llama.cpp would not read them. */
+static bool wants_factors(const Job *j, int32_t i)
 {
+    const GgufTensor *t = gguf_tensor_at(j->in, i);
+    return j->type[i] == T_NVFP4 && t->type != T_NVFP4 && !strstr(t->name, "ffn_gate_up_exps");
+}
+
+/* X.scale for X.weight; returns false if that is no weight. */
+static bool scale_name(char out[160], const char *weight)
+{
+    const char *end = strstr(weight, ".weight");
+    int n = end ? snprintf(out, 160, "%.*s.scale", (int) (end - weight), weight) : -1;
+    return n > 0 && n < 160;
+}
+
+static int32_t index_of(const Gguf *g, const char *name)
+{
+    for (int32_t i = 0; i < gguf_n_tensors(g); i++)
+        if (strcmp(gguf_tensor_at(g, i)->name, name) == 0) return i;
+    return -1;
+}
+
+/* The weight whose factors are multiplied onto this tensor; -1: none. */
+static int32_t weight_of(const Job *j, const GgufTensor *scale)
+{
+    char name[160];
+    for (int32_t i = 0; i < gguf_n_tensors(j->in); i++)
+        if (wants_factors(j, i) && scale_name(name, gguf_tensor_at(j->in, i)->name) && strcmp(name, scale->name) == 0)
+            return i;
+    return -1;
+}
+
+typedef struct { const GgufTensor *t; float *factor, *values; } Largest;
+
+static void largest_of_plane(void *arg, int32_t plane, int32_t thread)
+{
+    const Largest *l = arg;
+    const int64_t cols = l->t->ne[0], rows = l->t->ne[1];
+    const size_t row_bytes = type_row_bytes(l->t->type, cols);
+    float *x = l->values + (size_t) thread * (size_t) cols, most = 0;
+    for (int64_t row = plane * rows; row < (plane + 1) * rows; row++) {
+        quant_decode(x, l->t->type, l->t->data + (size_t) row * row_bytes, cols);
+        for (int64_t i = 0; i < cols; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    }
+    l->factor[plane] = most > 0 && isfinite(most) ? most / (448.0f * 6.0f) : 1.0f;
+}
+
+static Status find_factors(Job *j, int32_t i, Error *err)
+{
+    const GgufTensor *t = gguf_tensor_at(j->in, i);
+    if (!wants_factors(j, i) || j->factor[i]) return ST_OK;
+    Largest l = {.t = t, .factor = malloc((size_t) t->ne[2] * sizeof *l.factor),
+                 .values = calloc((size_t) pool_threads(j->pool), (size_t) t->ne[0] * sizeof *l.values)};
+    if (!l.factor || !l.values) {
+        free(l.factor);
+        free(l.values);
+        return fail(err, ST_MEMORY, "%s: tensor %s: no memory for its factors", t->file, t->name);
+    }
+    pool_run(j->pool, largest_of_plane, &l, (int32_t) t->ne[2]);
+    free(l.values);
+    j->factor[i] = l.factor;
+    return ST_OK;
+}
+
+/* A weight's own tensor of factors, where the input has none. */
+static bool adds_scale(const Job *j, int32_t i, char name[160])
+{
+    return wants_factors(j, i) && scale_name(name, gguf_tensor_at(j->in, i)->name) && index_of(j->in, name) < 0;
+}
+
+/* A tensor that is copied, or an existing X.scale times the factors of X.weight. */
+static Status write_copy(Job *j, const GgufTensor *t, Error *err)
+{
+    const int32_t weight = weight_of(j, t);
+    if (weight < 0) {
+        gguf_write_data(j->out, t->data, t->bytes);
+        return ST_OK;
+    }
+    TRY(find_factors(j, weight, err));
+    for (int64_t e = 0; e < t->ne[0]; e++) {
+        float v;
+        memcpy(&v, t->data + (size_t) e * sizeof v, sizeof v);
+        v *= j->factor[weight][e];
+        gguf_write_data(j->out, &v, sizeof v);
+    }
+    return ST_OK;
+}
+
+/* ---- tensors ---- */
+
+static Status write_rows(Job *j, int32_t index, Error *err)
+{
+    const GgufTensor *t = gguf_tensor_at(j->in, index);
+    const Type to = j->type[index];
     int64_t cols = t->ne[0], rows = t->ne[1] * t->ne[2] * t->ne[3];
     int64_t batch_rows = cols < BATCH_VALUES ? BATCH_VALUES / cols : 1, threads = pool_threads(j->pool);
     size_t out_row = type_row_bytes(to, cols), in_row = type_row_bytes(t->type, cols), n_out, n_values;
     if (batch_rows > rows) batch_rows = rows;
-    Batch b = {.from = t->type, .to = to, .cols = cols, .rows_task = cols < TASK_VALUES ? TASK_VALUES / cols : 1};
+    TRY(find_factors(j, index, err));
+    Batch b = {.from = t->type, .to = to, .cols = cols, .rows_task = cols < TASK_VALUES ? TASK_VALUES / cols : 1,
+               .factor = j->factor[index], .plane_rows = t->ne[1]};
     if (check_mul(&n_out, (size_t) batch_rows, out_row) && check_mul(&n_values, (size_t) threads, (size_t) cols) &&
         n_values < SIZE_MAX / sizeof *b.values) {
         b.out = malloc(n_out);
@@ -81,6 +184,7 @@ static Status write_rows(Job *j, const GgufTensor *t, Type to, Error *err)
     for (int64_t row = 0; st == ST_OK && row < rows && !interrupts; row += b.rows) {
         b.rows = rows - row < batch_rows ? rows - row : batch_rows;
         b.in = t->data + (size_t) row * in_row;
+        b.row0 = row;
         for (int64_t i = 0; i < threads; i++) b.bad[i] = b.rows;
         pool_run(j->pool, encode_rows, &b, (int32_t) ((b.rows + b.rows_task - 1) / b.rows_task));
         int64_t bad = b.rows;
@@ -103,12 +207,14 @@ static Status write_all(Job *j, Error *err)
 {
     for (int32_t i = 0; i < gguf_n_tensors(j->in) && !interrupts; i++) {
         const GgufTensor *t = gguf_tensor_at(j->in, i);
+        char name[160];
         if (j->type[i] == t->type) {
-            gguf_write_data(j->out, t->data, t->bytes);
+            TRY(write_copy(j, t, err));
             j->done += (uint64_t) (t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
         } else {
-            TRY(write_rows(j, t, j->type[i], err));
+            TRY(write_rows(j, i, err));
         }
+        if (adds_scale(j, i, name)) gguf_write_data(j->out, j->factor[i], (size_t) t->ne[2] * sizeof **j->factor);
         gguf_drop(j->in, t->file, t->data, (size_t) t->bytes);
         progress_to(&j->progress, j->done);
     }
@@ -150,7 +256,8 @@ static Status plan(Job *j, uint64_t *values, uint64_t *bytes, Error *err)
     int32_t n = gguf_n_tensors(j->in);
     RecipeModel model = recipe_model(j->in);
     j->type = malloc(((size_t) n + 1) * sizeof *j->type);
-    if (!j->type) return fail(err, ST_MEMORY, "%s: no memory for %d tensors", gguf_path(j->in), n);
+    j->factor = calloc((size_t) n + 1, sizeof *j->factor);
+    if (!j->type || !j->factor) return fail(err, ST_MEMORY, "%s: no memory for %d tensors", gguf_path(j->in), n);
     for (int32_t i = 0; i < n; i++) {
         const GgufTensor *t = gguf_tensor_at(j->in, i);
         if (!t->known)
@@ -162,6 +269,14 @@ static Status plan(Job *j, uint64_t *values, uint64_t *bytes, Error *err)
         size_t rows = (size_t) (t->ne[1] * t->ne[2] * t->ne[3]);
         *values += (uint64_t) t->ne[0] * rows;
         *bytes += type_row_bytes(j->type[i], t->ne[0]) * rows;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const GgufTensor *t = gguf_tensor_at(j->in, i);
+        const int32_t weight = weight_of(j, t);
+        if (weight >= 0 && (t->type != T_F32 || t->ne[0] != gguf_tensor_at(j->in, weight)->ne[2] || t->ne[1] != 1))
+            return fail(err, ST_FORMAT, "%s: tensor %s has %lld values of type %s, expected %lld of F32", t->file,
+                        t->name, (long long) t->ne[0], type_info(t->type)->name,
+                        (long long) gguf_tensor_at(j->in, weight)->ne[2]);
     }
     return ST_OK;
 }
@@ -177,7 +292,9 @@ static void write_head(Job *j)
     gguf_write_u32(j->out, FILE_TYPE, recipe_file_type(j->recipe));
     for (int32_t i = 0; i < gguf_n_tensors(j->in); i++) {
         const GgufTensor *t = gguf_tensor_at(j->in, i);
+        char name[160];
         gguf_write_tensor(j->out, t->name, j->type[i], t->n_dims, t->ne);
+        if (adds_scale(j, i, name)) gguf_write_tensor(j->out, name, T_F32, 1, (const int64_t[]) {t->ne[2]});
     }
 }
 
@@ -248,7 +365,9 @@ int cmd_quantize(int argc, char **argv)
     Status st = quantize(&job, &o, &err);
     if (st != ST_OK) complain_file(&o, err.text, o.word[0], AS_GGUF);
     pool_close(job.pool);
+    for (int32_t i = 0; job.factor && i < gguf_n_tensors(job.in); i++) free(job.factor[i]);
     gguf_close(job.in);
+    free(job.factor);
     free(job.type);
     return st == ST_OK ? EXIT_FINE : st == ST_CANCEL ? EXIT_INTERRUPTED : EXIT_FAILED;
 }

@@ -158,6 +158,67 @@ static void writes_every_recipe(void **state)
     assert_int_equal(files_named("a.gguf"), 1);
 }
 
+/* NVFP4: each expert is divided by a factor of its own, so that weights of any size keep their precision. A tensor of
+ * factors that is there is multiplied, gate and up in one tensor have none, and an expert of zeros has the factor 1. */
+static void factors_of_experts(void **state)
+{
+    (void) state;
+    enum { N = 3, ROW = 64, PLANE = ROW * 20 };
+    static const char *const name[] = {"blk.0.ffn_down_exps.scale", "blk.0.ffn_down_exps.weight",
+                                       "blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_up_exps.weight"};
+    static const float size[N] = {1e-4f, 0, 30}, there[N] = {2, 3, 0.5f};
+    static float x[N * PLANE], y[N * PLANE];
+    const int64_t stack[] = {ROW, PLANE / ROW, N}, list[] = {N};
+    char path[128];
+    Error err = {0};
+    GgufWriter *w;
+    Gguf *g;
+    for (int64_t i = 0; i < N * PLANE; i++) x[i] = value_at(5, i) * 50 * size[i / PLANE];
+    assert_int_equal(gguf_write_open(&w, path_of(path, "experts.gguf"), &err), ST_OK);
+    gguf_write_str(w, "general.architecture", "gemma4", 6);
+    for (int32_t k = 0; k < 4; k++) gguf_write_tensor(w, name[k], T_F32, k ? 3 : 1, k ? stack : list);
+    gguf_write_data(w, there, sizeof there);
+    for (int32_t k = 1; k < 4; k++) gguf_write_data(w, x, sizeof x);
+    assert_int_equal(gguf_write_close(w, true, &err), ST_OK);
+    assert_int_equal(quantize("experts.gguf", "nvfp4.gguf", "NVFP4_MOE"), 0);
+    assert_int_equal(gguf_open(&g, path_of(path, "nvfp4.gguf"), &err), ST_OK);
+    assert_int_equal(gguf_n_tensors(g), 5);
+    for (int32_t k = 1; k < 4; k++) {
+        char scale[64];
+        const GgufTensor *t = gguf_tensor(g, name[k]);
+        snprintf(scale, sizeof scale, "%.*s.scale", (int) (strlen(name[k]) - strlen(".weight")), name[k]);
+        const GgufTensor *f = gguf_tensor(g, scale);
+        assert_int_equal(t->type, T_NVFP4);
+        assert_int_equal(f != NULL, k < 3);
+        for (int64_t r = 0; r < N * PLANE / ROW; r++)
+            quant_decode(y + r * ROW, T_NVFP4, t->data + type_row_bytes(T_NVFP4, ROW) * (size_t) r, ROW);
+        for (int32_t e = 0; e < N && f; e++) {
+            double square = 0, wrong = 0;
+            float factor;
+            memcpy(&factor, f->data + (size_t) e * sizeof factor, sizeof factor);
+            if (k == 1) factor /= there[e];
+            if (size[e] == 0) assert_true(factor == 1);
+            for (int64_t i = e * PLANE; i < (e + 1) * PLANE; i++) {
+                square += (double) x[i] * (double) x[i];
+                wrong += pow((double) (y[i] * factor) - (double) x[i], 2);
+            }
+            if (sqrt(wrong) > 0.115 * sqrt(square))
+                fail_msg("%s expert %d: error %g", name[k], e, sqrt(wrong / square));
+        }
+    }
+    gguf_close(g);
+    /* factors that do not fit the experts */
+    assert_int_equal(gguf_write_open(&w, path_of(path, "experts.gguf"), &err), ST_OK);
+    gguf_write_str(w, "general.architecture", "gemma4", 6);
+    gguf_write_tensor(w, name[0], T_F32, 1, (const int64_t[]) {N + 1});
+    gguf_write_tensor(w, name[1], T_F32, 3, stack);
+    gguf_write_data(w, x, sizeof(float) * (N + 1));
+    gguf_write_data(w, x, sizeof x);
+    assert_int_equal(gguf_write_close(w, true, &err), ST_OK);
+    assert_int_equal(quantize("experts.gguf", "refused.gguf", "NVFP4_MOE"), 1);
+    assert_int_equal(files_named("refused.gguf"), 0);
+}
+
 /* The same bytes for any number of threads. */
 static void threads_do_not_matter(void **state)
 {
@@ -269,6 +330,7 @@ int main(int argc, char **argv)
     clearenv();                                    /* options and the configuration of whoever runs this */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(writes_every_recipe, setup, teardown),
+        cmocka_unit_test_setup_teardown(factors_of_experts, setup, teardown),
         cmocka_unit_test_setup_teardown(threads_do_not_matter, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_to_replace_its_input, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_values_and_files, setup, teardown),
