@@ -352,14 +352,16 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
         { p->entropy_bound, TEMPERATURE_MAX, "entropy_bound" },
         { p->confidence == -1 ? 0 : p->confidence, 100, "confidence" }, { p->trim, 1, "trim" } };
     char line[160];
-    if (p->steps < 0 || p->steps > STEPS_MAX || p->stability < 0 || p->stability > STEPS_MAX) {
-        snprintf(line, sizeof line, "diffusion: %d steps, %d stable ones, expected 1 to %d (0: as the file says)",
-                 p->steps, p->stability, STEPS_MAX);
+    const bool steps = p->steps >= 0 && p->steps <= STEPS_MAX, stable = p->stability >= 0 && p->stability <= STEPS_MAX;
+    if (!steps || !stable) {
+        snprintf(line, sizeof line, "diffusion: %s is %d, expected 1 to %d (0: as the file says)",
+                 steps ? "stability" : "steps", steps ? p->stability : p->steps, STEPS_MAX);
         return session_failed(s, ST_ARG, line);
     }
     for (size_t i = 0; i < sizeof field / sizeof *field; i++)
         if (!(field[i].value >= 0 && field[i].value <= field[i].most)) {
-            snprintf(line, sizeof line, "diffusion: %s is out of range", field[i].name);
+            snprintf(line, sizeof line, "diffusion: %s is %g, expected at most %g and at least 0", field[i].name,
+                     (double) field[i].value, (double) field[i].most);
             return session_failed(s, ST_ARG, line);
         }
     if (p->trim_from < 0 || p->trim_from > file->canvas) {

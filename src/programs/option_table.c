@@ -128,6 +128,9 @@ const OptionSpec option_table[] = {
       "keep the K likeliest tokens (default: the model file's, else 0: all)" },
     { "--min-p", NULL, KIND_REAL, "M", AT(min_p), 0, MIN_P_MAX, C_DRAWS | C_SERVE,
       "keep tokens at least M times as likely as the likeliest (default: the model file's, else 0)" },
+    { "--diffusion", NULL, KIND_TEXT, "LIST", AT(diffusion), 0, 0, C_RUN | C_CHAT | C_SERVE | C_BENCH,
+      "for models that denoise, such as steps=24,trim=0.9: steps, stability, confidence, t_max, t_min, entropy_bound, "
+      "trim, trim_from (doc/models/diffusion-gemma.md; default: the model file's)" },
     { "--rep-penalty", NULL, KIND_REAL, "R", AT(rep_penalty), REPETITION_MIN, REPETITION_MAX, C_DRAWS | C_SERVE,
       "divide the logits of tokens already seen by R (default: the model file's, else 1: off)",
       .also = "--repeat-penalty --repetition-penalty" },

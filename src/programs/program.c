@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "programs/advice.h"
 #include "programs/estimate.h"
+#include "programs/denoise.h"
 #include "programs/expert_profile.h"
 #include "programs/expert_use.h"
 #include "programs/model_facts.h"
@@ -335,6 +336,8 @@ bool program_session(Program *p)
     rt_step_options st = program_step_options(p);
     program_check_ctx(p);
     rt_status status = rt_session_new(&p->session, p->engine, &so, &e);
+    if (status == RT_OK && o->diffusion && rt_diffusion_set(p->session, &p->denoising) != RT_OK)
+        return complain(o, "--%s", rt_session_error(p->session)) == 0;
     if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
     if (status == RT_OK) return true;
     complain(o, "%s%s%s", e.text, status == RT_ENOMEM ? "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0" : "",
@@ -354,7 +357,8 @@ bool program_find(Program *p, const Options *o, int with)
     if (o->gpu_layers > 0 && !names_gpu(o))
         note(o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
-    return files_find(&p->files, o, (with & WITH_DRAFTER) != 0) && expert_profile_find(p);
+    return denoise_read(&p->denoising, o) && files_find(&p->files, o, (with & WITH_DRAFTER) != 0) &&
+           expert_profile_find(p);
 }
 
 void program_read_early(const Program *p)
@@ -415,6 +419,9 @@ static bool has_room(Program *p)
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
     if (!has_room(p) || !engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
+    if (p->o->diffusion && property(p->engine, "model.canvas") == 0)
+        return complain(p->o, "--diffusion: %s does not denoise, it writes token by token",
+                        base_name(p->files.model)) == 0;
     rt_expert_stats_get(p->engine, &p->loaded, sizeof p->loaded);
     return !(with & WITH_SESSION) || program_session(p);
 }

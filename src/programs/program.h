@@ -65,6 +65,7 @@ typedef struct {
     /* Of the experts (expert_profile.h). path: malloc'd, NULL: none; there: it exists, and is this model's; kept: when
      * it was last written. */
     struct { char *path; bool there, keeps; double kept; } profile;
+    rt_diffusion denoising;                        /* --diffusion */
     rt_expert_stats loaded;                        /* what experts had done when loading was over */
 } Program;
 /* OWN_SIGNALS: the command handles Ctrl-C itself. */

@@ -86,6 +86,15 @@ for p in lines("arithmetic", 12):
 check(f"{formed} of 12 answers by denoising have their form and the question's numbers, at least 11", formed >= 11, wrong)
 check(f"they take {steps / max(blocks, 1):.1f} steps a block, at most 6", 0 < steps <= 6 * blocks, str(steps))
 
+found = []
+for how in ("steps=1", "steps=9,confidence=-1", "step=1", "steps=1.5", "trim", "t_min=2,t_max=1", "stability=-1"):
+    code, out, err = call("run", "--json", "-m", DENOISES, "-p", "x", "-n", "20", "--diffusion", how)
+    found.append(json.loads(out)["stats"]["steps"] if code == 0 else err.partition("--diffusion: ")[2].split(",")[0])
+check("--diffusion sets the steps, and says what is wrong", found == [
+    1, 9, "unknown name 'step'", "steps is '1.5'", "trim is ''", "t_min is 2", "stability is -1"], str(found))
+code, out, err = call("run", "-p", "x", "--diffusion", "steps=1")
+check("and that other models do not denoise", code == 1 and "does not denoise" in err, err)
+
 code, out, err = call("plan", "--json")
 check("plan adds up", code == 0 and json.loads(out)["total_bytes"] == sum(x["bytes"] for x in json.loads(out)["parts"]),
       out + err)

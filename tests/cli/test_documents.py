@@ -32,6 +32,7 @@ SLOW = float(os.environ.get("SLOW", "3"))
 PAIR = shutil.copytree(os.path.join(ROOT, "models", "demo"), path("pair"))
 TARGET = os.path.join(PAIR, "ratoon-demo-q8_0.gguf")
 DRAFTER = os.path.join(PAIR, "dflash-ratoon-demo-bf16.gguf")
+DENOISES = os.path.join(PAIR, "ratoon-diffusion-demo-q8_0.gguf")
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 MIXTURE = path("qwen35moe.gguf")                           # where a mixture of experts is needed
 
@@ -159,7 +160,7 @@ class Reader:
         for option, name in re.findall(r"(?<!\S)(-m|-d|) ?([\w.-]+(?:\.gguf|/))(?=\s|$)", line):
             at = os.path.join(self.at, name)
             mixture = "-a3b" in name or re.search(r"ratoon experts | --(spark|expert-ram)", line)
-            source = DRAFTER if option == "-d" else MIXTURE if mixture else TARGET
+            source = DRAFTER if option == "-d" else DENOISES if "diffusion" in name else MIXTURE if mixture else TARGET
             if os.path.islink(at) and os.readlink(at) != source:
                 os.remove(at)                              # a command before this one needed another stand-in
             if os.path.lexists(at):

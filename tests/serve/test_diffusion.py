@@ -117,6 +117,38 @@ class Text(unittest.TestCase):
         self.assertTrue(S.wait_for(S.idle))
 
 
+class Settings(unittest.TestCase):
+    def test_fields(self):
+        steps = lambda **d: S.json(CHAT, chat(QUESTION, **HOW, diffusion=d))["timings"]["step_n"]
+        blocks = -(-300 // S.json("/props")["canvas"])
+        self.assertEqual(steps(steps=3, confidence=-1), 3 * blocks)
+        self.assertEqual(steps(steps=1), blocks)
+        usual = S.json(CHAT, chat(QUESTION, **HOW))
+        self.assertEqual(text_of(S.json(CHAT, chat(QUESTION, **HOW, diffusion={}))), text_of(usual))
+        for path, body in (("/v1/completions", {"prompt": "Hi", "max_tokens": 5}), ("/v1/responses", {"input": "Hi"}),
+                           ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})):
+            self.assertEqual(S.post(path, {**body, "diffusion": {"steps": 1}})[0], 200, path)
+
+    def test_bad_fields(self):
+        for field, d in (("diffusion.steps", {"steps": 0}), ("diffusion.trim", {"trim": 1.5}), ("diffusion", 5),
+                         ("diffusion.confidence", {"confidence": "x"}), ("diffusion", {"t_min": 2, "t_max": 1})):
+            status, _, text = S.post(CHAT, chat("Hi", diffusion=d))
+            self.assertEqual((status, json.loads(text)["error"]["param"]), (400, field), text)
+
+    def test_option(self):
+        """The server's own settings are what a request does not change."""
+        s = Server(*OPTIONS, "--diffusion", "steps=2,confidence=-1", greedy=False)
+        try:
+            n = [s.json(CHAT, chat(QUESTION, **{**HOW, "max_tokens": 30}, **more))["timings"]["step_n"]
+                 for more in ({}, {"diffusion": {"steps": 5}}, {})]
+        finally:
+            self.assertEqual(s.stop(), 0, s.log[-2000:])
+        self.assertEqual(n, [2, 5, 2])
+        bad = Server(*OPTIONS, "--diffusion", "trim=7", greedy=False, wait=False)
+        self.assertEqual(bad.ended(), 1)
+        self.assertIn("--diffusion: trim is 7, expected at most 1", bad.log)
+
+
 class Refused(unittest.TestCase):
     def refused(self, path, field, body):
         status, _, text = S.post(path, body)

@@ -319,6 +319,7 @@ static void set_request_defaults(Server *s)
         .strict_model = o->strict_model, .prefill_assistant = o->prefill_assistant,
         .template_preserves = s->chat && chat_prompt_caps(s->chat)->keeps_thinking,
         .no_tools = !s->tools, .no_thinking = !s->thinks, .denoises = property(s->p.engine, "model.canvas") > 0,
+        .diffusion = s->p.denoising,
         .no_infill = s->fim[FIM_PRE] < 0 || s->fim[FIM_SUF] < 0 || s->fim[FIM_MID] < 0,
     };
     read_choice(&d->thinking, o->reasoning);

@@ -305,6 +305,7 @@ static Request *try_field(Dialect d, const Field *f, json_t *value, const char *
 static void honoured_field(Dialect d, const Field *f)
 {
     if (strcmp(f->path, "stream_options") == 0 && d == DIALECT_RESPONSES) return;      /* all its members are ignored */
+    if (strncmp(f->path, "diffusion", 9) == 0) return;     /* ignored unless the model denoises: test_diffusion.py */
     HttpError e;
     const char *also;
     bool unseen;

@@ -526,6 +526,7 @@ static void set_defaults(Reader *r)
     q->sampling = r->d->sampling;
     q->sampling.bias = NULL;
     q->sampling.n_bias = 0;
+    q->diffusion = r->d->diffusion;
     q->max_tokens = q->dialect == DIALECT_RESPONSES ? r->d->responses_max_tokens : r->d->max_tokens;
     q->n = 1;
     q->stream = is_ollama(q->dialect);
@@ -580,6 +581,7 @@ static bool read_all(Reader *r)
         return refuse_step_wise(r, "tool_choice");
     if (r->d->denoises && !denoising_only(r)) return false;
     if (!r->d->denoises && q->include_drafts) fields_ignore(q, "stream_options.include_drafts");
+    if (!r->d->denoises && json_object_get(r->body, "diffusion")) fields_ignore(q, "diffusion");
     name_tools(r);
     bool strict = r->d->strict_fields || json_is_true(json_object_get(r->body, "strict_fields"));
     const char *first = json_string_value(json_array_get(q->ignored, 0));

@@ -70,6 +70,7 @@ typedef struct {
     bool        strict_fields, strict_model, prefill_assistant;
     bool        denoises;                         /* the model writes blocks by denoising (rt_diffusion): requests for
                                                    * what that has not get 400 */
+    rt_diffusion diffusion;                       /* of such models */
     bool        no_tools, no_thinking;            /* the model's template shows none: named in `ignored` */
     bool        no_infill;                        /* the model has no tokens for that: such requests get 501 */
     RequestLookup lookup;                         /* response NULL: nothing is stored */
@@ -125,6 +126,7 @@ typedef struct {
     const json_t *response_fields;                 /* llama.cpp: what of the last object is shown; NULL: all */
 
     rt_sampling sampling;       /* bias unused, seed only if has_seed; max_tokens unused */
+    rt_diffusion diffusion;     /* of models that denoise; draft unused */
     bool has_seed, ignore_eos;
     RequestBias *bias; size_t n_bias;
     const char **stop; size_t n_stop;

@@ -579,6 +579,16 @@ static void tell_draft(void *ud, const int32_t *token, int32_t n, int32_t step)
     out_free(&text);
 }
 
+static bool set_denoising(RunChoice *c, rt_session *s, HttpError *e)
+{
+    const Request *q = c->job->q;
+    rt_diffusion d = q->diffusion;
+    if (q->stream && q->include_drafts) d.draft = tell_draft, d.ud = c;
+    if (rt_diffusion_set(s, &d) == RT_OK) return true;
+    http_fail(e, 400, NULL, "diffusion", "%s", rt_session_error(s));
+    return false;
+}
+
 ChoiceResult choice_start(RunChoice *c, rt_session *s, HttpError *e)
 {
     const Request *q = c->job->q;
@@ -587,7 +597,7 @@ ChoiceResult choice_start(RunChoice *c, rt_session *s, HttpError *e)
     rt_speculate(s, q->spec_budget != 0);
     rt_logprobs_set(s, q->logprobs ? q->top_logprobs : -1);
     rt_allow(s, c->job->constraint || c->job->calls ? mask : NULL, c);
-    if (q->stream && q->include_drafts) rt_diffusion_set(s, &RT_DIFFUSION(.draft = tell_draft, .ud = c));
+    if (c->job->server->defaults.denoises && !set_denoising(c, s, e)) return CHOICE_FAILED;
     ChoiceResult st = first_tokens(c, s, e);
     if (st != CHOICE_GOES_ON) return st;
     rt_stats_get(s, &stats, sizeof stats);

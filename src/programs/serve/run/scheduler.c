@@ -273,7 +273,14 @@ bool scheduler_progress(Scheduler *e)
 static bool open_session(Scheduler *e, rt_error *err)
 {
     rt_session_options so = program_session_options(&e->server->o);
-    if (rt_session_new(&e->slot[e->n_open].s, e->server->p.engine, &so, err) != RT_OK) return false;
+    rt_session **s = &e->slot[e->n_open].s;
+    if (rt_session_new(s, e->server->p.engine, &so, err) != RT_OK) return false;
+    if (e->server->o.diffusion && rt_diffusion_set(*s, &e->server->p.denoising) != RT_OK) {
+        snprintf(err->text, sizeof err->text, "--%s", rt_session_error(*s));
+        rt_session_free(*s);
+        *s = NULL;
+        return false;
+    }
     e->n_open++;
     return true;
 }
