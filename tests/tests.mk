@@ -176,26 +176,12 @@ part-gpu:
 	python3 tests/gpu/test_counts.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
 	python3 tests/gpu/test_script.py $(BUILD)
+# All of them run, also behind one that fails; the same for the server's.
+CLI_TESTS := parts cli demo chat drafters costs manual options json experts mistakes install python hub plan gpu documents
 part-cli:
-	python3 tests/deps.py
-	python3 tests/fuzz/make_cache_corpus.py --check
-	python3 tests/cli/test_parts.py
-	python3 tests/cli/test_cli.py
-	python3 tests/cli/test_demo.py
-	python3 tests/cli/test_chat.py
-	python3 tests/cli/test_drafters.py
-	python3 tests/cli/test_costs.py
-	python3 tests/cli/test_manual.py
-	python3 tests/cli/test_options.py
-	python3 tests/cli/test_json.py
-	python3 tests/cli/test_experts.py
-	python3 tests/cli/test_mistakes.py
-	python3 tests/cli/test_install.py
-	python3 tests/cli/test_python.py
-	python3 tests/cli/test_hub.py
-	python3 tests/cli/test_plan.py
-	python3 tests/cli/test_gpu.py
-	python3 tests/cli/test_documents.py
+	@failed=; for t in deps.py "fuzz/make_cache_corpus.py --check" $(CLI_TESTS:%=cli/test_%.py); do \
+	    echo "python3 tests/$$t"; python3 tests/$$t || failed="$$failed $$t"; done; \
+	    [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 # The server's tests wait longer here, since other parts run at the same time.
 part-serve: export SLOW := 3
 part-serve: test-serve
@@ -207,19 +193,13 @@ part-packages:
 part-arm:
 	python3 tests/cli/test_arm.py
 
+SERVE_TESTS := sdk_replay test_http test_health test_jobs test_text test_llama test_ollama test_bounds test_experts \
+               test_diffusion test_page test_sdk
+test-serve: export BUILD := $(BUILD)
 test-serve: ratoon
-	python3 tests/serve/sdk_replay.py
-	python3 tests/serve/test_http.py
-	python3 tests/serve/test_health.py
-	python3 tests/serve/test_jobs.py
-	python3 tests/serve/test_text.py
-	python3 tests/serve/test_llama.py
-	python3 tests/serve/test_ollama.py
-	python3 tests/serve/test_bounds.py
-	python3 tests/serve/test_experts.py
-	python3 tests/serve/test_diffusion.py
-	python3 tests/serve/test_page.py
-	BUILD=$(BUILD) python3 tests/serve/test_sdk.py
+	@failed=; for t in $(SERVE_TESTS); do \
+	    echo "python3 tests/serve/$$t.py"; python3 tests/serve/$$t.py || failed="$$failed $$t"; done; \
+	    [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # A sanitizer's report, also of leaks at the end, gives the server a non-zero exit status: its test fails.
 test-serve-sanitized: export SLOW := 10

@@ -23,9 +23,11 @@ bool generate(Generated *out, Program *p, rt_step *step, rt_session *session, co
     for (DriveEnd end = DRIVE_ON; good && end == DRIVE_ON;) {
         rt_block b;
         double t0 = seconds_now();
+        const int64_t steps = out->stats.steps;
         end = drive_step(&d, p, step, session, &b);
-        if (b.n > 0) out->seconds += seconds_now() - t0;
+        const double took = seconds_now() - t0;
         count_depth(out, session, b.n);
+        if (b.n > 0 || out->stats.steps > steps) out->seconds += took;
         out->ended = end == DRIVE_ENDED;
         good = end <= DRIVE_FULL;
         if (end == DRIVE_FAILED) complain(p->o, "%s", drive_error(step, session));

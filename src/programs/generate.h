@@ -1,5 +1,6 @@
 /* generate.h - generates a text from a prompt in one call, for the commands that measure or compare; prints nothing.
- * The clock counts the steps that produced tokens: decoding, including drafting and sampling, without the prompt. */
+ * The clock counts the steps that produced tokens: decoding, including drafting and sampling, without the prompt; or
+ * that denoised. */
 #ifndef RATOON_PROGRAMS_GENERATE_H
 #define RATOON_PROGRAMS_GENERATE_H
 

@@ -182,7 +182,7 @@ class Install(unittest.TestCase):
         headers = [re.sub(r"/\*.*?\*/", "", h, flags=re.S) for h in headers]
         declared = set(re.findall(r"\b(rt_[a-z_]+)\([^*]", "".join(headers)))
         self.assertGreater(len(declared), 60)
-        self.assertFalse(set(re.findall(r"rt_[a-z_]+", headers[0])) &
+        self.assertFalse(set(re.findall(r"\brt_[a-z_]+", headers[0])) &
                          {"rt_rows", "rt_draft_rows", "rt_profile", "rt_simulate", "rt_time_pass", "rt_roofline"})
         for names in symbols(AT + "/lib/libratoon.a"), symbols("-D", AT + "/lib/libratoon.so"):
             self.assertEqual({n for n in names if not n.startswith("rt_")}, set())

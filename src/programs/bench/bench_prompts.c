@@ -18,6 +18,7 @@ typedef struct {
     rt_step_options so;
     double     *seconds, *tokens;                  /* [pairs, groups] */
     int64_t     generated, passes, drafted, accepted;
+    int64_t     blocks, steps;                     /* of a model that denoises */
     int64_t     looked, missed;                    /* experts that passes looked for in memory, prompts included, and
                                                     * those that were not there */
     double      decode_s, pass_s;
@@ -42,6 +43,7 @@ typedef struct {
     bool        profiled;                          /* seen is valid */
     char        profile_name[64];
     bool        ignore_eos;
+    bool        canvas;                            /* the model denoises */
     double     *scratch;                           /* [pairs]: for medians */
     Progress    bar;
 } Runs;
@@ -83,7 +85,10 @@ static bool choose_ways(Runs *r)
 {
     const Options *o = r->o;
     int32_t nodes = o->budget > 0 ? o->budget : 22, depth = (int32_t) property(r->b->p.engine, "draft.block") - 1;
-    r->way[0] = (Way) { .name = "plain", .so = RT_STEP_OPTIONS(.budget = BUDGET_OPTION_PLAIN) };
+    r->canvas = property(r->b->p.engine, "model.canvas") > 0;
+    sampling_for_texts(&r->b->o, &r->b->p);
+    r->way[0] = (Way) { .so = RT_STEP_OPTIONS(.budget = BUDGET_OPTION_PLAIN) };
+    snprintf(r->way[0].name, sizeof r->way[0].name, r->canvas ? "denoising" : "plain");
     r->n_ways = 1;
     if (r->b->p.files.draft[0]) {
         if (!o->tree)
@@ -118,6 +123,8 @@ static bool open_ways(Runs *r)
         if (rt_step_new(&r->way[w].step, r->b->p.engine, &r->way[w].so, &e) != RT_OK ||
             rt_session_new(&r->way[w].session, r->b->p.engine, &so, &e) != RT_OK)
             return complain(r->o, "%s", e.text) == 0;
+        if (r->o->diffusion && rt_diffusion_set(r->way[w].session, &r->b->p.denoising) != RT_OK)
+            return complain(r->o, "--%s", rt_session_error(r->way[w].session)) == 0;
         if (r->o->simulate && w > 0 && rt_simulate(r->way[w].step, &r->profile, r->o->seed.value) != RT_OK)
             return complain(r->o, "%s", rt_step_error(r->way[w].step)) == 0;
     }
@@ -159,6 +166,8 @@ static void count(Runs *r, Way *way, int32_t pair, int32_t at)
     way->tokens[cell] += (double) s->generated;
     way->generated += s->generated;
     way->passes += s->passes;
+    way->blocks += s->blocks;
+    way->steps += s->steps;
     way->drafted += s->drafted;
     way->accepted += s->accepted;
     way->decode_s += s->decode_s;
@@ -293,6 +302,10 @@ static json_t *way_json(const Runs *r, const Way *way)
                           (json_int_t) way->drafted, "accepted", (json_int_t) way->accepted, "drafting_passes",
                           (json_int_t) way->drafting, "acceptance", acceptance_json(way), "classes", groups,
                           "simulated", r->o->simulate && way != r->way);
+    if (r->canvas)
+        json_object_update_new(j, json_pack("{s:I s:I s:f}", "blocks", (json_int_t) way->blocks, "steps",
+                                            (json_int_t) way->steps, "step_ms",
+                                            1e3 * over(way->decode_s, (double) way->steps)));
     if (compare_rate(r) > 0) json_object_set_new(j, "compare_ratio", json_real(speed / compare_rate(r)));
     if (r->b->store.slots) json_object_set_new(j, "experts_missed", json_real(missed_share(way)));
     return j;
@@ -302,6 +315,12 @@ static void print_way(const Runs *r, const Way *way)
 {
     double speed, ratio;
     medians(r, way, -1, &speed, &ratio);
+    if (r->canvas) {
+        printf("%-10s %9.2f tokens/s  %.2f tokens a step  %.2f steps a block  %.3f ms a step\n", way->name, speed,
+               accept_length(way, -1), over((double) way->steps, (double) way->blocks),
+               1e3 * over(way->decode_s, (double) way->steps));
+        return;
+    }
     printf("%-10s %9.2f tokens/s  %.2fx plain  accept length %.2f%s", way->name, speed, ratio, accept_length(way, -1),
            r->o->simulate && way != r->way ? "  (simulated acceptance)" : "");
     if (compare_rate(r) > 0) printf("  %.2f times %s", speed / compare_rate(r), r->b->compared_name);

@@ -1,16 +1,18 @@
 /* bench_rates.c - tokens per second of reading a prompt and of plain decoding from an empty context: what llama-bench
- * calls pp and tg. The tokens are random; a model's speed does not depend on them. */
+ * calls pp and tg. The tokens are random; a model's speed does not depend on them. Of models that denoise, a step behind
+ * the last of these prompts takes the place of decoding; its rate is that of the canvas's rows. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "programs/bench/bench.h"
 #include "programs/generate.h"
+#include "programs/sampling.h"
 
-enum { LENGTHS_MAX = 15 };
+enum { LENGTHS_MAX = 15, CANVAS_ROWS = 256 };      /* of a canvas at most */
 
-/* n prompt lengths, and decoding after them. */
+/* n prompt lengths, and decoding after them. canvas: 0, or rows of a step. */
 typedef struct {
-    int32_t n, tokens[LENGTHS_MAX + 1], *prompt;
+    int32_t n, tokens[LENGTHS_MAX + 1], *prompt, canvas;
     double tok_s[LENGTHS_MAX + 1];
     uint64_t random;
     Generated got;
@@ -49,11 +51,40 @@ static bool read_prompt(Bench *b, Rates *x, int32_t n, double *seconds)
     return true;
 }
 
+/* The fastest of a block's steps but the first, which has no self-conditioning. */
+static bool one_step(Bench *b, Rates *x, double *seconds)
+{
+    rt_diffusion how = b->p.denoising;
+    double prompt;
+    sampling_for_texts(&b->o, &b->p);
+    const rt_sampling drawn = sampling_of(&b->o, 0);
+    if (how.steps < 2) how.steps = 4;
+    how.confidence = -1;
+    if (!read_prompt(b, x, x->tokens[x->n - 1], &prompt)) return false;
+    if (rt_diffusion_set(b->p.session, &how) != RT_OK ||
+        rt_sampling_set(b->p.session, &drawn) != RT_OK)
+        return complain(&b->o, "%s", rt_session_error(b->p.session)) == 0;
+    for (int32_t k = 0; k < how.steps; k++) {
+        rt_block out = { 0 };
+        const double t0 = seconds_now();
+        const rt_status st = program_step(&b->p, b->p.step, b->p.session, &out);
+        const double took = seconds_now() - t0;
+        if (st == RT_ECANCEL) return false;
+        if (st != RT_OK || out.status < 0)
+            return complain(&b->o, "%s%s", rt_step_error(b->p.step), rt_session_error(b->p.session)) == 0;
+        if (k == 1 || (k > 1 && took < *seconds)) *seconds = took;
+    }
+    return true;
+}
+
 static bool one(Bench *b, Rates *x, int32_t i, int32_t n, double *tok_s)
 {
     double seconds = 0;
     if (!is_decoding(x, i)) {
         if (!read_prompt(b, x, n, &seconds)) return false;
+    } else if (x->canvas) {
+        n = x->tokens[i] = x->canvas;
+        if (!one_step(b, x, &seconds)) return false;
     } else {
         x->prompt[0] = random_token(x, property(b->p.engine, "model.vocab"));
         if (!generate(&x->got, &b->p, b->p.step, b->p.session, x->prompt, 1, &RT_SAMPLING(.max_tokens = n), true))
@@ -71,6 +102,7 @@ static bool measure(Bench *b, void *ud)
     const int32_t repeats = b->o.repeats ? b->o.repeats : 3;
     const int32_t warm = b->o.chunk ? b->o.chunk : (int32_t) property(b->p.engine, "backend.chunk");
     double t;
+    x->canvas = (int32_t) property(b->p.engine, "model.canvas");
     if (!one(b, x, 0, x->tokens[0] < warm ? x->tokens[0] : warm, &t) || !one(b, x, x->n, 1, &t)) return false;
     progress_start_long(&x->bar, "prompts", (uint64_t) (repeats * (x->n + 1)), b->o.quiet);
     bool good = true;
@@ -91,6 +123,8 @@ static bool measure(Bench *b, void *ud)
 /* All tokens of a prompt need the layers, only the last needs the head. They share passes: arithmetic is the limit. */
 static double share(const Bench *b, const Rates *x, int32_t i)
 {
+    if (is_decoding(x, i) && x->canvas)
+        return bench_limit_ms(b, x->canvas, x->tokens[x->n - 1]) * x->tok_s[i] / x->canvas / 1e3;
     if (is_decoding(x, i)) return bench_limit_ms(b, 1, 0) * x->tok_s[i] / 1e3;
     return 2 * (b->values - b->head) * x->tok_s[i] / b->peaks.int8_ops_per_s;
 }
@@ -102,7 +136,10 @@ static double other(const Bench *b, const Rates *x, int32_t i)
     return same > 0 || !is_decoding(x, i) ? same : compare_fastest(&b->compared, RATE_DECODE, 0);
 }
 
-static const char *kind(const Rates *x, int32_t i) { return is_decoding(x, i) ? "decode" : "prompt"; }
+static const char *kind(const Rates *x, int32_t i)
+{
+    return !is_decoding(x, i) ? "prompt" : x->canvas ? "step" : "decode";
+}
 
 static void print(Bench *b, void *ud)
 {
@@ -116,6 +153,7 @@ static void print(Bench *b, void *ud)
         if (other(b, x, i) > 0)
             printf("   %s: %10.2f, ours is %.2f times that", b->compared_name, other(b, x, i),
                    x->tok_s[i] / other(b, x, i));
+        if (is_decoding(x, i) && x->canvas) printf("   %.3f ms a step", 1e3 * x->canvas / x->tok_s[i]);
         putchar('\n');
     }
 }
@@ -157,7 +195,8 @@ static void draw(Bench *b, void *ud, FILE *f)
     memset(group, 0, sizeof group);
     for (int32_t i = 0; i <= x->n; i++) {
         PlotGroup *g = &group[i];
-        snprintf(g->name, sizeof g->name, is_decoding(x, i) ? "decoding %d tokens" : "prompt of %d", x->tokens[i]);
+        snprintf(g->name, sizeof g->name, !is_decoding(x, i) ? "prompt of %d" : x->canvas ? "a step, %d rows" : "decoding %d tokens",
+                 x->tokens[i]);
         g->value[0] = x->tok_s[i];
         g->value[1] = other(b, x, i) > 0 ? other(b, x, i) : -1;
         if (g->value[1] > 0)
@@ -189,7 +228,7 @@ int bench_rates(Bench *b)
     x.n = n;
     x.tokens[n] = b->o.n ? b->o.n : 32;
     for (int32_t i = 0; i <= n; i++) longest = x.tokens[i] > longest ? x.tokens[i] : longest;
-    if (!b->o.ctx) b->o.ctx = longest + 2;
+    if (!b->o.ctx) b->o.ctx = longest + 2 + CANVAS_ROWS;
     x.prompt = calloc((size_t) longest + 2, sizeof *x.prompt);
     x.got.token = malloc(sizeof *x.got.token * ((size_t) x.tokens[n] + 1));
     if (!x.prompt || !x.got.token) complain(&b->o, "out of memory");
