@@ -1,6 +1,6 @@
 /* bench_rates.c - tokens per second of reading a prompt and of plain decoding from an empty context: what llama-bench
- * calls pp and tg. The tokens are random; a model's speed does not depend on them. Of models that denoise, a step behind
- * the last of these prompts takes the place of decoding; its rate is that of the canvas's rows. */
+ * calls pp and tg. The tokens are random; a model's speed does not depend on them. Of models that denoise, a step
+ * behind the last of these prompts takes the place of decoding; its rate is that of the canvas's rows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,8 +195,8 @@ static void draw(Bench *b, void *ud, FILE *f)
     memset(group, 0, sizeof group);
     for (int32_t i = 0; i <= x->n; i++) {
         PlotGroup *g = &group[i];
-        snprintf(g->name, sizeof g->name, !is_decoding(x, i) ? "prompt of %d" : x->canvas ? "a step, %d rows" : "decoding %d tokens",
-                 x->tokens[i]);
+        const char *name = !is_decoding(x, i) ? "prompt of %d" : x->canvas ? "a step, %d rows" : "decoding %d tokens";
+        snprintf(g->name, sizeof g->name, name, x->tokens[i]);
         g->value[0] = x->tok_s[i];
         g->value[1] = other(b, x, i) > 0 ? other(b, x, i) : -1;
         if (g->value[1] > 0)
