@@ -99,6 +99,7 @@ class Json(unittest.TestCase):
                 seen.add(field)
         self.assertEqual(set(doc) - seen, set(), "documented, but not printed")
 
+    DENOISES = ["-m", os.path.join(ROOT, "models", "demo", "ratoon-diffusion-demo-q8_0.gguf"), "-q"]
     M = property(lambda self: ["-m", path("qwen3.gguf"), "-d", "none", "-q"])
     STORE = property(lambda self: ["-m", path("qwen3moe.gguf"), "-d", "none", "-q", "--expert-ram", "8M"])
     D = property(lambda self: ["-m", path("qwen3.gguf"), "-d", path("dflash-qwen3-llama.gguf"), "-q"])
@@ -158,7 +159,8 @@ class Json(unittest.TestCase):
                      [*self.D, "--budget", "4", *prompts, *other], [*self.M, "--ngram", "off", *prompts],
                      [*self.D, "--serve", "1", "-n", "4", "--pairs", "1"],
                      [*self.STORE, "--passes", "1", "--repeats", "1"], [*self.STORE, *prompts],
-                     [*self.STORE, "--serve", "1", "-n", "4", "--pairs", "1"],
+                     [*self.STORE, "--serve", "1", "-n", "4", "--pairs", "1"], [*self.DENOISES, *prompts],
+                     [*self.DENOISES, "--prompt-tokens", "8", "--repeats", "1"],
                      ["--roofline", "--repeats", "1", "--threads", "1"])
 
     def test_every_command(self):
