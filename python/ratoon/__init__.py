@@ -221,6 +221,8 @@ class Stats:
     experts_missed: int
     experts_missed_bytes: int
     experts_wait_s: float
+    blocks: int
+    steps: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,6 +419,15 @@ class Session:
             for _ in stream:
                 pass
             return stream.answer
+
+    def diffusion(self, *, draft: Optional[Callable[[list[int], int], None]] = None, **settings: float) -> None:
+        """How a model that denoises writes its blocks, from the next step on: fields of rt_diffusion by name; what is
+        not given is as the model file says. draft is called with (tokens, step) after each step of a block: what the
+        block would be if that step were its last."""
+        told = draft
+        call = _api.DRAFT(lambda _, token, n, step: told(list(token[:n]), step)) if told else _api.DRAFT()
+        self._must(_lib.rt_diffusion_set(self._open, _api.rt_diffusion(draft=call, **settings)))
+        self._draft = call                         # the library holds it
 
     def cancel(self) -> None:
         """Ends the answer under way, or the next one if there is none. May be called in any thread."""

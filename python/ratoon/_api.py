@@ -24,6 +24,7 @@ class rt_error(Struct):
 
 
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+DRAFT = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_int32), c_int32, c_int32)
 PROGRESS = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64)
 
 
@@ -63,6 +64,12 @@ class rt_sampling(Struct):
 
 class rt_block(Struct):
     _fields_ = [("token", POINTER(c_int32)), ("n", c_int32), ("status", c_int)]
+
+
+class rt_diffusion(Struct):
+    _fields_ = [("size", c_size_t), ("steps", c_int32), ("stability", c_int32), ("confidence", c_float),
+                ("t_max", c_float), ("t_min", c_float), ("entropy_bound", c_float), ("trim", c_float),
+                ("trim_from", c_int32), ("draft", DRAFT), ("ud", c_void_p)]
 
 
 class rt_stats(Struct):
@@ -114,6 +121,7 @@ _FUNCTIONS = {
     "rt_session_free": (None, c_void_p), "rt_session_error": (c_char_p, c_void_p),
     "rt_session_ctx": (c_int32, c_void_p), "rt_session_text": (c_size_t, c_void_p, POINTER(_TOKENS)),
     "rt_prompt": (c_int, c_void_p, _TOKENS, c_size_t), "rt_mark": (c_int, c_void_p, _TOKENS, c_size_t),
+    "rt_diffusion_set": (c_int, c_void_p, POINTER(rt_diffusion)),
     "rt_sampling_set": (c_int, c_void_p, POINTER(rt_sampling)), "rt_speculate": (c_int, c_void_p, c_bool),
     "rt_sampling_recommended": (None, c_void_p, POINTER(rt_sampling)),
     "rt_stats_get": (None, c_void_p, POINTER(rt_stats), c_size_t),

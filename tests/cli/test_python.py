@@ -115,6 +115,29 @@ class Package(unittest.TestCase):
                          ratoon.version() + "\n")
 
 
+class Denoising(unittest.TestCase):
+    def test_blocks(self):
+        """The text of the program, in as many steps as asked for, with a draft after each."""
+        model = os.path.join(os.path.dirname(DEMO), "ratoon-diffusion-demo-q8_0.gguf")
+        want = json.loads(subprocess.run([RATOON, "run", "--json", "-q", "-m", model, "-p", "class A", "-n", "40",
+                                          "--seed", "3", "--ignore-eos", "--diffusion", "steps=5,confidence=-1"],
+                                         stdout=subprocess.PIPE, check=True).stdout)
+        drafts = []
+        with ratoon.Engine(model, threads=1) as engine, engine.session(ctx=300) as session:
+            session.diffusion(steps=5, confidence=-1, draft=lambda tokens, step: drafts.append((tokens, step)))
+            text = session.generate("class A", temperature=1, seed=3, max_tokens=40).text
+            for field in "blocks", "steps":
+                self.assertEqual(getattr(session.stats, field), want["stats"][field])
+            self.assertTrue(want["text"].startswith(text) and text)
+            self.assertEqual([step for _, step in drafts], [1, 2, 3, 4, 5] * session.stats.blocks)
+            self.assertEqual("".join(engine.detokenize(t) for t, step in drafts if step == 5)[:len(text)], text)
+            with self.assertRaisesRegex(ratoon.Error, "trim is 2, expected at most 1"):
+                session.diffusion(trim=2)
+        with ratoon.Engine(DEMO, threads=1) as engine, engine.session(ctx=300) as session:
+            with self.assertRaisesRegex(ratoon.Error, "does not denoise"):
+                session.diffusion(steps=5)
+
+
 class Demo(unittest.TestCase):
     def setUp(self):
         self.engine = ratoon.Engine(DEMO, draft=DRAFT, threads=1)
