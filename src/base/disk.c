@@ -355,14 +355,6 @@ Status disk_open(Disk **out, DiskWay way, int32_t depth, Error *err)
 
 const char *disk_way(const Disk *d) { return d->way->name; }
 
-/* A ring has up to twice `depth` requests of 64 + 4 bytes and twice as many results of 16, in whole pages; of a
- * thread's stack, it is what a read touches. */
-size_t disk_bytes(int32_t depth)
-{
-    const size_t ring = 2 * (64 + 4 + 2 * 16), pages = 3 * 4096, stack = 16384;
-    return sizeof(Disk) + (size_t) depth * (sizeof(Read) + ring) + pages + THREADS * stack;
-}
-
 void disk_close(Disk *d)
 {
     if (!d) return;

@@ -38,7 +38,6 @@ typedef struct Disk Disk;
  * ST_UNSUPPORTED: DISK_URING, and there is no io_uring, with the reason. */
 Status      disk_open(Disk **out, DiskWay way, int32_t depth, Error *err);
 const char *disk_way(const Disk *d);               /* "io_uring" or "pread" */
-size_t      disk_bytes(int32_t depth);             /* memory that a Disk takes at most, either way */
 void        disk_close(Disk *d);                   /* waits for the reads in flight; NULL is fine */
 
 /* Begins to read n bytes at offset into buf. The first `need` of them must be there, and are when the read has ended

@@ -339,11 +339,14 @@ int cuEventRecord(void *e, void *s)
     *(Event *) e = Event{stream, stream->done + stream->queue.size(), 0};
     return OK;
 }
-int cuEventQuery(void *e)
+int cuEventQuery(void *e)                           /* if it fails, what was queued is lost: a copy has failed */
 {
     enum { PATIENCE = 2 };
-    CALL_IN_CONTEXT;
+    Locked l(lock);
     Event *event = (Event *) e;
+    const int code = called();
+    if (code && event->stream) lose(event->stream);
+    if (code || !entered) return code ? code : NO_CONTEXT;
     if (!event->stream || event->stream->done >= event->end) return OK;
     if (event->asked++ < PATIENCE) return NOT_READY;
     drain(event->stream, event->end);

@@ -238,6 +238,14 @@ static void changed(ExpertStore *s)
     pthread_cond_broadcast(&s->changed);
 }
 
+/* Counts and holds an expert that is in memory; returns where it is. */
+static const uint8_t *hold(ExpertStore *s, int32_t layer, int32_t slot)
+{
+    *(expert_cache_pinned(s->cache, slot) ? &s->stats.pinned_hits : &s->stats.ring_hits) += 1;
+    expert_cache_use(s->cache, slot);
+    return slot_memory(s, layer, slot);
+}
+
 /* ---- what a pass chooses ---- */
 
 void expert_reader_choose(ExpertReader *r, int32_t layer, const int32_t *expert, const int32_t *times, int32_t n,
@@ -250,11 +258,7 @@ void expert_reader_choose(ExpertReader *r, int32_t layer, const int32_t *expert,
         const int32_t slot = expert_cache_find(s->cache, layer, expert[i]);
         s->counts[(size_t) layer * (size_t) s->l.slots.experts + (size_t) expert[i]] += (uint64_t) times[i];
         s->stats.chosen += times[i];
-        at[i] = NULL;
-        if (slot < 0 || !s->ready[slot]) continue;
-        *(expert_cache_pinned(s->cache, slot) ? &s->stats.pinned_hits : &s->stats.ring_hits) += 1;
-        expert_cache_use(s->cache, slot);
-        at[i] = slot_memory(s, layer, slot);
+        at[i] = slot >= 0 && s->ready[slot] ? hold(s, layer, slot) : NULL;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -326,9 +330,7 @@ static ExpertBegin reserve(ExpertReader *r, ExpertLoad *l, const uint8_t **at)
     int32_t slot = expert_cache_find(s->cache, l->layer, l->expert);
     if (slot >= 0 && !s->ready[slot]) return EXPERT_BUSY;
     if (slot >= 0) {
-        expert_cache_use(s->cache, slot);
-        s->stats.ring_hits++;
-        *at = slot_memory(s, l->layer, slot);
+        *at = hold(s, l->layer, slot);
         return EXPERT_HELD;
     }
     if (r->disk && s->n_free == 0) return EXPERT_FULL;

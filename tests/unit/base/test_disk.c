@@ -39,7 +39,6 @@ static struct {
 static struct {
     int setup, trial, enter, submit, direct;       /* errno that it fails with; submit: so many times EAGAIN */
     int32_t alloc_in, thread_in;                   /* which one fails, counted from 1 */
-    size_t allocated;
     const char *replacement;                       /* takes the file's name before it is opened for direct reads */
     atomic_bool held;                              /* no request ends */
     atomic_int dropped;                            /* calls of posix_fadvise that drop pages */
@@ -99,21 +98,15 @@ int __wrap_posix_fadvise(int fd, off_t offset, off_t n, int advice)
     return __real_posix_fadvise(fd, offset, n, advice);
 }
 
-static bool no_memory(size_t n)
-{
-    bool fails = fault.alloc_in > 0 && --fault.alloc_in == 0;
-    if (!fails && fault.alloc_in == 0) return false;
-    fault.allocated += n;
-    return fails;
-}
+static bool no_memory(void) { return fault.alloc_in > 0 && --fault.alloc_in == 0; }
 
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n);
-void *__wrap_malloc(size_t n) { return no_memory(n) ? NULL : __real_malloc(n); }
+void *__wrap_malloc(size_t n) { return no_memory() ? NULL : __real_malloc(n); }
 
 void *__real_calloc(size_t n, size_t each);
 void *__wrap_calloc(size_t n, size_t each);
-void *__wrap_calloc(size_t n, size_t each) { return no_memory(n * each) ? NULL : __real_calloc(n, each); }
+void *__wrap_calloc(size_t n, size_t each) { return no_memory() ? NULL : __real_calloc(n, each); }
 
 typedef void *Thread(void *);
 int __real_pthread_create(pthread_t *id, const pthread_attr_t *attr, Thread *run, void *arg);
@@ -878,19 +871,6 @@ static void no_memory_is_an_error(void **state)
     each_way(memory);
 }
 
-static void its_memory_is_known(void **state)
-{
-    (void) state;
-    for (int32_t depth = 1; depth <= DISK_DEPTH_MAX; depth *= 4) {
-        clear_faults();
-        fault.alloc_in = INT32_MAX;                /* counts */
-        Disk *d = open_way(DISK_PREAD, depth);
-        size_t least = fault.allocated + (size_t) depth * 200;     /* with the ring's 100 bytes, rounded up to 200 */
-        assert_in_range(disk_bytes(depth), least, least + (100 << 10));
-        disk_close(d);
-    }
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -901,7 +881,7 @@ int main(int argc, char **argv)
         CASE(asking_does_not_wait), CASE(closing_waits), CASE(many_read_one_file), CASE(threads_hand_on),
         CASE(short_reads_go_on), CASE(an_error_stays_alone), CASE(threads_where_there_is_no_ring),
         CASE(requests_wait), CASE(wrong_files_are_named), CASE(one_file_is_read), CASE(descriptors_wait),
-        CASE(wrong_depths_are_refused), CASE(no_memory_is_an_error), CASE(its_memory_is_known),
+        CASE(wrong_depths_are_refused), CASE(no_memory_is_an_error),
     };
     return cmocka_run_group_tests_name("disk", tests, NULL, NULL);
 }
