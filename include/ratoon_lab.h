@@ -26,6 +26,13 @@ typedef void (*rt_row)(void *ud, int32_t i, const float *logits, const float *ta
  * one; RT_ROWS_TAPS needs an engine with taps (RT_EARG). */
 rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
                   const int32_t *parent, int32_t n, int want, rt_row row, void *ud);
+/* Of a model that denoises ("model.canvas"; RT_EUNSUPPORTED: it does not): the logits of a canvas of n tokens, as many
+ * as its canvas has, after prefix, as in the first step of a block. before not NULL: as in the step after one over that
+ * canvas [n], with the self-conditioning by its softmax, for which its logits are divided by t (0: the temperature of a
+ * block's first step). The logits are those of the model, not divided by a temperature. row gets no taps. Nothing is
+ * kept, and the session's text is forgotten. */
+rt_status rt_canvas_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
+                         int32_t n, const int32_t *before, float t, rt_row row, void *ud);
 /* The drafter's logits for the block that starts with `anchor` after prefix; row is called draft.block times. */
 rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row,
                         void *ud);

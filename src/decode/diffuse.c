@@ -69,17 +69,19 @@ static void begin_block(Session *s)
     c->same = 0;
 }
 
-static Status run_canvas(Spec *sp, Session *s, const CanvasDraw *d, Error *err)
+Status diffuse_pass(Spec *sp, Session *s, const int32_t *token, const CanvasDraw *d, bool conditioned, int32_t want,
+                    int32_t n_want, PassOut *out, Error *err)
 {
     Canvas *c = s->canvas;
     Step *first = &sp->step, *last = sp->last;
     const size_t rows = (size_t) sp->m->diffusion.canvas, soft_bytes = sizeof(float) * rows * (size_t) sp->m->dim;
-    PassOut out;
     pass_start(first);
-    pass_slice(first, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, c->token, NULL)->canvas = *d;
-    pass_canvas(first, c->before, c->soft, c->step > 0);
-    TRY(model_pass(sp->m, first, &out, 0, err));
-    last->be->copy_out(last->be, c->found, out.found->data, sizeof *c->found * rows);
+    Slice *sl = pass_slice(first, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, token, NULL);
+    sl->canvas = *d;
+    for (int32_t i = 0; i < n_want; i++) pass_want(first, sl, want + i, WANT_LOGITS, -1);
+    pass_canvas(first, c->before, c->soft, conditioned);
+    TRY(model_pass(sp->m, first, out, 0, err));
+    last->be->copy_out(last->be, c->found, out->found->data, sizeof *c->found * rows);
     if (first != last) last->be->copy_out(last->be, first->carry, c->soft, soft_bytes);
     TRY(step_wait(last, err));
     if (first != last) first->be->copy_in(first->be, c->before, first->carry, soft_bytes);
@@ -132,7 +134,8 @@ static Status denoise(Spec *sp, Session *s, Error *err)
     Canvas *c = s->canvas;
     if (c->step == 0) begin_block(s);
     const CanvasDraw d = draw_of(s, c->step + 1);
-    Status st = run_canvas(sp, s, &d, err);
+    PassOut out;
+    Status st = diffuse_pass(sp, s, c->token, &d, c->step > 0, 0, 0, &out, err);
     if (st != ST_OK && st != ST_CANCEL) c->step = 0;               /* what it has left behind is unknown */
     TRY(st);
     s->stats.steps++;
@@ -220,12 +223,7 @@ Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 Status diffuse_largest(Spec *sp, Session *s, Error *err)
 {
     static const int32_t token[CANVAS_MAX];
-    const int32_t n = sp->m->diffusion.canvas;
     PassOut out;
-    pass_start(&sp->step);
-    const Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_BLOCK, n, token, NULL);
-    for (int32_t i = 0; i < least_of(n, ROWS_DECODE); i++) pass_want(&sp->step, sl, i, WANT_LOGITS, -1);
-    pass_canvas(&sp->step, s->canvas->before, s->canvas->soft, true);
-    TRY(model_pass(sp->m, &sp->step, &out, 0, err));
-    return step_wait(sp->last, err);
+    return diffuse_pass(sp, s, token, &(CanvasDraw) { .t = 1 }, true, 0,
+                        least_of(sp->m->diffusion.canvas, ROWS_DECODE), &out, err);
 }

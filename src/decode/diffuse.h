@@ -31,6 +31,11 @@ int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n);
  * the last step line.out is the block. Otherwise as spec_step. A session whose pass was cancelled goes on with the same
  * step; one whose pass failed begins its block anew. */
 Status  diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err);
+/* A pass of s over a canvas of tokens [canvas], whose rows draw as d says; it leaves s->canvas->found and the mean
+ * embeddings, nothing else. conditioned: on those that the last such pass of s has left. The logits of n_want rows from
+ * row `want` on, at most ROWS_DECODE, are computed besides. */
+Status  diffuse_pass(Spec *sp, Session *s, const int32_t *token, const CanvasDraw *d, bool conditioned, int32_t want,
+                     int32_t n_want, PassOut *out, Error *err);
 /* As spec_largest, the pass over a canvas. */
 Status  diffuse_largest(Spec *sp, Session *s, Error *err);
 

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/ranges.h"
+#include "decode/diffuse.h"
 
 /* Steps until all of the prompt but its root is committed, then commits the root as a row of its own: [0, n) is
  * committed. */
@@ -52,6 +54,14 @@ static Status check_want(const Spec *sp, int want, Error *err)
     return ST_OK;
 }
 
+static Status check_tokens(const Session *s, const char *what, const int32_t *token, int32_t n, Error *err)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (token[i] < 0 || token[i] >= s->line.m->vocab)
+            return fail(err, ST_ARG, "rows: %s %d is %d, expected 0 to %d", what, i, token[i], s->line.m->vocab - 1);
+    return ST_OK;
+}
+
 static Status check_rows(const Session *s, const int32_t *token, const int32_t *parent, int32_t n_prefix, int32_t n,
                          Error *err)
 {
@@ -59,13 +69,10 @@ static Status check_rows(const Session *s, const int32_t *token, const int32_t *
         return fail(err, ST_ARG, "rows: %d, expected 1 to %d in a tree", n, ROWS_DECODE);
     if (n > s->line.ctx - n_prefix)
         return fail(err, ST_FULL, "rows: %d after a prefix of %d, but the context holds %d", n, n_prefix, s->line.ctx);
-    for (int32_t i = 0; i < n; i++) {
-        if (token[i] < 0 || token[i] >= s->line.m->vocab)
-            return fail(err, ST_ARG, "rows: token %d is %d, expected 0 to %d", i, token[i], s->line.m->vocab - 1);
-        if (parent && (parent[i] >= i || parent[i] < -1 || (i > 0 && parent[i] < 0)))
+    for (int32_t i = 0; parent && i < n; i++)
+        if (parent[i] >= i || parent[i] < -1 || (i > 0 && parent[i] < 0))
             return fail(err, ST_ARG, "rows: parent %d is %d, expected %s", i, parent[i], i ? "an earlier row" : "-1");
-    }
-    return ST_OK;
+    return check_tokens(s, "token", token, n, err);
 }
 
 /* Forgets the text. The committed part of a chain stays in case the next call continues from there; after a tree
@@ -110,6 +117,41 @@ Status inspect_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefi
         done += part;
     }
     keep_rows(s, prefix, n_prefix, token, parent ? 0 : n);
+    return ST_OK;
+}
+
+static Status check_canvas(const Session *s, int32_t n_prefix, const int32_t *token, int32_t n, const int32_t *before,
+                           float t, Error *err)
+{
+    const int32_t canvas = s->line.m->diffusion.canvas;
+    if (canvas == 0) return fail(err, ST_UNSUPPORTED, "canvas: the model does not write by denoising");
+    if (n != canvas) return fail(err, ST_ARG, "canvas: %d tokens, expected %d", n, canvas);
+    if (n_prefix >= s->line.ctx)
+        return fail(err, ST_FULL, "canvas: a prefix of %d, but the context holds %d, with a token behind it", n_prefix,
+                    s->line.ctx);
+    if (!(t >= 0 && t <= TEMPERATURE_MAX))
+        return fail(err, ST_ARG, "canvas: temperature is %g, expected 0 to %g", (double) t, TEMPERATURE_MAX);
+    TRY(check_tokens(s, "token", token, n, err));
+    return before ? check_tokens(s, "before", before, n, err) : ST_OK;
+}
+
+/* A pass has room for the logits of ROWS_DECODE rows, so a larger canvas runs several times, each time behind the step
+ * before it, whose mean embeddings it replaces. */
+Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token, int32_t n,
+                      const int32_t *before, float t, InspectRow row, void *ud, Error *err)
+{
+    TRY(check_canvas(s, n_prefix, token, n, before, t, err));
+    const CanvasDraw d = { .t = t > 0 ? t : diffuse_temperature(&s->diffusion, 1), .greedy = true };
+    session_forget(s);
+    if (n_prefix > 0) TRY(commit(sp, s, prefix, n_prefix, err));
+    for (int32_t done = 0; done < n; done += ROWS_DECODE) {
+        const int32_t part = n - done < ROWS_DECODE ? n - done : ROWS_DECODE;
+        PassOut out;
+        if (before) TRY(diffuse_pass(sp, s, before, &d, false, 0, 0, &out, err));
+        TRY(diffuse_pass(sp, s, token, &d, before != NULL, done, part, &out, err));
+        TRY(give_rows(sp, out.logits->data, NULL, done, part, row, ud, err));
+    }
+    session_forget(s);
     return ST_OK;
 }
 

@@ -12,6 +12,11 @@ typedef void (*InspectRow)(void *ud, int32_t i, const float *logits, const float
  * computed. Rows come in order. */
 Status inspect_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token,
                     const int32_t *parent, int32_t n, int want, InspectRow row, void *ud, Error *err);
+/* The logits of a canvas of n tokens after prefix, for a model that denoises: as in a block's first step or, if
+ * `before` is not NULL, as in the step after one over that canvas [n], whose logits were divided by t (0: by the
+ * temperature of a block's first step). Forgets the text. */
+Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token, int32_t n,
+                      const int32_t *before, float t, InspectRow row, void *ud, Error *err);
 /* The drafter's logits for [anchor, MASK, ...] after prefix; row 0 is the anchor's. */
 Status inspect_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, int32_t anchor, InspectRow row,
                           void *ud, Error *err);

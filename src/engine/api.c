@@ -619,6 +619,16 @@ rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_pr
                                     ud, &st->error);
 }
 
+rt_status rt_canvas_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
+                         int32_t n, const int32_t *before, float t, rt_row row, void *ud)
+{
+    if (of_one_engine(st, s, "canvas") != ST_OK) return RT_EARG;
+    if (n_prefix > INT32_MAX)
+        return (rt_status) fail(&st->error, ST_FULL, "prefix: more tokens than a context can hold");
+    return (rt_status) inspect_canvas(&st->spec, &s->s, prefix, (int32_t) n_prefix, token, n, before, t, row, ud,
+                                      &st->error);
+}
+
 rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row,
                         void *ud)
 {

@@ -189,9 +189,11 @@ const Command commands[] = {
       "         --out tree.f32\n"
       "  ratoon logits -m model.gguf --tokens @ids.txt --taps 1,4 --out x.f32\n"
       "  ratoon logits -m model.gguf -d draft.gguf --prefix 7,8 --tokens 1 --out d.f32\n"
+      "  ratoon logits -m diffusion.gguf --canvas --prefix 7,8 --tokens @canvas.txt \\\n"
+      "         --before @noise.txt --out c.f32\n"
       "\n"
-      "The first and second write [3, vocab], the third also x.f32.taps, the last\n"
-      "[block, vocab].\n" },
+      "The first and second write [3, vocab], the third also x.f32.taps, the fourth\n"
+      "[block, vocab], the last [canvas, vocab].\n" },
     { "help", cmd_help, "[COMMAND]", "Explain a command; write the manual page and shell completions.",
       "Examples:\n"
       "  ratoon help --man | man -l -\n"

@@ -44,11 +44,11 @@ typedef struct {
     int32_t     budget, ngram, draft_block;        /* ngram: 0 automatic, -1 off */
     bool        tree, chain;
     /* what to report */
-    bool        json, stats, quiet, verbose, check_tensors, roofline, no_history, man, force;
+    bool        json, stats, quiet, verbose, check_tensors, roofline, canvas, no_history, man, force;
     const char *csv, *svg, *completion, *config;
     /* verify, bench, eval, doctor, experts */
     const char *budgets, *thread_list, *modes, *passes, *after, *simulate, *write_profile, *text, *prompt_tokens,
-               *serve, *compare, *compare_rate, *hotness, *write_hotness;
+               *serve, *before, *compare, *compare_rate, *hotness, *write_hotness;
     int32_t     pairs, repeats, window, compare_limit;
     /* serve; 0: the default */
     const char *host, *cors, *api_key_file, *generate_key, *api_prefix, *tls_cert, *tls_key, *model_name, *reasoning,

@@ -29,7 +29,7 @@ from scratch import RATOON, ROOT, TMP, asleep, interrupt, path, with_keys, with_
 
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
 MODELS = ["qwen3", "qwen3moe-16", "qwen35-mtp", "llama", "small-qwen3", "small-qwen35", "dflash-qwen3",
-          "dflash-llama", "small-dflash"]
+          "dflash-llama", "small-dflash", "small-diffusion"]
 LIMIT = 120                                               # seconds after which what is waited for will not come
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"            # whoever runs the tests may have a configuration
 
@@ -665,6 +665,48 @@ class Logits(Cli):
         self.says("logits", *self.M, "--tokens", "96", "--out", out, names=["96"])
         self.says("logits", *self.M, "--tokens", "1", "--taps", "77", "--out", out, names=["77"])
         self.says("logits", *self.M, "--tokens", "1", "--out", path("no/where.f32"), names=["no/where.f32"])
+        self.assertFalse(os.path.exists(out))
+
+    def test_canvas(self):
+        """The logits of transformers (tests/oracle), of a block's first step and of one conditioned on it."""
+        cases, ids, model = [], lambda words: [int(i) for i in words[1:]], ["-q", "-m", path("small-diffusion.gguf")]
+        with open(os.path.join(ROOT, "tests", "oracle", "expect", "small-diffusion.txt")) as f:
+            for line in f:
+                key, *words = line.split()
+                if key == "case":
+                    cases.append({"name": words[0], "rows": []})
+                elif key == "row":
+                    cases[-1]["rows"].append(words)
+                elif key in ("prefix", "tokens", "before"):
+                    cases[-1][key] = ",".join(words[1:])
+                elif key == "cooled":
+                    cases[-1][key] = words[0]
+        first, again = [c for c in cases if c["name"] in ("canvas", "again")]
+        for case, more, tolerance in ((first, [], 1e-4), (again, ["--before", again["before"]], 4e-4)):
+            out = path(case["name"] + ".f32")
+            ask = ["logits", *model, "--canvas", "--prefix", case["prefix"], "--tokens", case["tokens"], *more, "--out"]
+            self.ratoon(*ask, out)
+            x = floats(out)
+            self.assertEqual((len(x), len(case["rows"])), (32 * 96, 32))
+            for row, _, most, n, *pairs in case["rows"]:
+                for i, value in zip(pairs[::2], pairs[1::2]):
+                    self.assertLess(abs(x[int(row) * 96 + int(i)] - float(value)), tolerance * float(most), (row, i))
+        self.assertEqual(again["cooled"], "0.8")                       # as the file has it: no need to say so
+        same, other = path("same.f32"), path("other.f32")
+        self.ratoon(*ask, same, "--temp", "0.8")
+        self.assertEqual(floats(same), x)
+        self.ratoon(*ask, other, "--temp", "0.5")
+        self.assertNotEqual(floats(other), x)
+        out = path("bad.f32")
+        tokens = ["logits", *model, "--tokens", again["tokens"], "--out", out]
+        self.says(*tokens, "--before", "1", expect=2, names=["--before", "--canvas"])
+        self.says(*tokens, "--canvas", "--temp", "1", expect=2, names=["--temp", "--before"])
+        self.says(*tokens, "--canvas", "--before", "1,2", expect=2, names=["--before: 2 numbers for 32 tokens"])
+        self.says(*tokens, "--canvas", "--taps", "1", expect=2, names=["--canvas", "--taps"])
+        self.says("logits", *model, "--canvas", "--tokens", "1,2,3", "--out", out, names=["3 tokens, expected 32"])
+        self.says(*tokens, "--canvas", "--prefix", "1,2", "--ctx", "2", names=["prefix of 2", "holds 2"])
+        self.says(*tokens, "--canvas", "--before", again["before"].replace("9,", "96,", 1), names=["before 0 is 96", "95"])
+        self.says("logits", *self.M, "--canvas", "--tokens", "1", "--out", out, names=["denoising"])
         self.assertFalse(os.path.exists(out))
 
     def test_input_is_no_output(self):

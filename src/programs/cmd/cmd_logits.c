@@ -1,4 +1,5 @@
 /* ratoon logits: the model's outputs as plain numbers, for comparison with other programs. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,8 @@ typedef struct { Save logits, taps; size_t vocab, width; } RowFiles;
 
 typedef struct {
     RowFiles  out;
-    int32_t *tokens, *prefix, *parents, *taps;
-    int32_t n_tokens, n_prefix, n_parents, n_taps;
+    int32_t *tokens, *prefix, *parents, *taps, *before;
+    int32_t n_tokens, n_prefix, n_parents, n_taps, n_before;
 } Request;
 
 static void on_row(void *ud, int32_t i, const float *logits, const float *taps)
@@ -29,11 +30,18 @@ static bool read_request(Request *r, const Options *o)
     if (o->prefix && !ids_read(o, &r->prefix, &r->n_prefix, o->prefix, "--prefix", 0, INT32_MAX)) return false;
     if (o->parents && !ids_read(o, &r->parents, &r->n_parents, o->parents, "--parents", -1, 63)) return false;
     if (o->taps && !ids_read(o, &r->taps, &r->n_taps, o->taps, "--taps", 0, INT32_MAX)) return false;
+    if (o->before && !ids_read(o, &r->before, &r->n_before, o->before, "--before", 0, INT32_MAX)) return false;
     if (r->n_tokens == 0) return complain(o, "--tokens: no token was given") == 0;
     if (o->parents && r->n_parents != r->n_tokens)
         return complain(o, "--parents: %d numbers for %d tokens", r->n_parents, r->n_tokens) == 0;
     if (o->draft && (r->n_tokens != 1 || o->parents || o->taps))
         return complain(o, "-d: the drafter's logits need one anchor in --tokens, no --parents and no --taps") == 0;
+    if (o->canvas && (o->draft || o->parents || o->taps))
+        return complain(o, "--canvas: goes with --prefix and --before, not with -d, --parents or --taps") == 0;
+    if ((o->before && !o->canvas) || (!isnan(o->temp) && !o->before))
+        return complain(o, "--before goes with --canvas, and --temp with --before") == 0;
+    if (o->before && r->n_before != r->n_tokens)
+        return complain(o, "--before: %d numbers for %d tokens", r->n_before, r->n_tokens) == 0;
     return true;
 }
 
@@ -54,6 +62,9 @@ static Status close_files(Request *r, const char *logits, const char *taps, bool
 static rt_status compute(Program *p, Request *r)
 {
     size_t n = (size_t) r->n_prefix;
+    if (p->o->canvas)
+        return rt_canvas_rows(p->step, p->session, r->prefix, n, r->tokens, r->n_tokens, r->before,
+                              isnan(p->o->temp) ? 0 : (float) p->o->temp, on_row, &r->out);
     if (p->files.draft[0]) return rt_draft_rows(p->step, p->session, r->prefix, n, r->tokens[0], on_row, &r->out);
     return rt_rows(p->step, p->session, r->prefix, n, r->tokens, r->parents, r->n_tokens,
                    RT_ROWS_LOGITS | (r->n_taps ? RT_ROWS_TAPS : 0), on_row, &r->out);
@@ -72,7 +83,7 @@ static int write_rows(Program *p, Request *r, const Options *o)
     if (opened != ST_OK || closed != ST_OK) return complain(o, "%s", err.text);
     if (st == RT_ECANCEL) return EXIT_INTERRUPTED;
     if (st != RT_OK) return complain(o, "%s", rt_step_error(p->step));
-    note(o, "%s: float32 [%s, %zu]", o->out, p->files.draft[0] ? "block" : "rows", r->out.vocab);
+    note(o, "%s: float32 [%s, %zu]", o->out, p->files.draft[0] ? "block" : o->canvas ? "canvas" : "rows", r->out.vocab);
     return EXIT_FINE;
 }
 
@@ -99,5 +110,6 @@ int cmd_logits(int argc, char **argv)
     free(r.prefix);
     free(r.parents);
     free(r.taps);
+    free(r.before);
     return status;
 }

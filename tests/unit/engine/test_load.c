@@ -1207,6 +1207,7 @@ static void wrong_sessions(void **state)
     assert_int_equal(rt_time_pass(st, s[1], -1, 1, 1, &ms), RT_EARG);
     assert_non_null(strstr(rt_step_error(st), "another engine's"));
     assert_int_equal(rt_draft_rows(st, s[1], NULL, 0, 1, ignore_row, NULL), RT_EARG);
+    assert_int_equal(rt_canvas_rows(st, s[1], NULL, 0, &token, 1, NULL, 0, ignore_row, NULL), RT_EARG);
     assert_int_equal(rt_rows(st, s[0], NULL, 0, &token, NULL, 1, RT_ROWS_LOGITS, ignore_row, NULL), RT_OK);
     rt_step_free(st);
     for (int32_t i = 0; i < 2; i++) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "decode/diffuse.h"
+#include "decode/inspect.h"
 #include "decode/tree.h"
 #include "model/model.h"
 #include "remove_tree.h"
@@ -294,6 +295,39 @@ static void canvas_pass(const Model *m, Step *s, const State *st, const int32_t 
     OK(s->be->sync(s->be, &err));
 }
 
+typedef struct { float *logits; int32_t vocab, n; } SeenRows;
+
+static void keep_row(void *ud, int32_t i, const float *logits, const float *taps)
+{
+    SeenRows *r = ud;
+    assert_int_equal(i, r->n++);
+    assert_null(taps);
+    memcpy(r->logits + (size_t) i * (size_t) r->vocab, logits, sizeof *logits * (size_t) r->vocab);
+}
+
+/* What programs get of a canvas (inspect_canvas) is the same to the bit. */
+static void look_inside(const char *file, const Case *c, const Model *m, const Results *want)
+{
+    Error   err;
+    Session s;
+    Spec    sp;
+    const size_t bytes = sizeof(float) * (size_t) c->n_tokens * (size_t) m->vocab;
+    SeenRows r = {malloc(bytes), m->vocab, 0};
+    assert_non_null(r.logits);
+    OK(session_open(&s, m, NULL, c->n_prefix + 1, 0, 0, false, &err));
+    OK(spec_open(&sp, m, NULL, NULL, 1, CHUNK, 1, (size_t) 32 << 20, &err));
+    for (int32_t twice = 0; twice < 2; twice++) {
+        r.n = 0;
+        OK(inspect_canvas(&sp, &s, c->prefix, c->n_prefix, c->tokens, c->n_tokens, c->n_before ? c->before : NULL, c->t,
+                          keep_row, &r, &err));
+        assert_int_equal(r.n, c->n_tokens);
+        if (memcmp(r.logits, want->logits, bytes) != 0) fail_msg("%s %s: inspect_canvas differs", file, c->name);
+    }
+    spec_close(&sp);
+    session_close(&s);
+    free(r.logits);
+}
+
 static void run_canvas(const char *file, const Case *c, const Model *m, Step *s)
 {
     Error    err;
@@ -312,6 +346,7 @@ static void run_canvas(const char *file, const Case *c, const Model *m, Step *s)
     if (c->n_before) canvas_pass(m, s, &st, c->before, c->t, soft, false, NULL);
     canvas_pass(m, s, &st, c->tokens, 1, soft, c->n_before > 0, &out);
     judge_exact(file, c, m, &out);
+    look_inside(file, c, m, &out);
     free(out.logits);
     be->release(be, soft, soft_bytes);
     state_close(&st);
