@@ -296,6 +296,49 @@ class Anthropic(unittest.TestCase):
 
 
 @unittest.skipUnless(ollama, "pip could not install ollama")
+class Denoising(unittest.TestCase):
+    """A model that writes whole blocks: clients see an ordinary answer in fewer pieces, also beside drafts."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.s = Server("-m", os.path.join(ROOT, "models", "demo", "ratoon-diffusion-demo-q8_0.gguf"),
+                       greedy=False)
+        cls.addClassCleanup(cls.s.stop)
+        cls.ask = [{"role": "user", "content": "Sam buys 10 boxes with 3 shells in each box. How many shells does Sam buy "
+                                               "in all?"}]
+
+    def test_openai(self):
+        with openai.OpenAI(base_url=self.s.url + "/v1", api_key="any", max_retries=0) as c:
+            how = dict(model="m", messages=self.ask, max_tokens=100, temperature=1, seed=1)
+            whole = c.chat.completions.create(**how)
+            self.assertEqual(whole.choices[0].finish_reason, "stop")
+            self.assertIn("\nThe answer is ", whole.choices[0].message.content)
+            self.assertGreater(whole.usage.steps, whole.usage.blocks)
+            drafts = 0
+            with c.chat.completions.stream(**how, stream_options={"include_usage": True, "include_drafts": True}) as s:
+                for event in s:
+                    drafts += event.type == "chunk" and getattr(event.chunk, "draft", None) is not None
+                final = s.get_final_completion()
+            self.assertEqual(final.choices[0].message.content, whole.choices[0].message.content)
+            self.assertEqual(drafts, whole.usage.steps)
+            few = c.chat.completions.create(**how, extra_body={"diffusion": {"steps": 1}})
+            self.assertEqual(few.usage.steps, few.usage.blocks)
+            r = c.responses.create(model="m", input="What is 29 + 13?", max_output_tokens=60, temperature=1)
+            self.assertTrue(r.output_text)
+            with self.assertRaises(openai.BadRequestError):
+                c.chat.completions.create(**how, logprobs=True)
+
+    def test_anthropic(self):
+        with anthropic.Anthropic(base_url=self.s.url, api_key="any", max_retries=0) as c:
+            how = dict(model="m", messages=self.ask, max_tokens=100, extra_body={"seed": 1})
+            whole = c.messages.create(**how)
+            with c.messages.stream(**how) as s:
+                text = "".join(s.text_stream)
+                self.assertEqual(s.get_final_message().stop_reason, "end_turn")
+            self.assertEqual(text, whole.content[0].text)
+            self.assertIn("\nThe answer is ", text)
+
+
 class Ollama(unittest.TestCase):
     def setUp(self):
         self.c = ollama.Client(host=S.url)
