@@ -295,7 +295,6 @@ class Anthropic(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
-@unittest.skipUnless(ollama, "pip could not install ollama")
 class Denoising(unittest.TestCase):
     """A model that writes whole blocks: clients see an ordinary answer in fewer pieces, also beside drafts."""
 
@@ -304,8 +303,8 @@ class Denoising(unittest.TestCase):
         cls.s = Server("-m", os.path.join(ROOT, "models", "demo", "ratoon-diffusion-demo-q8_0.gguf"),
                        greedy=False)
         cls.addClassCleanup(cls.s.stop)
-        cls.ask = [{"role": "user", "content": "Sam buys 10 boxes with 3 shells in each box. How many shells does Sam buy "
-                                               "in all?"}]
+        cls.ask = [{"role": "user", "content": "Sam buys 10 boxes with 3 shells in each box. How many shells does Sam "
+                                               "buy in all?"}]
 
     def test_openai(self):
         with openai.OpenAI(base_url=self.s.url + "/v1", api_key="any", max_retries=0) as c:
@@ -339,6 +338,7 @@ class Denoising(unittest.TestCase):
             self.assertIn("\nThe answer is ", text)
 
 
+@unittest.skipUnless(ollama, "pip could not install ollama")
 class Ollama(unittest.TestCase):
     def setUp(self):
         self.c = ollama.Client(host=S.url)
