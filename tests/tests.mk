@@ -176,12 +176,12 @@ part-gpu:
 	python3 tests/gpu/test_counts.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
 	python3 tests/gpu/test_script.py $(BUILD)
-# All of them run, also behind one that fails; the same for the server's.
+# Runs tests/$(1) one by one, also behind one that fails.
+RUN_EACH = @failed=; for t in $(1); do echo "python3 tests/$$t"; python3 tests/$$t || failed="$$failed $$t"; done; \
+           [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 CLI_TESTS := parts cli demo chat drafters costs manual options json experts mistakes install python hub plan gpu documents
 part-cli:
-	@failed=; for t in deps.py "fuzz/make_cache_corpus.py --check" $(CLI_TESTS:%=cli/test_%.py); do \
-	    echo "python3 tests/$$t"; python3 tests/$$t || failed="$$failed $$t"; done; \
-	    [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	$(call RUN_EACH,deps.py "fuzz/make_cache_corpus.py --check" $(CLI_TESTS:%=cli/test_%.py))
 # The server's tests wait longer here, since other parts run at the same time.
 part-serve: export SLOW := 3
 part-serve: test-serve
@@ -197,9 +197,7 @@ SERVE_TESTS := sdk_replay test_http test_health test_jobs test_text test_llama t
                test_diffusion test_page test_sdk
 test-serve: export BUILD := $(BUILD)
 test-serve: ratoon
-	@failed=; for t in $(SERVE_TESTS); do \
-	    echo "python3 tests/serve/$$t.py"; python3 tests/serve/$$t.py || failed="$$failed $$t"; done; \
-	    [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	$(call RUN_EACH,$(SERVE_TESTS:%=serve/%.py))
 
 # A sanitizer's report, also of leaks at the end, gives the server a non-zero exit status: its test fails.
 test-serve-sanitized: export SLOW := 10

@@ -241,8 +241,8 @@ class Engine(_Owner):
     def __init__(self, model: str, *, draft: Optional[str] = None, backend: Optional[str] = None,
                  kv_k: Optional[str] = None, kv_v: Optional[str] = None, draft_type: Optional[str] = None,
                  threads: int = 0, fa_window: int = 0, no_repack: bool = False, overcommit: bool = False,
-                 weight_type: Optional[str] = None, gpu_layers: int = 0, expert_ram: int = 0, expert_slots: int = 0, expert_io: Optional[str] = None,
-                 expert_profile: Optional[str] = None, template: Optional[str] = None,
+                 weight_type: Optional[str] = None, gpu_layers: int = 0, expert_ram: int = 0, expert_slots: int = 0,
+                 expert_io: Optional[str] = None, expert_profile: Optional[str] = None, template: Optional[str] = None,
                  log: Optional[Callable[[int, str], None]] = None,
                  progress: Optional[Callable[[str, int, int], bool]] = None) -> None:
         super().__init__()

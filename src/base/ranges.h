@@ -10,5 +10,7 @@
 #define REPETITION_MAX  100.0
 #define PENALTY_MAX     2.0                        /* of frequency and presence, both signs */
 #define REP_WINDOW_MAX  256
+#define STEPS_MAX       65536                      /* of a block that is denoised, also stable ones */
+#define CONFIDENCE_MAX  100.0
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ranges.h"
 #include "engine/engine.h"
 #include "engine/sized.h"
 
@@ -350,7 +351,7 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
     const struct { float value, most; const char *name; } field[] = {
         { p->t_max, TEMPERATURE_MAX, "t_max" }, { p->t_min, TEMPERATURE_MAX, "t_min" },
         { p->entropy_bound, TEMPERATURE_MAX, "entropy_bound" },
-        { p->confidence == -1 ? 0 : p->confidence, 100, "confidence" }, { p->trim, 1, "trim" } };
+        { p->confidence == -1 ? 0 : p->confidence, CONFIDENCE_MAX, "confidence" }, { p->trim, 1, "trim" } };
     char line[160];
     const bool steps = p->steps >= 0 && p->steps <= STEPS_MAX, stable = p->stability >= 0 && p->stability <= STEPS_MAX;
     if (!steps || !stable) {
@@ -609,12 +610,17 @@ void rt_step_profile(const rt_step *st, rt_profile *out)
 
 _Static_assert((int) RT_ROWS_TAPS == (int) WANT_TAPS && (int) RT_ROWS_LOGITS == (int) WANT_LOGITS, "rows");
 
+static Status may_inspect(rt_step *st, const rt_session *s, size_t n_prefix, const char *what)
+{
+    TRY(of_one_engine(st, s, what));
+    return n_prefix <= INT32_MAX ? ST_OK : fail(&st->error, ST_FULL, "prefix: more tokens than a context can hold");
+}
+
 rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
                   const int32_t *parent, int32_t n, int want, rt_row row, void *ud)
 {
-    if (of_one_engine(st, s, "rows") != ST_OK) return RT_EARG;
-    if (n_prefix > INT32_MAX)
-        return (rt_status) fail(&st->error, ST_FULL, "prefix: more tokens than a context can hold");
+    const Status can = may_inspect(st, s, n_prefix, "rows");
+    if (can != ST_OK) return (rt_status) can;
     return (rt_status) inspect_rows(&st->spec, &s->s, prefix, (int32_t) n_prefix, token, parent, n, want, row,
                                     ud, &st->error);
 }
@@ -622,9 +628,8 @@ rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_pr
 rt_status rt_canvas_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
                          int32_t n, const int32_t *before, float t, rt_row row, void *ud)
 {
-    if (of_one_engine(st, s, "canvas") != ST_OK) return RT_EARG;
-    if (n_prefix > INT32_MAX)
-        return (rt_status) fail(&st->error, ST_FULL, "prefix: more tokens than a context can hold");
+    const Status can = may_inspect(st, s, n_prefix, "canvas");
+    if (can != ST_OK) return (rt_status) can;
     return (rt_status) inspect_canvas(&st->spec, &s->s, prefix, (int32_t) n_prefix, token, n, before, t, row, ud,
                                       &st->error);
 }
@@ -632,10 +637,9 @@ rt_status rt_canvas_rows(rt_step *st, rt_session *s, const int32_t *prefix, size
 rt_status rt_draft_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, int32_t anchor, rt_row row,
                         void *ud)
 {
-    if (of_one_engine(st, s, "draft rows") != ST_OK) return RT_EARG;
+    const Status can = may_inspect(st, s, n_prefix, "draft rows");
+    if (can != ST_OK) return (rt_status) can;
     if (!st->spec.drafter) return (rt_status) fail(&st->error, ST_ARG, "draft rows: the engine has no drafter");
-    if (n_prefix > INT32_MAX)
-        return (rt_status) fail(&st->error, ST_FULL, "prefix: more tokens than a context can hold");
     return (rt_status) inspect_draft_rows(&st->spec, &s->s, prefix, (int32_t) n_prefix, anchor, row, ud, &st->error);
 }
 

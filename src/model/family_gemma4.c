@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/ranges.h"
+
 typedef struct {
     Tensor attn_norm, q, k, v, o, q_norm, k_norm, post_attn_norm;
     Tensor ffn_norm, gate, up, down, post_ffn_norm, factor, text_factor;

@@ -23,7 +23,6 @@ typedef struct {
     int32_t canvas, steps, stability, trim_from;
     float   t_min, t_max, entropy_bound, confidence, trim;
 } Diffusion;
-enum { STEPS_MAX = 1 << 16 };
 
 enum { TAPS_MAX = 16, LAYERS_MAX = 4096 };
 

@@ -1,5 +1,6 @@
 #include "programs/denoise.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

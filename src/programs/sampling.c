@@ -127,9 +127,7 @@ bool sampling_for_answers(Options *o, const Program *p)
 
 void sampling_for_texts(Options *o, const Program *p)
 {
-    char canvas[16] = "";
-    rt_property(p->engine, "model.canvas", canvas, sizeof canvas);
-    if (atoi(canvas) > 0) fill(&o->temp, 1);
+    if (property(p->engine, "model.canvas") > 0) fill(&o->temp, 1);
 }
 
 static float given(double value) { return isnan(value) ? 0 : (float) value; }

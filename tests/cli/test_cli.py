@@ -669,7 +669,7 @@ class Logits(Cli):
 
     def test_canvas(self):
         """The logits of transformers (tests/oracle), of a block's first step and of one conditioned on it."""
-        cases, ids, model = [], lambda words: [int(i) for i in words[1:]], ["-q", "-m", path("small-diffusion.gguf")]
+        cases, model = [], ["-q", "-m", path("small-diffusion.gguf")]
         with open(os.path.join(ROOT, "tests", "oracle", "expect", "small-diffusion.txt")) as f:
             for line in f:
                 key, *words = line.split()
@@ -688,7 +688,7 @@ class Logits(Cli):
             self.ratoon(*ask, out)
             x = floats(out)
             self.assertEqual((len(x), len(case["rows"])), (32 * 96, 32))
-            for row, _, most, n, *pairs in case["rows"]:
+            for row, _, most, _, *pairs in case["rows"]:
                 for i, value in zip(pairs[::2], pairs[1::2]):
                     self.assertLess(abs(x[int(row) * 96 + int(i)] - float(value)), tolerance * float(most), (row, i))
         self.assertEqual(again["cooled"], "0.8")                       # as the file has it: no need to say so
@@ -810,8 +810,8 @@ class Files(Cli):
             self.assertEqual(made, loaded)
             told = self.ratoon("run", "-m", path("w16.gguf"), *common, "--weight-type", "q8_0").stderr.decode()
             self.assertRegex(told, r"warning: \d+ matrices of 16 bits were quantised to Q8_0")
-        fewer, all_of_them = (json.loads(self.ratoon("plan", "--json", "-m", path("w16.gguf"), "-d", "none", "--ctx", "64",
-                                                     "--weight-type", how).stdout)["total_bytes"] for how in ("q8_0", "keep"))
+        plan = ["plan", "--json", "-m", path("w16.gguf"), "-d", "none", "--ctx", "64", "--weight-type"]
+        fewer, all_of_them = (json.loads(self.ratoon(*plan, how).stdout)["total_bytes"] for how in ("q8_0", "keep"))
         self.assertLess(fewer, all_of_them)
         self.says("run", "-m", path("w16.gguf"), "-p", "x", "-d", "none", "--weight-type", "q8_0", "--expert-ram", "1M",
                   names=["have to be in memory"])

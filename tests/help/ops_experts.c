@@ -153,21 +153,21 @@ static int32_t *choices(Run *r, int32_t n, int32_t experts, int32_t used, int32_
     return id;
 }
 
-static void times_factor(Run *r, Tensor *y, const Tensor *w, const float *factors, int32_t id)
+static void times_factor(Run *r, Tensor *y, const Tensor *w, const Mat *factor, int32_t id)
 {
-    if (w->factors) r->b->scale(r->b, y, factors[id], 0);
+    if (w->factors) r->b->scale(r->b, y, factor->h[id], 0);
 }
 
-/* One row through one expert, by the operations of dense models. factors [2 * experts]: of gate, of up. */
-static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, const float *factors, int32_t id)
+/* One row through one expert, by the operations of dense models. factor [2]: those of gate, of up. */
+static Tensor one_expert(Run *r, const Tensor *x, const Experts *e, const Mat *factor, int32_t id)
 {
     const Tensor gate = matrix_of(r, e->gate, id), up = matrix_of(r, e->up, id), down = matrix_of(r, e->down, id);
     Tensor h[2] = { mat_blank(r, 1, gate.rows), mat_blank(r, 1, gate.rows) }, wide = mat_blank(r, 1, gate.rows);
     Tensor y = mat_blank(r, 1, down.rows), *out = &y;
     const Tensor *in = &down;
     r->b->matmul(r->b, 2, (Tensor *[]) { &h[0], &h[1] }, (const Tensor *[]) { &gate, &up }, x);
-    times_factor(r, &h[0], e->gate, factors, id);
-    times_factor(r, &h[1], e->up, factors + e->gate->n, id);
+    times_factor(r, &h[0], e->gate, &factor[0], id);
+    times_factor(r, &h[1], e->up, &factor[1], id);
     r->b->glu(r->b, &wide, &h[0], &h[1], e->act);
     r->b->matmul(r->b, 1, &out, &in, &wide);
     return y;
@@ -203,8 +203,6 @@ void ops_experts(Run *r, const Turn *t)
     Tensor gate = stack_of(r, first, experts, ffn, dim, &seed), up = stack_of(r, other, experts, ffn, dim, &seed);
     const Tensor down = stack_of(r, last, experts, dim, ffn, &seed);
     Mat factor[2] = { mat_make(r, 1, experts, seed + 1, 1), mat_make(r, 1, experts, seed + 2, 1) };
-    float *factors = run_host(r, 2 * sizeof *factors * (size_t) experts);
-    for (int32_t k = 0; k < 2; k++) memcpy(factors + k * experts, factor[k].h, sizeof *factors * (size_t) experts);
     if (h_pick(&seed, 2)) gate.factors = &factor[0].t;
     if (h_pick(&seed, 2)) up.factors = &factor[1].t;
     const int32_t *id = choices(r, n, experts, used, way, &seed);
@@ -228,7 +226,7 @@ void ops_experts(Run *r, const Turn *t)
         if (id[i * used] < 0) continue;
         memset(want, 0, sizeof *want * (size_t) dim);
         for (int32_t j = 0; j < used; j++) {
-            const Tensor one = one_expert(r, &row, &e, factors, id[i * used + j]);
+            const Tensor one = one_expert(r, &row, &e, factor, id[i * used + j]);
             const float *v = mat_get(r, &one), w = weight.h[i * used + j];
             for (int32_t c = 0; c < dim; c++) want[c] = fmaf(w, v[c], want[c]);
         }

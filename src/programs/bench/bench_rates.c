@@ -8,7 +8,7 @@
 #include "programs/generate.h"
 #include "programs/sampling.h"
 
-enum { LENGTHS_MAX = 15, CANVAS_ROWS = 256 };      /* of a canvas at most */
+enum { LENGTHS_MAX = 15 };
 
 /* n prompt lengths, and decoding after them. canvas: 0, or rows of a step. */
 typedef struct {
@@ -56,13 +56,11 @@ static bool one_step(Bench *b, Rates *x, double *seconds)
 {
     rt_diffusion how = b->p.denoising;
     double prompt;
-    sampling_for_texts(&b->o, &b->p);
     const rt_sampling drawn = sampling_of(&b->o, 0);
     if (how.steps < 2) how.steps = 4;
     how.confidence = -1;
     if (!read_prompt(b, x, x->tokens[x->n - 1], &prompt)) return false;
-    if (rt_diffusion_set(b->p.session, &how) != RT_OK ||
-        rt_sampling_set(b->p.session, &drawn) != RT_OK)
+    if (rt_diffusion_set(b->p.session, &how) != RT_OK || rt_sampling_set(b->p.session, &drawn) != RT_OK)
         return complain(&b->o, "%s", rt_session_error(b->p.session)) == 0;
     for (int32_t k = 0; k < how.steps; k++) {
         rt_block out = { 0 };
@@ -103,6 +101,7 @@ static bool measure(Bench *b, void *ud)
     const int32_t warm = b->o.chunk ? b->o.chunk : (int32_t) property(b->p.engine, "backend.chunk");
     double t;
     x->canvas = (int32_t) property(b->p.engine, "model.canvas");
+    sampling_for_texts(&b->o, &b->p);
     if (!one(b, x, 0, x->tokens[0] < warm ? x->tokens[0] : warm, &t) || !one(b, x, x->n, 1, &t)) return false;
     progress_start_long(&x->bar, "prompts", (uint64_t) (repeats * (x->n + 1)), b->o.quiet);
     bool good = true;
@@ -228,7 +227,7 @@ int bench_rates(Bench *b)
     x.n = n;
     x.tokens[n] = b->o.n ? b->o.n : 32;
     for (int32_t i = 0; i <= n; i++) longest = x.tokens[i] > longest ? x.tokens[i] : longest;
-    if (!b->o.ctx) b->o.ctx = longest + 2 + CANVAS_ROWS;
+    if (!b->o.ctx) b->o.ctx = longest + 2;
     x.prompt = calloc((size_t) longest + 2, sizeof *x.prompt);
     x.got.token = malloc(sizeof *x.got.token * ((size_t) x.tokens[n] + 1));
     if (!x.prompt || !x.got.token) complain(&b->o, "out of memory");

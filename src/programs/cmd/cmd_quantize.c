@@ -79,28 +79,21 @@ static bool wants_factors(const Job *j, int32_t i)
     return j->type[i] == T_NVFP4 && t->type != T_NVFP4 && !strstr(t->name, "ffn_gate_up_exps");
 }
 
-/* X.scale for X.weight; returns false if that is no weight. */
-static bool scale_name(char out[160], const char *weight)
+/* X.to for X.from; returns false if the name does not end so. */
+static bool renamed(char out[160], const char *name, const char *from, const char *to)
 {
-    const char *end = strstr(weight, ".weight");
-    int n = end ? snprintf(out, 160, "%.*s.scale", (int) (end - weight), weight) : -1;
-    return n > 0 && n < 160;
-}
-
-static int32_t index_of(const Gguf *g, const char *name)
-{
-    for (int32_t i = 0; i < gguf_n_tensors(g); i++)
-        if (strcmp(gguf_tensor_at(g, i)->name, name) == 0) return i;
-    return -1;
+    const size_t n = strlen(name), cut = strlen(from);
+    if (n < cut || strcmp(name + n - cut, from) != 0) return false;
+    return snprintf(out, 160, "%.*s%s", (int) (n - cut), name, to) < 160;
 }
 
 /* The weight whose factors are multiplied onto this tensor; -1: none. */
 static int32_t weight_of(const Job *j, const GgufTensor *scale)
 {
     char name[160];
+    if (!renamed(name, scale->name, ".scale", ".weight")) return -1;
     for (int32_t i = 0; i < gguf_n_tensors(j->in); i++)
-        if (wants_factors(j, i) && scale_name(name, gguf_tensor_at(j->in, i)->name) && strcmp(name, scale->name) == 0)
-            return i;
+        if (strcmp(gguf_tensor_at(j->in, i)->name, name) == 0) return wants_factors(j, i) ? i : -1;
     return -1;
 }
 
@@ -139,7 +132,8 @@ static Status find_factors(Job *j, int32_t i, Error *err)
 /* A weight's own tensor of factors, where the input has none. */
 static bool adds_scale(const Job *j, int32_t i, char name[160])
 {
-    return wants_factors(j, i) && scale_name(name, gguf_tensor_at(j->in, i)->name) && index_of(j->in, name) < 0;
+    return wants_factors(j, i) && renamed(name, gguf_tensor_at(j->in, i)->name, ".weight", ".scale") &&
+           !gguf_tensor(j->in, name);
 }
 
 /* A tensor that is copied, or an existing X.scale times the factors of X.weight. */

@@ -120,6 +120,9 @@ static char *dump(const Request *q)
         fprintf(f, "%s\n", parts[i] ? parts[i] : "-");
         free(parts[i]);
     }
+    const rt_diffusion *x = &q->diffusion;
+    fprintf(f, "drafts %d denoise %d %d %g %g %g %g %g %d\n", q->include_drafts, (int) x->steps, (int) x->stability,
+            x->confidence, x->t_max, x->t_min, x->entropy_bound, x->trim, (int) x->trim_from);
     fprintf(f, "%s %d%d%d%d%d%d choice %d %s %d %d\n", q->model, q->stream, q->include_usage, q->return_progress,
             q->return_tokens, q->return_drafted, q->timings_per_token, (int) q->call_choice,
             q->call_name ? q->call_name : "", q->parallel_calls, q->continue_final);
@@ -157,7 +160,12 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "model", "'other'", NULL, false }, { "stream", "true", NULL, false },
     { "stream_options", "{'include_usage':true}", NULL, false },
     { "stream_options.include_usage", "true", NULL, false },
-    { "stream_options.include_drafts", "false", NULL, true }, { "strict_fields", "true", NULL, true },
+    { "stream_options.include_drafts", "true", NULL, false }, { "strict_fields", "true", NULL, true },
+    { "diffusion", "{'steps':2}", NULL, false }, { "diffusion.steps", "2", NULL, false },
+    { "diffusion.stability", "2", NULL, false }, { "diffusion.confidence", "-1", NULL, false },
+    { "diffusion.t_max", "0.5", NULL, false }, { "diffusion.t_min", "0.5", NULL, false },
+    { "diffusion.entropy_bound", "0.5", NULL, false }, { "diffusion.trim", "0.5", NULL, false },
+    { "diffusion.trim_from", "2", NULL, false },
     { "n_predict", "7", NULL, false }, { "max_output_tokens", "7", NULL, false },
     { "max_completion_tokens", "7", NULL, false }, { "max_tokens", "7", NULL, false },
     { "temperature", "0.5", NULL, false }, { "top_p", "0.5", NULL, false }, { "top_k", "5", NULL, false },
@@ -283,14 +291,23 @@ static const char *good_value(Dialect d, const Field *f, const char **also, bool
     return NULL;
 }
 
+/* Those of a server whose model has the field. */
+static RequestDefaults defaults_for(const Field *f)
+{
+    RequestDefaults d = DEFAULTS;
+    d.denoises = strncmp(f->path, "diffusion", 9) == 0 || strcmp(f->path, "stream_options.include_drafts") == 0;
+    return d;
+}
+
 /* Reads the smallest body with one more field; expects a status. */
 static Request *try_field(Dialect d, const Field *f, json_t *value, const char *also, HttpError *e, int status)
 {
+    const RequestDefaults defaults = defaults_for(f);
     json_t *body = json_of(LEAST[d]);
     Request *q;
     set_also(body, also);
     set_path(body, f->path, value);
-    bool good = request_read(&q, d, body, NULL, &DEFAULTS, e);
+    bool good = request_read(&q, d, body, NULL, &defaults, e);
     if ((good ? 200 : e->status) != status) {
         char *text = json_dumps(body, 0);
         print_error("%s: %s in %s gave %d (%s), expected %d\n", text, f->path, NAMES[d], good ? 200 : e->status,
@@ -305,7 +322,6 @@ static Request *try_field(Dialect d, const Field *f, json_t *value, const char *
 static void honoured_field(Dialect d, const Field *f)
 {
     if (strcmp(f->path, "stream_options") == 0 && d == DIALECT_RESPONSES) return;      /* all its members are ignored */
-    if (strncmp(f->path, "diffusion", 9) == 0) return;     /* ignored unless the model denoises: test_diffusion.py */
     HttpError e;
     const char *also;
     bool unseen;
@@ -316,12 +332,13 @@ static void honoured_field(Dialect d, const Field *f)
                 ? "[{'type':'function','name':'f'}]" : "[{'name':'f','input_schema':{}}]";
     Request *with = try_field(d, f, json_of(value), also, &e, 200);
     assert_int_equal(json_array_size(with->ignored), 0);
+    const RequestDefaults defaults = defaults_for(f);
     json_t *body = json_of(LEAST[d]);
     Request *without;
     char *a = dump(with), *b;
     set_also(body, also);
     /* the rest alone is not a valid request: then the field certainly has an effect */
-    if (!request_read(&without, d, body, NULL, &DEFAULTS, &e)) {
+    if (!request_read(&without, d, body, NULL, &defaults, &e)) {
         b = strdup("");
     } else {
         b = dump(without);

@@ -52,9 +52,9 @@ static const Field TABLE[] = {
     READ_LONG("max_tokens", ALL, TYPE_NUMBER_TEXT, -1, max_tokens),
 
     HONOUR("diffusion", C | H | R | M, TYPE_OBJECT),
-    READ_INT("diffusion.steps", C | H | R | M, 1, 65536, diffusion.steps),
-    READ_INT("diffusion.stability", C | H | R | M, 1, 65536, diffusion.stability),
-    READ_REAL("diffusion.confidence", C | H | R | M, 0, -1, 100, diffusion.confidence),
+    READ_INT("diffusion.steps", C | H | R | M, 1, STEPS_MAX, diffusion.steps),
+    READ_INT("diffusion.stability", C | H | R | M, 1, STEPS_MAX, diffusion.stability),
+    READ_REAL("diffusion.confidence", C | H | R | M, 0, -1, CONFIDENCE_MAX, diffusion.confidence),
     READ_REAL("diffusion.t_max", C | H | R | M, 0, 0, TEMPERATURE_MAX, diffusion.t_max),
     READ_REAL("diffusion.t_min", C | H | R | M, 0, 0, TEMPERATURE_MAX, diffusion.t_min),
     READ_REAL("diffusion.entropy_bound", C | H | R | M, 0, 0, TEMPERATURE_MAX, diffusion.entropy_bound),
