@@ -141,18 +141,19 @@ typedef struct {
                                 * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
     int32_t     expert_slots;  /* with expert_ram or expert_vram: experts per layer that come and go, while the others
                                 * stay for as long as they are the most used; 0: an eighth of all */
-    uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts. Those that are not in memory are
-                                * read from the file when rows choose them; the text is the same. 0: all are in memory;
-                                * RT_EXPERTS_AUTO: as many as free memory has room for beside the rest, with the usual
-                                * session and step (rt_plan says it for others) */
+    uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts, those of the layers that a GPU
+                                * runs only with expert_vram. Those that are not in memory are read from the file when
+                                * rows choose them; the text is the same. 0: all are in memory; RT_EXPERTS_AUTO: as many
+                                * as free memory has room for beside the rest, with the usual session and step (rt_plan
+                                * says it for others) */
     const char *expert_io;     /* how they are read: "io_uring", "pread" (in threads), both past the page cache where
                                 * the file system allows; "mmap" (a file that is cut short meanwhile raises SIGBUS);
                                 * "auto" (NULL): io_uring if the system grants it, else pread */
     const char *expert_profile;               /* which experts earlier texts used (rt_experts_save): the most used are
                                 * loaded first; NULL, or a file that does not exist: unknown */
-    uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. All of these
-                                * are in main memory then, where the GPU reads those that it does not hold; the text is
-                                * the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
+    uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. These are in
+                                * main memory then, where the GPU reads those that it does not hold, or as many of them
+                                * as expert_ram has room for, and at least those of a layer; the text is the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
                                 * has room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more
                                 * experts */
     const char *weight_type;   /* "keep" (NULL): weights are what the file has; "q8_0": those of 16 bits are quantised
@@ -392,13 +393,15 @@ typedef struct {
                                 * they are the most used. The others make room for what is read: the ring. */
     int64_t bytes;             /* of memory for them and for reading */
     int64_t chosen;            /* how often rows chose an expert. A layer reads each once per pass, from: */
-    int64_t pinned_hits, ring_hits, misses;    /* memory; or the file, or by a GPU main memory */
+    int64_t pinned_hits, ring_hits, misses;    /* memory, a GPU's layers from its own; or the file */
     int64_t missed_bytes;      /* read from there */
     int64_t evicted, promoted; /* experts that made room; that came from the ring to stay */
     int64_t latency[RT_LATENCIES];             /* of reads, by the power of two of their microseconds: [i] counts those
                                                 * below 2^(i + 1) */
     double  wait_s, pack_s;    /* seconds in which passes waited for reads; in which what was read was packed */
-    char    io[24];            /* how the file is read: "io_uring, direct"; "bus": there is only a GPU's */
+    char    io[24];            /* how the file is read: "io_uring, direct"; "bus": main memory has what a GPU's has not */
+    int64_t bus_hits;          /* neither in the GPU's memory nor missed: read by the GPU in main memory */
+    int64_t bus_bytes;         /* that it has read there, just read from the file or not */
 } rt_expert_stats;
 /* May be called at any time, in any thread. size: sizeof(rt_expert_stats) of the caller's header. */
 void      rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size);
@@ -437,7 +440,7 @@ typedef struct {
     uint64_t expert_ram;       /* bytes of memory for experts, if it does not hold all: as given, or as many as fit;
                                 * 0: it holds all */
     uint64_t expert_vram;      /* the same of a GPU's memory; and bytes of main memory, in `model` too, where the GPU */
-    uint64_t expert_host;      /* reads the others */
+    uint64_t expert_host;      /* reads the others, or some of them, and then in expert_ram too */
     int32_t  canvas, canvas_steps;                 /* of a model that denoises: tokens of a block, and its steps at
                                                     * the most, each a pass of as many rows; 0: it does not */
 } rt_needs;

@@ -166,8 +166,11 @@ part-sanitize:
 	@$(MAKE) --no-print-directory $(SANITIZE) tests-built
 	@$(MAKE) --no-print-directory $(SANITIZE) run-all
 	python3 tests/gpu/orders.py build-sanitize --orders 6 --share 8
+# The emulated driver and its kernels run as they are: fibers are not for this sanitizer.
 part-races:
-	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool run-test_disk run-test_experts
+	@$(MAKE) --no-print-directory $(RACES) run-test_threads run-test_pool run-test_disk run-test_experts \
+	    build-tsan/tests/test_gpu_store
+	RATOON_CUDA_DRIVER=$(abspath $(BUILD)/libfake_cuda.so) build-tsan/tests/test_gpu_store
 # Without nvcc what it makes of the kernels is not checked.
 part-gpu:
 	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 8

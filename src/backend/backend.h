@@ -44,28 +44,30 @@ typedef struct { int32_t layer; Tensor *w[STACKS]; Source source[STACKS]; } Stac
  * threads, both past the page cache where the file system allows. MMAP: from the mapped file. */
 typedef enum { STORE_AUTO, STORE_URING, STORE_PREAD, STORE_MMAP } StoreIo;
 /* ram: bytes that experts may take of main memory, device_ram: of a device's own; each kind of backend reads its own.
- * 0: all experts are loaded whole. ring: slots per layer for experts that come and go, 0: an eighth of all. layers,
- * used: of the model. count [layers, experts]: how often earlier texts used each expert, NULL: unknown. progress: false
+ * 0: all experts are loaded whole. ring: slots per layer for experts that come and go, 0: an eighth of all; ring_least:
+ * of all layers together, at least, as far as there are so many experts. layers, used: of the model. count [layers, experts]: how often earlier texts used each expert, NULL: unknown. progress: false
  * cancels; NULL: none. */
 typedef struct {
     uint64_t        ram, device_ram;
     StoreIo         io;
-    int32_t         ring, layers, used;
+    int32_t         ring, ring_least, layers, used;
     const uint64_t *count;
     bool          (*progress)(void *ud, const char *what, int64_t done, int64_t total);
     void           *ud;
 } StoreOptions;
 /* bytes: memory that a store takes, 0: all experts fit, so they are loaded like other weights. host_bytes: main memory
- * that a device's store takes besides: it holds all experts, which are uploaded once the store is open. chunk: rows of
- * a prompt per pass: the more experts have to be read for each chunk, the more rows should share them. */
-typedef struct { size_t bytes, host_bytes; int32_t chunk; } StoreNeeds;
+ * that a device's store takes besides; uploads: it holds all experts, which are uploaded once the store is open; else
+ * it holds some, and a file has all. chunk: rows of a prompt per pass: the more experts have to be read for each chunk,
+ * the more rows should share them. */
+typedef struct { size_t bytes, host_bytes; int32_t chunk; bool uploads; } StoreNeeds;
 /* What a store has done since it was opened. chosen: experts that rows chose. A layer of a pass reads each expert
- * once: from a pinned slot, the ring, or, missed, from a file or by a device from main memory. latency: reads by the
- * power of two of their microseconds. io: how the file is read. */
+ * once: from a pinned slot, the ring, by a device over the bus from main memory, or, missed, from a file. latency:
+ * reads of it by the power of two of their microseconds. io: how it is read; "bus": all are in main memory. */
 enum { STORE_LATENCIES = 24 };
 typedef struct {
     int64_t slots, pinned, bytes;
-    int64_t chosen, pinned_hits, ring_hits, misses, missed_bytes, evicted, promoted, latency[STORE_LATENCIES];
+    int64_t chosen, pinned_hits, ring_hits, bus_hits, bus_bytes, misses, missed_bytes, evicted, promoted;
+    int64_t latency[STORE_LATENCIES];
     double  waited, packing;                       /* seconds in which passes waited for reads, and packed them */
     char    io[24];
 } StoreStats;
@@ -114,8 +116,8 @@ struct Backend {
     void   (*upload)(Backend *b, Tensor *w, int32_t i, const void *src, int32_t row0, int32_t rows);
     /* Experts of which memory holds only some (expert_cache.h); NULL, all four: stacks are always held whole.
      * store_needs: a pure function. store: before steps are made, takes over the stacks; memory was allocated with so
-     * many bytes. The others are read when rows choose them: from their files, or, where there are host_bytes, from
-     * main memory, to which the loader uploads all stacks after this call. store_stats, store_counts [layers, experts]:
+     * many bytes. The others are read when rows choose them: from their files, or, where the store uploads, from main
+     * memory, to which the loader uploads all stacks after this call. store_stats, store_counts [layers, experts]:
      * callable from any thread. */
     Status (*store_needs)(Backend *b, StoreNeeds *out, const Stacked *s, int32_t n, const StoreOptions *o, Error *err);
     Status (*store)(Backend *b, const Stacked *s, int32_t n, void *memory, const StoreOptions *o, Error *err);

@@ -39,7 +39,8 @@ Status slots_open(ExpertSlots *out, const char *option, const Stacked *s, int32_
                   const StoreOptions *o, Error *err)
 {
     Status st = ST_OK;
-    *out = (ExpertSlots) { .option = option, .layers = o->layers, .experts = n ? s[0].w[STACK_GATE]->n : 0 };
+    *out = (ExpertSlots) { .option = option, .layers = o->layers, .experts = n ? s[0].w[STACK_GATE]->n : 0,
+                           .ring_least = o->ring_least > 1 ? o->ring_least : 1 };
     out->layer = calloc((size_t) o->layers, sizeof *out->layer);
     if (!out->layer) return fail(err, ST_MEMORY, "%s: out of memory", option);
     for (int32_t il = 0; il < o->layers; il++) out->layer[il].kind = -1;
@@ -61,10 +62,15 @@ uint64_t slots_for_all(const ExpertSlots *a)
     return all;
 }
 
+static int32_t least_ring(const ExpertSlots *a, const SlotKind *k)
+{
+    return a->ring_least < k->experts ? a->ring_least : (int32_t) k->experts;
+}
+
 uint64_t slots_least(const ExpertSlots *a)
 {
     uint64_t sum = 0;
-    for (int32_t k = 0; k < a->kinds; k++) sum += a->kind[k].bytes;
+    for (int32_t k = 0; k < a->kinds; k++) sum += a->kind[k].bytes * (uint64_t) least_ring(a, &a->kind[k]);
     return sum;
 }
 
@@ -108,19 +114,22 @@ static void place_kinds(ExpertSlots *a)
     }
 }
 
-/* Every kind gets its part of the ring, then slots for its most wanted experts. The count alone decides, not the count
- * per byte: a miss costs time in proportion to the bytes that a slot would have taken. */
+/* Every kind gets its part of the ring, without what the least rings of others need, then slots for its most wanted
+ * experts. The count alone decides, not the count per byte: a miss costs time in proportion to the bytes that a slot
+ * would have taken. */
 Status slots_divide(ExpertSlots *a, uint64_t bytes, const StoreOptions *o, Error *err)
 {
-    const uint64_t all = slots_for_all(a);
+    const uint64_t all = slots_for_all(a), spare = bytes - slots_least(a);
     uint64_t used = 0;
     size_t n;
     for (int32_t k = 0; k < a->kinds; k++) {
         SlotKind *kind = &a->kind[k];
-        const double share = (double) kind->experts / (double) all * (double) bytes / RING;
-        const double want = o->ring ? (double) o->ring * kind->layers : share;
-        kind->slots = kind->ring = want < 1 ? 1 : want < (double) kind->experts ? (int32_t) want
-                                                                                : (int32_t) kind->experts;
+        const int32_t least = least_ring(a, kind);
+        const double of_all = (double) kind->experts / (double) all, most = least + of_all * (double) spare;
+        const double share = of_all * (double) bytes / RING;
+        const double want = o->ring ? (double) o->ring * kind->layers : share < most ? share : most;
+        kind->slots = kind->ring = want < least ? least : want < (double) kind->experts ? (int32_t) want
+                                                                                        : (int32_t) kind->experts;
         used += (uint64_t) kind->ring * kind->bytes;
     }
     if (used > bytes)

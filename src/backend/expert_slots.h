@@ -15,7 +15,7 @@ typedef struct { size_t bytes, begin; int64_t experts; int32_t layers, slots, ri
 typedef struct {
     const char *option;                            /* that says how many bytes there are, for errors */
     SlotLayer  *layer;                             /* [layers] */
-    int32_t     layers, experts, kinds;
+    int32_t     layers, experts, kinds, ring_least;
     SlotKind    kind[SLOT_KINDS];
     size_t      bytes;                             /* of all slots */
 } ExpertSlots;
@@ -24,7 +24,7 @@ typedef struct {
 Status   slots_open(ExpertSlots *out, const char *option, const Stacked *s, int32_t n, bool in_place,
                     const StoreOptions *o, Error *err);
 void     slots_close(ExpertSlots *a);              /* a zeroed one is fine */
-/* Bytes that slots for all experts would take; that one slot of each kind takes. */
+/* Bytes that slots for all experts would take; that the least ring of each kind takes. */
 uint64_t slots_for_all(const ExpertSlots *a);
 uint64_t slots_least(const ExpertSlots *a);
 /* Divides so many bytes, at least slots_least, by o->ring and o->count. */

@@ -128,8 +128,10 @@ uint64_t engine_kv_bytes(const Model *m, Type type);
 /* Prompt tokens per pass, unless a step says otherwise. */
 static inline int32_t engine_chunk(const rt_engine *g)
 {
-    const int32_t chunk = stages_last(&g->on)->chunk, stored = g->model->store.bytes ? g->model->store.chunk : 0;
-    return stored > chunk ? stored : chunk;
+    const StoreNeeds *s = &g->model->store, *d = &g->model->device_store;
+    int32_t chunk = stages_last(&g->on)->chunk;
+    if (s->bytes && s->chunk > chunk) chunk = s->chunk;
+    return d->bytes && d->chunk > chunk ? d->chunk : chunk;
 }
 /* Bytes of a model's delta matrices. */
 uint64_t engine_state_bytes(const Model *m);

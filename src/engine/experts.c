@@ -24,6 +24,8 @@ static void add_stats(rt_expert_stats *to, const StoreStats *s)
     to->chosen += s->chosen;
     to->pinned_hits += s->pinned_hits;
     to->ring_hits += s->ring_hits;
+    to->bus_hits += s->bus_hits;
+    to->bus_bytes += s->bus_bytes;
     to->misses += s->misses;
     to->missed_bytes += s->missed_bytes;
     to->evicted += s->evicted;
@@ -31,7 +33,7 @@ static void add_stats(rt_expert_stats *to, const StoreStats *s)
     to->wait_s += s->waited;
     to->pack_s += s->packing;
     for (int32_t i = 0; i < STORE_LATENCIES; i++) to->latency[i] += s->latency[i];
-    if (!to->io[0]) memcpy(to->io, s->io, sizeof to->io);      /* the CPU's stage comes first */
+    if (!to->io[0] || strcmp(to->io, "bus") == 0) memcpy(to->io, s->io, sizeof to->io);
 }
 
 void rt_expert_stats_get(const rt_engine *g, rt_expert_stats *out, size_t size)

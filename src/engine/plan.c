@@ -108,6 +108,13 @@ static Status count_all(Counted *out, const Stages *have, const rt_options *o, c
 /* Where there is not enough memory for all experts, they get at least a sixteenth of what all take. */
 static uint64_t least_for(uint64_t experts) { return experts / 16; }
 
+/* Those of a device need room for more than a layer's in main memory. */
+static uint64_t least_for_host(uint64_t experts, int32_t layers)
+{
+    const uint64_t two = layers > 2 ? experts / (uint64_t) layers * 2 : experts, least = least_for(experts);
+    return two > least ? two : least;
+}
+
 static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error *err)
 {
     Counted c;
@@ -122,7 +129,8 @@ static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error 
     *out = (Answer) { .device = c.all.in[IN_DEVICE], .slots = c.device_store.bytes, .main = c.all.in[IN_MAIN],
                       .host = c.device_store.host_bytes, .roomy = c.roomy };
     if (!a->so || a->so->ctx == 0) out->spare = c.sessions.in[IN_DEVICE] / 4;              /* see engine_room */
-    if (a->o->expert_ram == RT_EXPERTS_AUTO) out->main -= loaded - least_for(loaded);
+    if (a->o->expert_ram == RT_EXPERTS_AUTO)
+        out->main -= loaded - least_for(loaded) + out->host - least_for_host(out->host, n < c.layers ? n : c.layers);
     return ST_OK;
 }
 
@@ -223,7 +231,8 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
 
 /* ---- experts in memory ---- */
 
-/* What everything but the CPU's store of experts takes in main memory; experts: bytes of those of its layers. */
+/* What everything but experts that a file has too takes in main memory; experts: bytes of all that are there if it has
+ * room for them. */
 static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *have, const rt_options *o, uint64_t ram,
                              const rt_session_options *so, const rt_step_options *sto, Error *err)
 {
@@ -231,8 +240,8 @@ static Status beside_experts(uint64_t *rest, uint64_t *experts, const Stages *ha
     rt_options with = *o;
     with.expert_ram = ram;
     TRY(count_all(&c, have, &with, so, sto, err));
-    *experts = c.experts - c.device_experts;
-    *rest = c.all.in[IN_MAIN] - c.store.bytes;
+    *experts = c.device_store.bytes ? c.experts : c.experts - c.device_experts;
+    *rest = c.all.in[IN_MAIN] - c.store.bytes - (c.device_store.uploads ? 0 : c.device_store.host_bytes);
     return ST_OK;
 }
 
@@ -248,7 +257,9 @@ Status engine_experts(rt_options *o, const Stages *have, const rt_session_option
     TRY(beside_experts(&rest, &experts, have, o, 0, so, sto, err));
     if (experts == 0 || rest <= room) return ST_OK;
     /* steps are larger where experts are read from a file, and a session has the usual length */
-    TRY(beside_experts(&rest, &experts, have, o, experts / 4, so, sto, err));
+    Status st = beside_experts(&rest, &experts, have, o, experts / 4, so, sto, err);
+    if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
+    TRY(st);
     /* if there is no room at all, the check of memory refuses, with the figures */
     o->expert_ram = rest + least_for(experts) < room ? room - rest : least_for(experts);
     return ST_OK;
@@ -305,7 +316,7 @@ static void plan_work(rt_needs *n, const rt_engine *g)
     n->experts = m->experts;
     n->experts_used = m->router.used;
     n->expert_bytes = m->expert_bytes;
-    n->expert_ram = m->store.bytes;
+    n->expert_ram = m->store.bytes + (m->device_store.uploads ? 0 : m->device_store.host_bytes);
     n->expert_vram = m->device_store.bytes;
     n->expert_host = m->device_store.host_bytes;
     n->canvas = m->diffusion.canvas;

@@ -533,12 +533,35 @@ static bool is_stored(const Loader *l, const Found *f)
 }
 
 /* A store that holds all experts in main memory, to which they are uploaded. */
-static bool has_all(const Loader *l, int32_t stage) { return l->store[stage].needs.host_bytes > 0; }
+static bool has_all(const Loader *l, int32_t stage) { return l->store[stage].needs.uploads; }
 
-/* With what the model's keys say. */
-static StoreOptions store_options(const Loader *l)
+/* Bytes of a stage's experts that lie in main memory, if that has room for all. */
+static double main_bytes(const Loader *l, int32_t stage)
+{
+    Backend *be = l->m->stages.at[stage].be;
+    const uint64_t device = be->device ? l->o->store.device_ram : 0;
+    double bytes = 0;
+    for (int32_t i = 0; i < l->store[stage].n; i++)
+        for (int32_t p = 0; p < STACKS; p++) {
+            const Tensor *w = l->store[stage].s[i].w[p];
+            bytes += (double) be->weight_bytes(be, w->type, w->rows, w->cols) * w->n;
+        }
+    return bytes > (double) device ? bytes - (double) device : 0;
+}
+
+/* With what the model's keys say, and of main memory the stage's share: of a device, whose stage is the last one, what
+ * the others leave. */
+static StoreOptions store_options(const Loader *l, int32_t stage)
 {
     StoreOptions o = l->o->store;
+    double all = 0;
+    for (int32_t k = 0; k < l->m->stages.n; k++) all += main_bytes(l, k);
+    const double share = all > 0 ? main_bytes(l, stage) / all : 1;
+    if (!l->m->stages.at[stage].be->device && share < 1) o.ram = (uint64_t) ((double) o.ram * share);
+    for (int32_t k = 0; k < stage && o.ram > 0; k++) {
+        const uint64_t taken = l->store[k].needs.bytes;
+        o.ram = taken < o.ram ? o.ram - taken : 1;
+    }
     o.layers = l->m->n_layers;
     o.used = l->m->router.used;
     o.count = l->hot.count;
@@ -590,9 +613,11 @@ static Status plan_stores(Loader *l)
     if (l->o->hotness) TRY(read_hotness(l));
     for (int32_t k = 0; k < m->stages.n; k++) {
         Backend *be = m->stages.at[k].be;
-        if (!be->store_needs || (be->device ? asked->device_ram : asked->ram) == 0) continue;
-        const StoreOptions o = store_options(l);
-        TRY(list_mixtures(l, k));
+        if (be->store_needs && (be->device ? asked->device_ram : asked->ram) > 0) TRY(list_mixtures(l, k));
+    }
+    for (int32_t k = 0; k < m->stages.n; k++) {
+        Backend *be = m->stages.at[k].be;
+        const StoreOptions o = store_options(l, k);
         StoreNeeds *needs = &l->store[k].needs;
         if (l->store[k].n) TRY(be->store_needs(be, needs, l->store[k].s, l->store[k].n, &o, l->err));
         if (needs->bytes) *(be->device ? &m->device_store : &m->store) = *needs;
@@ -609,7 +634,7 @@ static Status open_stores(Loader *l, bool all)
         if (bytes == 0 || has_all(l, k) != all) continue;
         void *memory = model_alloc(l->m, k, bytes, "experts", l->err);
         if (!memory) return ST_MEMORY;
-        const StoreOptions o = store_options(l);
+        const StoreOptions o = store_options(l, k);
         TRY(be->store(be, l->store[k].s, l->store[k].n, memory, &o, l->err));
     }
     return ST_OK;

@@ -66,6 +66,19 @@ class Gpu(unittest.TestCase):
         self.assertLess(parts["1M"]["weights", True] + some, parts["all"]["weights", True])
         self.assertFalse([name for name, gpu in parts["all"] if name.startswith("experts")])
         self.assertIsNone(j["speed"])
+        p = self.ratoon("run", *model, *GPU, "--expert-vram", "1M", "--stats", "-p", "one two", "-n", "12").stderr
+        self.assertRegex(p, r"the others are read in main memory\n(.*\n)*.* 0\.0 % missed\n.* where the GPU read ")
+        self.assertNotIn("read from the file", p)
+        for io in "auto", "mmap":
+            some = [*model, *GPU, "--expert-vram", "1M", "--expert-ram", "2500K", "--expert-io", io, "--stats"]
+            p = self.ratoon("run", *some, "-p", "one two", "-n", "12")
+            self.assertEqual(p.stdout, want)
+            self.assertRegex(p.stderr, r"are read from the file when they are used \((.*\n)*.* where the GPU read .*\n"
+                             r".* read from the file \(")
+        j = json.loads(self.ratoon("plan", "--json", "-q", *model, *GPU, *some[-7:-1]).stdout)
+        self.assertTrue(1 << 20 < j["experts"]["ram_bytes"] <= 2500 << 10, j)
+        p = self.ratoon("run", *model, *GPU, "--expert-vram", "1M", "--expert-ram", "1M", "-p", "x", expect=1)
+        self.assertIn("expert_ram: 1048576 bytes, expected at least ", p.stderr)
         p = self.ratoon("run", *model, *GPU, "--expert-vram", "8K", "-p", "x", "-n", "1", expect=1)
         self.assertIn("expert_vram: 8192 bytes, expected at least ", p.stderr)
 

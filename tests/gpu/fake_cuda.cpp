@@ -359,6 +359,16 @@ int cuStreamWaitEvent(void *s, void *e, unsigned)
     if (((Stream *) s)->capture) return RECORDED;
     return event.stream ? put(s, [=] { drain(event.stream, event.end); }) : OK;
 }
+/* The host's work must not call the driver: a call would be counted while this one is not at its end. */
+int cuLaunchHostFunc(void *s, void (*work)(void *), void *arg)
+{
+    CALL_IN_CONTEXT;
+    return put(s, [=] {
+        const int64_t calls = fake.calls;
+        if (!dry) work(arg);
+        if (fake.calls != calls) emu_fatal("the host's work in a stream calls the driver");
+    });
+}
 int cuStreamBeginCapture_v2(void *s, int)
 {
     CALL_TAKES;

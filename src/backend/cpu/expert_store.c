@@ -97,7 +97,8 @@ static Status layout_divide(Layout *a, const StoreOptions *o, Error *err)
     if (o->ram < least)
         return fail(err, ST_ARG, "expert_ram: %llu bytes, expected at least %llu: the model's experts take %zu each",
                     (unsigned long long) o->ram, (unsigned long long) least, a->slots.kind[0].bytes);
-    const uint64_t loads = o->ram / 8 / a->buffer;
+    const uint64_t room = o->ram - DISK_ALIGN - slots_least(&a->slots);
+    const uint64_t loads = (room < o->ram / 8 ? room : o->ram / 8) / a->buffer;
     a->loads = !buffers ? 0 : loads < 1 ? 1 : loads < EXPERT_LOADS ? (int32_t) loads : EXPERT_LOADS;
     const size_t buffer_bytes = (size_t) a->loads * a->buffer;
     TRY(slots_divide(&a->slots, o->ram - DISK_ALIGN - buffer_bytes, o, err));
@@ -261,6 +262,17 @@ void expert_reader_choose(ExpertReader *r, int32_t layer, const int32_t *expert,
         at[i] = slot >= 0 && s->ready[slot] ? hold(s, layer, slot) : NULL;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+const uint8_t *expert_reader_keep(ExpertReader *r, int32_t layer, int32_t expert)
+{
+    ExpertStore *s = r->s;
+    pthread_mutex_lock(&s->lock);
+    const int32_t slot = expert_cache_find(s->cache, layer, expert);
+    const bool there = slot >= 0 && s->ready[slot];
+    if (there) expert_cache_use(s->cache, slot);
+    pthread_mutex_unlock(&s->lock);
+    return there ? slot_memory(s, layer, slot) : NULL;
 }
 
 void expert_reader_release(ExpertReader *r, int32_t layer, int32_t expert, bool wide)

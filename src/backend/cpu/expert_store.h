@@ -53,6 +53,8 @@ ExpertBegin expert_reader_begin(ExpertReader *r, int32_t layer, int32_t expert, 
 enum { EXPERT_LOADS = 16 };                        /* that are read at once by all forks together */
 int32_t expert_reader_arrived(ExpertReader *r, Pool *pool, int32_t tag[EXPERT_LOADS],
                               const uint8_t *at[EXPERT_LOADS], Error *err);
+/* Holds an expert for another use than a pass's, which is not counted; returns its slot, NULL: it is not in memory. */
+const uint8_t *expert_reader_keep(ExpertReader *r, int32_t layer, int32_t expert);
 /* wide: many rows passed, as of a prompt; what it has read is not worth another expert's slot. */
 void   expert_reader_release(ExpertReader *r, int32_t layer, int32_t expert, bool wide);
 /* For a reader to which begin said BUSY or FULL while it holds and reads nothing: waits until another fork has changed

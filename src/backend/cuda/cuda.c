@@ -325,7 +325,7 @@ static Status cuda_sync(Backend *b, Error *err)
 
 /* ---- open, fork, close ---- */
 
-static const size_t WORK_BYTES = (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW + WORK_COUNTS;
+static const size_t WORK_BYTES = (size_t) WORK_HEAD + WORK_INPUT + WORK_SPLITS + WORK_DRAW + WORK_COUNTS + WORK_TABLE;
 
 static size_t fork_bytes(Backend *b, int32_t threads)
 {
@@ -345,8 +345,8 @@ static void cuda_close(Backend *b)
     Cuda *c = cuda_of(b);
     enter(c->card);
     if (c->stream) c->card->cu->cuStreamSynchronize(c->stream);
-    if (c->forked) cuda_store_quit(&c->visitor);
     for (int32_t i = 0; i < c->n_records; i++) c->card->cu->cuGraphExecDestroy(c->record[i].graph);
+    if (c->forked) cuda_store_quit(&c->visitor);
     if (c->work) c->card->cu->cuMemFree_v2(c->work);
     if (c->staging) c->card->cu->cuMemFreeHost(c->staging);
     if (c->stream) c->card->cu->cuStreamDestroy_v2(c->stream);
@@ -355,8 +355,6 @@ static void cuda_close(Backend *b)
         close_card(c->card);
     }
     pool_close(c->pool);
-    free(c->visitor.now);
-    free(c->visitor.told);
     free(c);
 }
 
@@ -371,16 +369,6 @@ static Status take_stream(Cuda *c, Error *err)
     return code ? cuda_fail(err, cu, code, "taking staging memory") : ST_OK;
 }
 
-/* What it needs to visit the store. */
-static Status take_counts(CudaVisitor *v, CudaStore *store, Error *err)
-{
-    v->store = store;
-    if (!store) return ST_OK;
-    v->now = calloc(cuda_store_counters(store), sizeof *v->now);
-    v->told = calloc(cuda_store_counters(store), sizeof *v->told);
-    return v->now && v->told ? ST_OK : fail(err, ST_MEMORY, "cuda: out of memory");
-}
-
 static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 {
     (void) threads;
@@ -393,7 +381,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->forked = true;
     int code = enter(c->card);
     Status st = code ? cuda_fail(err, c->card->cu, code, "making the context current") : take_stream(c, err);
-    if (st == ST_OK) st = take_counts(&c->visitor, from->visitor.store, err);
+    if (st == ST_OK) st = cuda_store_visit(&c->visitor, from->visitor.store, err);
     if (st == ST_OK) {
         c->work = cuda_alloc(&c->be, WORK_BYTES, "backend workspace");
         if (!c->work) {
@@ -411,6 +399,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
     c->splits = c->input + WORK_INPUT;
     c->draw = c->splits + WORK_SPLITS;
     c->visitor.counts = (int32_t *) (void *) (c->draw + WORK_DRAW);
+    c->visitor.table = (uint64_t *) (void *) (c->draw + WORK_DRAW + WORK_COUNTS);
     *out = &c->be;
     return ST_OK;
 }

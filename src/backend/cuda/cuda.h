@@ -29,7 +29,8 @@ enum {
     WORK_INPUT = 64 << 20,                         /* the quantised rows of a product */
     WORK_SPLITS = 64 << 20,                        /* attention: partial results of splits */
     WORK_DRAW = 16 << 20,                          /* top_k and pick; canvas */
-    WORK_COUNTS = STORE_COUNTERS * 4               /* how often experts were chosen */
+    WORK_COUNTS = STORE_COUNTERS * 4,              /* how often experts were chosen */
+    WORK_TABLE = EXPERTS_MAX * 8                   /* where those of a call are */
 };
 
 enum { CUDA_MODULES = 16 };

@@ -47,6 +47,7 @@ typedef struct {
     X(cuStreamDestroy_v2, (void *stream)) \
     X(cuStreamSynchronize, (void *stream)) \
     X(cuStreamWaitEvent, (void *stream, void *event, unsigned flags)) \
+    X(cuLaunchHostFunc, (void *stream, void (*work)(void *arg), void *arg)) \
     X(cuEventCreate, (void **event, unsigned flags)) \
     X(cuEventDestroy_v2, (void *event)) \
     X(cuEventRecord, (void *event, void *stream)) \

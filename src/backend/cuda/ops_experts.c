@@ -67,6 +67,7 @@ typedef struct {
     ActRows act[2], act_h[2];
     ExpertLists lists;
     int32_t *sum_ticket, n_sum;
+    const uint64_t *where;                         /* of experts that the store has */
 } Mixture;
 
 static int32_t form_of(const Tensor *w) { return 1 << matmul_act_form(w->type); }
@@ -130,6 +131,17 @@ static void make_lists(Mixture *m, const Tensor *ids)
     cuda_launch(m->c, GPU_experts_route, m->n, 1, &waiting, sizeof waiting);
 }
 
+/* Behind the lists, which say what is to be found. */
+static void find_experts(Mixture *m)
+{
+    Cuda *c = m->c;
+    int code;
+    const CudaStack *stored = cuda_store_has(c->visitor.store, m->e->gate);
+    if (!stored || cuda_failed(c)) return;
+    m->where = cuda_store_table(&c->visitor, stored->layer, c->stream, &code);
+    cuda_ok(c, code, "reading experts");
+}
+
 /* The matrices of w, and of the other one if its kernel is the same. */
 static void launch_products(const Mixture *m, ExpertsArgs *a, const Tensor *w, float *y, const Tensor *other,
                             float *other_y)
@@ -144,7 +156,7 @@ static void launch_products(const Mixture *m, ExpertsArgs *a, const Tensor *w, f
         const CudaStack *stored = cuda_store_has(m->c->visitor.store, both[i]);
         *p = (ExpertProduct) { .y = to[i], .rows = both[i]->rows, .tile0 = tiles };
         if (stored) {
-            p->where = cuda_store_table(m->c->visitor.store, stored->layer);
+            p->where = m->where;
             p->matrix_bytes = (int64_t) stored->at;
         } else {
             p->w = both[i]->data;
@@ -203,6 +215,7 @@ static void experts(Backend *b, Tensor *y, const Tensor *x, const Tensor *ids, c
     for (; m.row0 < x->rows; m.row0 += part) {
         place_all(&m, x->rows - m.row0 < part ? x->rows - m.row0 : part, &there);
         make_lists(&m, ids);
+        find_experts(&m);
         if (!m.quantised && (m.act[0].code || m.act[1].code))
             LAUNCH(m.c, matmul_quantise, (x->cols + 255) / 256, (m.n + 7) / 8, QuantiseArgs,
                    .act = { m.act[0], m.act[1] }, .n = m.n, .cols = x->cols, .x = row_of(x, m.row0));

@@ -227,6 +227,10 @@ static void experts_text(FILE *f, const rt_expert_stats *s)
     family(f, "expert_hits_total", "counter", "Experts that a pass found in memory, once per layer.");
     fprintf(f, "ratoon_expert_hits_total{tier=\"pinned\"} %lld\nratoon_expert_hits_total{tier=\"ring\"} %lld\n",
             (long long) s->pinned_hits, (long long) s->ring_hits);
+    if (s->bus_bytes > 0) {
+        single(f, "expert_bus_hits_total", "counter", (double) s->bus_hits, "Experts that a GPU found in main memory.");
+        single(f, "expert_bus_bytes_total", "counter", (double) s->bus_bytes, "Bytes that it has read there.");
+    }
     single(f, "expert_misses_total", "counter", (double) s->misses, "Experts that a pass had to read from the file.");
     single(f, "expert_read_bytes_total", "counter", (double) s->missed_bytes, "Bytes of these.");
     single(f, "expert_wait_seconds_total", "counter", s->wait_s, "Time in which passes waited for reads.");

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "gpu/fake_cuda.h"
 #include "part.h"
@@ -17,15 +19,40 @@
 #include <cmocka.h>
 
 /* Layer 2 has no experts; those of layer 1 are of another size. */
-enum { LAYERS = 4, EXPERTS = 12, USED = 3, DIM = 256, FFN = 256, ROWS = 40, FORKS = 2 };
+enum { LAYERS = 6, EXPERTS = 12, USED = 3, DIM = 256, FFN = 256, ROWS = 40, FORKS = 2 };
 static const Type types[LAYERS][STACKS] = { { T_Q4_K, T_Q4_K, T_Q6_K }, { T_Q8_0, T_F16, T_Q8_0 }, { 0 },
+                                            { T_Q4_K, T_Q4_K, T_Q6_K }, { T_Q4_K, T_Q4_K, T_Q6_K },
                                             { T_Q4_K, T_Q4_K, T_Q6_K } };
 static bool mixture(int32_t il) { return il != 2; }
 
 static FakeCuda *fake;
 static uint8_t *file[LAYERS][STACKS];              /* as in a model's file */
+static char path[64] = "/tmp/test_gpu_store.XXXXXX";           /* which is this one */
+static uint64_t offset[LAYERS][STACKS];
+static uint64_t ram;                               /* of main memory, of worlds that are opened; 0: whatever they need */
+static StoreIo io;
 
 static void must(Status st, const Error *err) { if (st != ST_OK) fail_msg("%s", err->text); }
+
+static size_t stack_bytes(int32_t il, int32_t p)
+{
+    const int32_t rows = EXPERTS * (p == STACK_DOWN ? DIM : FFN);
+    return type_row_bytes(types[il][p], p == STACK_DOWN ? FFN : DIM) * (size_t) rows;
+}
+
+/* Into the file that there is, if there is one; some bytes lie between its parts. */
+static void write_file(void)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    for (int32_t il = 0; il < LAYERS; il++)
+        for (int32_t p = 0; mixture(il) && p < STACKS; p++) {
+            assert_int_equal(fseek(f, 100 + 32 * p, SEEK_CUR), 0);
+            offset[il][p] = (uint64_t) ftell(f);
+            assert_int_equal(fwrite(file[il][p], 1, stack_bytes(il, p), f), stack_bytes(il, p));
+        }
+    assert_int_equal(fclose(f), 0);
+}
 
 /* ---- a backend with the weights ---- */
 
@@ -50,7 +77,7 @@ static void *take(World *w, size_t bytes)
 
 static StoreOptions options(uint64_t vram, int32_t ring, const uint64_t *count)
 {
-    return (StoreOptions) { .device_ram = vram, .layers = LAYERS, .used = USED, .ring = ring, .count = count };
+    return (StoreOptions) { .device_ram = vram, .ram = ram, .io = io, .layers = LAYERS, .used = USED, .ring = ring, .count = count };
 }
 
 /* Describes the weights. */
@@ -64,7 +91,9 @@ static int32_t describe(World *w)
             w->w[il][p] = (Tensor) { .type = types[il][p], .rows = p == STACK_DOWN ? DIM : FFN,
                                      .cols = p == STACK_DOWN ? FFN : DIM, .n = EXPERTS };
             w->stacked[n].w[p] = &w->w[il][p];
-            w->stacked[n].source[p] = (Source) { .map = file[il][p], .file = "test" };
+            const Tensor *t = &w->w[il][p];
+            w->stacked[n].source[p] = (Source) { .map = file[il][p], .file = path, .offset = offset[il][p],
+                                                 .stride = type_row_bytes(t->type, t->cols) * (size_t) t->rows };
         }
         n++;
     }
@@ -113,7 +142,7 @@ static Status load_world(World *w, const StoreOptions *o, Error *err)
     *w = (World) { 0 };
     TRY(backend_open(&w->be, "cuda", &(BackendOptions) { .threads = 1 }, err));
     TRY(place_weights(w, o, err));
-    return upload_all(w, err);
+    return w->needs.bytes && !w->needs.uploads ? ST_OK : upload_all(w, err);
 }
 
 static void open_forks(World *w)
@@ -296,9 +325,15 @@ static void check_stats(World *w, const uint64_t *counts, int64_t read)
     w->be->store_counts(w->be, got);
     assert_memory_equal(got, counts, sizeof got);
     assert_int_equal(s.chosen, chosen);
-    assert_int_equal(s.pinned_hits + s.ring_hits + s.misses, read);
-    assert_true(s.missed_bytes >= s.misses && s.slots > s.pinned && s.bytes == (int64_t) w->needs.bytes);
-    assert_string_equal(s.io, "bus");
+    assert_int_equal(s.pinned_hits + s.ring_hits + s.bus_hits + s.misses, read);
+    assert_true(s.bus_bytes >= s.bus_hits && s.bus_hits > 0 && s.slots > s.pinned);
+    if (ram) {
+        assert_true(s.misses > 0 && s.missed_bytes >= s.misses && strcmp(s.io, "bus") != 0);
+        assert_int_equal(s.bytes, w->needs.bytes + w->needs.host_bytes);
+    } else {
+        assert_true(s.misses == 0 && s.missed_bytes == 0 && s.bytes == (int64_t) w->needs.bytes);
+        assert_string_equal(s.io, "bus");
+    }
 }
 
 static void check_world(uint64_t vram, int32_t ring, const uint64_t *count, const char *what)
@@ -322,8 +357,8 @@ static void check_world(uint64_t vram, int32_t ring, const uint64_t *count, cons
     }
     check_stats(&w, counts, read);
     w.be->store_stats(w.be, &s);
-    assert_int_equal(s.misses, missed);
-    assert_true(s.misses > 0 && s.pinned_hits + s.ring_hits > 0 && s.evicted > 0);
+    assert_int_equal(ram ? s.misses : s.bus_hits, missed);
+    assert_true(s.pinned_hits + s.ring_hits > 0 && s.evicted > 0);
     close_world(&w);
     free(got);
 }
@@ -343,25 +378,74 @@ static void same_bits(void **state)
     fake->eager = false;
 }
 
-/* ---- what moves ---- */
+/* Main memory for so many experts of each kind, at least what a device's store can do with, and for one read. */
+static uint64_t main_for(int32_t most, int32_t other)
+{
+    enum { TAKES = 100 };
+    StoreNeeds needs;
+    World w = { 0 };
+    Error err = { 0 };
+    const uint64_t vram = room_for(most, other);
+    must(backend_open(&w.be, "cuda", &(BackendOptions) { .threads = 1 }, &err), &err);
+    const int32_t n = describe(&w);
+    StoreOptions o = options(vram, 0, NULL);
+    o.ram = 1;
+    assert_int_equal(w.be->store_needs(w.be, &needs, w.stacked, n, &o, &err), ST_ARG);
+    assert_non_null(strstr(err.text, "expert_ram: 1 bytes, expected at least "));
+    o.ram = strtoull(strstr(err.text, "at least ") + 9, NULL, 10);
+    must(w.be->store_needs(w.be, &needs, w.stacked, n, &o, &err), &err);
+    assert_true(needs.host_bytes > 0 && !needs.uploads && needs.chunk >= w.be->chunk);
+    w.be->close(w.be);
+    return o.ram + vram * TAKES / 100;
+}
 
-/* Rows that choose the same experts again and again have them on the device in the end. */
-static void used_experts_move_in(void **state)
+/* Main memory has only some of the experts, too, and a file has all. */
+static void same_bits_from_file(void **state)
 {
     (void) state;
+    static const StoreIo ways[] = { STORE_AUTO, STORE_PREAD, STORE_MMAP, STORE_URING };
+    uint64_t count[LAYERS * EXPERTS];
+    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    for (int32_t k = 0; k < 4; k++) {
+        fake->eager = k % 2;
+        io = ways[k];
+        ram = main_for(1 + k, 1);
+        if (part_runs()) check_world(room_for(12, 6), k, k % 2 ? NULL : count, "half, from a file");
+        if (part_runs()) check_world(room_for(1, 1), 0, k / 2 ? NULL : count, "one slot of each size, from a file");
+    }
+    fake->eager = false;
+    ram = 0, io = STORE_AUTO;
+}
+
+/* ---- what moves ---- */
+
+static int64_t from_elsewhere(const StoreStats *s) { return s->bus_hits + s->misses; }
+
+/* Rows that choose the same experts again and again have them on the device in the end. */
+static void move_in(uint64_t main)
+{
     World w;
+    ram = main;
     StoreStats s;
     int64_t last = 0;
     Result *got = malloc(sizeof *got);
-    open_world(&w, room_for(8, 4), 0, NULL);
+    open_world(&w, room_for(16, 4), 0, NULL);
     for (int32_t i = 0; i < 40; i++) {
         run(&w, 0, &(Pass) { 3, 1, 9 }, got);      /* 3 experts of each layer, of which some have no slot at first */
         w.be->store_stats(w.be, &s);
-        if (i == 20) last = s.misses;
+        if (i == 20) last = from_elsewhere(&s);
     }
-    assert_true(last > 0 && s.misses == last);
+    assert_true(last > 0 && from_elsewhere(&s) == last);
     close_world(&w);
     free(got);
+    ram = 0;
+}
+
+static void used_experts_move_in(void **state)
+{
+    (void) state;
+    move_in(0);
+    move_in(main_for(2, 1));
 }
 
 /* While a fork has a pass in flight, nothing is moved for another: what its pass reads stays where it is. */
@@ -420,11 +504,12 @@ static void *run_many(void *arg)
 static void two_threads(void **state)
 {
     (void) state;
-    for (int32_t eager = 0; eager < 2; eager++) {
+    for (int32_t way = 0; way < 3; way++) {
         World w;
         pthread_t thread[FORKS];
         Runner runner[FORKS];
-        fake->eager = eager;
+        fake->eager = way == 1;
+        ram = way == 2 ? main_for(2, 2) : 0;
         open_world(&w, room_for(5, 3), 0, NULL);
         for (int32_t f = 0; f < FORKS; f++) {
             runner[f] = (Runner) { &w, f, false };
@@ -434,13 +519,12 @@ static void two_threads(void **state)
         for (int32_t f = 0; f < FORKS; f++) assert_false(runner[f].wrong);
         close_world(&w);
     }
-    fake->eager = false;
+    ram = 0;
 }
 
 /* Recorded passes go by the table as well. They have the launches that they have without one, and nothing is taken. */
-static void records(void **state)
+static void check_records(uint64_t main)
 {
-    (void) state;
     enum { N = 2 };
     World w[2];
     Error err = { 0 };
@@ -448,6 +532,7 @@ static void records(void **state)
     float y[2][N * DIM];
     fake->refused = 0;
     for (int32_t k = 0; k < 2; k++) {
+        ram = k ? main : 0;
         open_world(&w[k], k ? room_for(3, 2) : 0, 0, NULL);
         Backend *b = w[k].fork[0];
         launches[k] = fake->launches;
@@ -481,18 +566,25 @@ static void records(void **state)
     assert_int_equal(fake->refused, 0);
     StoreStats s;
     w[1].be->store_stats(w[1].be, &s);
-    assert_true(s.evicted > 0 && s.misses > 0);
+    assert_true(s.evicted > 0 && s.bus_hits > 0 && (s.misses > 0) == (main > 0));
     shut(&w[0]);
     close_world(&w[1]);
+    ram = 0;
+}
+
+static void records(void **state)
+{
+    (void) state;
+    check_records(0);
+    check_records(main_for(2, 2));
 }
 
 /* ---- calls that fail ---- */
 
-/* While the store is opened and filled: the next attempt is as if nothing had happened. */
-static void loading_fails(void **state)
+/* While the store is opened and filled: the next attempt is as if nothing had happened. least: calls. */
+static void check_loading(const uint64_t *count, int32_t least)
 {
-    (void) state;
-    const StoreOptions o = options(room_for(3, 2), 0, NULL);
+    const StoreOptions o = options(room_for(3, 2), 0, count);
     bool failed = true;
     int32_t n = 1;
     for (; failed; n += n < 60 ? 1 : 7) {
@@ -502,7 +594,7 @@ static void loading_fails(void **state)
         fake->fail_in = n;
         fake->fail_with = n % 2 ? 719 : 2;
         Status st = place_weights(&w, &o, &err);
-        if (st == ST_OK) st = upload_all(&w, &err);
+        if (st == ST_OK && w.needs.uploads) st = upload_all(&w, &err);
         failed = fake->fail_in == 0;
         fake->fail_in = 0;
         if (failed && n < 400) assert_int_not_equal(st, ST_OK);
@@ -510,19 +602,31 @@ static void loading_fails(void **state)
         if (st != ST_OK) assert_true(err.code == st && err.text[0]);
         close_world(&w);
     }
-    assert_true(n > 100);
+    assert_true(n > least);
+}
+
+static void loading_fails(void **state)
+{
+    (void) state;
+    uint64_t count[LAYERS * EXPERTS];
+    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    check_loading(NULL, 100);
+    ram = main_for(2, 2);
+    check_loading(count, 12);
+    ram = 0;
 }
 
 /* While passes run: that is reported, and the next pass is right. */
-static void passes_fail(void **state)
+static void check_passes(uint64_t main)
 {
-    (void) state;
     World w;
+    ram = main;
     Result *got = malloc(sizeof *got);
     const Part part = part_asked();
-    int32_t n = 1 + (int32_t) part.from, hits = 0;
+    enum { STEP = 3 };                             /* calls, of which a pass makes some fifty */
+    int32_t n = 1 + STEP * (int32_t) part.from, hits = 0;
     open_world(&w, room_for(4, 2), 0, NULL);
-    for (bool failed = true; failed; n += (int32_t) part.of) {
+    for (bool failed = true; failed; n += STEP * (int32_t) part.of) {
         fake->fail_with = 719;
         fake->fail_in = n;
         for (int32_t k = 0; k < 5; k++) {
@@ -541,9 +645,47 @@ static void passes_fail(void **state)
         failed = fake->fail_in == 0;
         fake->fail_in = 0;
     }
-    assert_true(hits > 100 / (int32_t) part.of);
+    assert_true(hits > 100 / STEP / (int32_t) part.of);
     close_world(&w);
     free(got);
+    ram = 0;
+}
+
+static void passes_fail(void **state)
+{
+    (void) state;
+    check_passes(0);
+    check_passes(main_for(2, 1));
+}
+
+/* A file that is cut short meanwhile: passes that read it fail and say so, also where they are recorded, and when it is
+ * whole again they are right. */
+static void file_fails(void **state)
+{
+    (void) state;
+    World w;
+    Error err = { 0 };
+    struct stat whole;
+    int32_t failed = 0;
+    Result *got = malloc(sizeof *got);
+    ram = main_for(1, 1);
+    open_world(&w, room_for(1, 1), 0, NULL);
+    assert_int_equal(stat(path, &whole), 0);
+    for (int32_t i = 0; i < PASSES; i++) {
+        const Pass p = pass_of(i);
+        if (i == 4) assert_int_equal(truncate(path, whole.st_size / 3), 0);
+        if (i == 10) write_file();
+        memset(got, 0, sizeof *got);
+        begin(&w, 0, &p, got);
+        const Status st = w.fork[0]->sync(w.fork[0], &err);
+        if (st == ST_OK) same(got, i, "around a file that is cut short");
+        else assert_true(i >= 4 && i < 10 && strstr(err.text, path));
+        failed += st != ST_OK;
+    }
+    assert_true(failed > 1);
+    close_world(&w);
+    free(got);
+    ram = 0;
 }
 
 static int64_t hits_of(World *w)
@@ -653,9 +795,9 @@ static void slots_given_up(void **state)
 }
 
 /* A fork may end while its pass is in flight, or experts are on their way: they move for the others all the same. */
-static void closed_early(void **state)
+static void check_closed_early(uint64_t main)
 {
-    (void) state;
+    ram = main;
     Result *got = malloc(sizeof *got);
     for (int32_t passes = 1; passes < 5; passes++) {
         World w;
@@ -679,6 +821,36 @@ static void closed_early(void **state)
         close_world(&w);
     }
     free(got);
+    ram = 0;
+}
+
+/* Another one that waits for its turn goes on. */
+static void check_waiting(void)
+{
+    World w;
+    pthread_t thread;
+    Runner runner = { &w, 1, false };
+    const Pass p = pass_of(0);
+    Result *got = malloc(sizeof *got);
+    ram = main_for(1, 1);
+    open_world(&w, room_for(2, 1), 0, NULL);
+    begin(&w, 0, &p, got);
+    assert_int_equal(pthread_create(&thread, NULL, run_many, &runner), 0);
+    usleep(20000);
+    close_fork(&w, 0);
+    pthread_join(thread, NULL);
+    assert_false(runner.wrong);
+    close_world(&w);
+    free(got);
+    ram = 0;
+}
+
+static void closed_early(void **state)
+{
+    (void) state;
+    check_closed_early(0);
+    check_closed_early(main_for(1, 1));
+    check_waiting();
 }
 
 /* ---- what is refused ---- */
@@ -718,6 +890,9 @@ static int load(void **state)
     void *so = driver ? dlopen(driver, RTLD_NOW | RTLD_LOCAL) : NULL;
     fake = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
     if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_store)");
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
     for (int32_t il = 0; il < LAYERS; il++)
         for (int32_t p = 0; mixture(il) && p < STACKS; p++) {
             const int32_t rows = EXPERTS * (p == STACK_DOWN ? DIM : FFN), cols = p == STACK_DOWN ? FFN : DIM;
@@ -729,6 +904,7 @@ static int load(void **state)
                 quant_encode(file[il][p] + row_bytes * (size_t) r, types[il][p], row, cols);
             }
         }
+    write_file();
     make_right();
     return 0;
 }
@@ -737,6 +913,7 @@ static int unload(void **state)
 {
     (void) state;
     for (int32_t i = 0; i < LAYERS * STACKS; i++) free(file[i / STACKS][i % STACKS]);
+    unlink(path);
     return 0;
 }
 
@@ -744,10 +921,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(used_experts_move_in), cmocka_unit_test(passes_in_flight),
-        cmocka_unit_test(two_threads), cmocka_unit_test(records), cmocka_unit_test(loading_fails),
-        cmocka_unit_test(passes_fail), cmocka_unit_test(moves_fail), cmocka_unit_test(slots_given_up),
-        cmocka_unit_test(closed_early), cmocka_unit_test(refused)
+        cmocka_unit_test(same_bits), cmocka_unit_test(same_bits_from_file), cmocka_unit_test(used_experts_move_in),
+        cmocka_unit_test(passes_in_flight), cmocka_unit_test(two_threads), cmocka_unit_test(records),
+        cmocka_unit_test(loading_fails), cmocka_unit_test(passes_fail), cmocka_unit_test(file_fails),
+        cmocka_unit_test(moves_fail), cmocka_unit_test(slots_given_up), cmocka_unit_test(closed_early),
+        cmocka_unit_test(refused)
     };
     return cmocka_run_group_tests_name("gpu_store", tests, load, unload);
 }
