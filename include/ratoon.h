@@ -153,9 +153,9 @@ typedef struct {
                                 * loaded first; NULL, or a file that does not exist: unknown */
     uint64_t    expert_vram;   /* of a mixture: bytes of the GPU's memory for the experts of its layers. These are in
                                 * main memory then, where the GPU reads those that it does not hold, or as many of them
-                                * as expert_ram has room for, and at least those of a layer; the text is the same. 0: the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory
-                                * has room for beside the rest, where RT_LAYERS_AUTO prefers more layers to more
-                                * experts */
+                                * as expert_ram has room for, and at least those of a layer; the text is the same. 0:
+                                * the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory has room for
+                                * beside the rest, where RT_LAYERS_AUTO prefers more layers to more experts */
     const char *weight_type;   /* "keep" (NULL): weights are what the file has; "q8_0": those of 16 bits are quantised
                                 * at load, for nearly half the memory and time. It changes the text, equally with and
                                 * without speculation, to that of a file quantised so. */
@@ -399,7 +399,7 @@ typedef struct {
     int64_t latency[RT_LATENCIES];             /* of reads, by the power of two of their microseconds: [i] counts those
                                                 * below 2^(i + 1) */
     double  wait_s, pack_s;    /* seconds in which passes waited for reads; in which what was read was packed */
-    char    io[24];            /* how the file is read: "io_uring, direct"; "bus": main memory has what a GPU's has not */
+    char    io[24];            /* how the file is read: "io_uring, direct"; "bus": main memory has what a GPU has not */
     int64_t bus_hits;          /* neither in the GPU's memory nor missed: read by the GPU in main memory */
     int64_t bus_bytes;         /* that it has read there, just read from the file or not */
 } rt_expert_stats;

@@ -45,8 +45,8 @@ typedef struct { int32_t layer; Tensor *w[STACKS]; Source source[STACKS]; } Stac
 typedef enum { STORE_AUTO, STORE_URING, STORE_PREAD, STORE_MMAP } StoreIo;
 /* ram: bytes that experts may take of main memory, device_ram: of a device's own; each kind of backend reads its own.
  * 0: all experts are loaded whole. ring: slots per layer for experts that come and go, 0: an eighth of all; ring_least:
- * of all layers together, at least, as far as there are so many experts. layers, used: of the model. count [layers, experts]: how often earlier texts used each expert, NULL: unknown. progress: false
- * cancels; NULL: none. */
+ * of all layers together, at least, as far as there are so many experts. layers, used: of the model. count [layers,
+ * experts]: how often earlier texts used each expert, NULL: unknown. progress: false cancels; NULL: none. */
 typedef struct {
     uint64_t        ram, device_ram;
     StoreIo         io;

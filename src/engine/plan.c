@@ -65,6 +65,18 @@ typedef struct {
  * of main memory with the least that the CPU's experts can do with, of which `host` are for the device's experts. */
 typedef struct { uint64_t device, slots, spare, main, host; bool roomy; } Answer;
 
+/* What is in main memory besides what backends have counted, and besides tables: index: of a session; staging: of the
+ * backend and of the step, each. */
+typedef struct { size_t index, between, staging; } Rest;
+
+static Rest rest_of(const Planned *p)
+{
+    const Session *s = &p->s->s;
+    const Backend *last = stages_last(&p->g->on);
+    return (Rest) { s->ngram.head[0] ? ngram_bytes(s->line.ctx) : 0,
+                    p->g->on.n > 1 ? step_between(&p->st->spec.step) : 0, last->device ? last->staging : 0 };
+}
+
 static void count_part(void *ud, const char *owner, const char *name, size_t bytes)
 {
     uint64_t *const *sum = ud;
@@ -93,6 +105,9 @@ static Status count_all(Counted *out, const Stages *have, const rt_options *o, c
     }
     if (st == ST_OK) {
         const Model *m = p.g->model;
+        const Rest beside = rest_of(&p);
+        session[IN_MAIN] += beside.index;
+        rest[IN_MAIN] += beside.between + 2 * beside.staging;
         *out = (Counted) { .experts = m->expert_bytes, .device_experts = m->device_expert_bytes, .store = m->store,
                            .device_store = m->device_store, .layers = m->n_layers, .roomy = p.roomy };
         for (int32_t i = 0; i < MEMORIES; i++) {
@@ -257,7 +272,9 @@ Status engine_experts(rt_options *o, const Stages *have, const rt_session_option
     TRY(beside_experts(&rest, &experts, have, o, 0, so, sto, err));
     if (experts == 0 || rest <= room) return ST_OK;
     /* steps are larger where experts are read from a file, and a session has the usual length */
-    Status st = beside_experts(&rest, &experts, have, o, experts / 4, so, sto, err);
+    Status st = ST_ARG;                            /* a device needs some of its experts here */
+    for (uint64_t ram = experts / 4; st == ST_ARG && ram < experts; ram += experts / 4)
+        st = beside_experts(&rest, &experts, have, o, ram, so, sto, err);
     if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
     TRY(st);
     /* if there is no room at all, the check of memory refuses, with the figures */
@@ -336,17 +353,16 @@ static void plan_work(rt_needs *n, const rt_engine *g)
 /* What is in main memory besides what backends have counted. tables: as the process has grown. */
 static void plan_rest(PlanParts *parts, const Planned *p, size_t tables)
 {
-    const Session *s = &p->s->s;
+    const Rest rest = rest_of(p);
     parts->memory = IN_MAIN;
-    if (s->ngram.head[0]) plan_part(parts, "session", "n-gram index", ngram_bytes(s->line.ctx));
-    if (p->g->on.n > 1) plan_part(parts, "step", "rows between stages", step_between(&p->st->spec.step));
+    if (rest.index) plan_part(parts, "session", "n-gram index", rest.index);
+    if (rest.between) plan_part(parts, "step", "rows between stages", rest.between);
     plan_part(parts, "process", "tables", tables);
     if (p->g->model->device_store.bytes)
         plan_part(parts, "model", "experts for the GPU", p->g->model->device_store.host_bytes);
-    const Backend *last = stages_last(&p->g->on);
-    if (!last->device) return;
-    plan_part(parts, "process", "staging", last->staging);
-    plan_part(parts, "step", "staging", last->staging);
+    if (!rest.staging) return;
+    plan_part(parts, "process", "staging", rest.staging);
+    plan_part(parts, "step", "staging", rest.staging);
 }
 
 static void plan_parts(PlanParts *parts, const Planned *p, const Stages *have, size_t tables)

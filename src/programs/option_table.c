@@ -211,9 +211,9 @@ const OptionSpec option_table[] = {
       "the others, and the text stays the same. auto: as many as fit; 0: none (default: all)", .also = "--n-gpu-layers",
       .values = "auto|all" },
     { "--expert-ram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_ram), 0, 0, C_LOADS,
-      "of a mixture of experts: memory for its experts, such as 12G, but for those that --expert-vram holds; the others "
-      "are read from the file when the text needs them, and the text stays the same. auto: all, or as many as free "
-      "memory has room for (default: auto)",
+      "of a mixture of experts: memory for its experts, such as 12G, besides --expert-vram; the others are read from "
+      "the file when the text needs them, and the text stays the same. auto: all, or as many as free memory has room "
+      "for (default: auto)",
       .values = "auto|all" },
     { "--expert-vram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_vram), 0, 0, C_LOADS,
       "with --backend cuda, of a mixture of experts: the GPU's memory for the experts of its layers, such as 8G; it "

@@ -55,7 +55,7 @@ typedef struct {
     bool       passing;                            /* work that reads experts may be in flight */
     int64_t    turns;                              /* of the table, which the stream has waited for */
     int32_t   *counts, *now, *told;
-    uint64_t  *table;                              /* [experts] device memory: of its last call, if a file has experts */
+    uint64_t  *table;                              /* [experts] device memory: of its last call, with a `fetch` */
     CudaFetch *fetch;                              /* the host's work for it; NULL: there is none */
 } CudaVisitor;
 

@@ -29,7 +29,7 @@ static FakeCuda *fake;
 static uint8_t *file[LAYERS][STACKS];              /* as in a model's file */
 static char path[64] = "/tmp/test_gpu_store.XXXXXX";           /* which is this one */
 static uint64_t offset[LAYERS][STACKS];
-static uint64_t ram;                               /* of main memory, of worlds that are opened; 0: whatever they need */
+static uint64_t ram;                               /* main memory of worlds that are opened; 0: whatever they need */
 static StoreIo io;
 
 static void must(Status st, const Error *err) { if (st != ST_OK) fail_msg("%s", err->text); }
@@ -77,7 +77,8 @@ static void *take(World *w, size_t bytes)
 
 static StoreOptions options(uint64_t vram, int32_t ring, const uint64_t *count)
 {
-    return (StoreOptions) { .device_ram = vram, .ram = ram, .io = io, .layers = LAYERS, .used = USED, .ring = ring, .count = count };
+    return (StoreOptions) { .device_ram = vram, .ram = ram, .io = io, .layers = LAYERS, .used = USED, .ring = ring,
+                            .count = count };
 }
 
 /* Describes the weights. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "gpu/fake_cuda.h"
 #include "model_helper.h"
@@ -492,6 +493,52 @@ static uint64_t on_device(const rt_needs *n, uint64_t sessions)
     return n->device_model + n->device_drafter + n->device_session * sessions + n->device_step;
 }
 
+/* Leaves this process so much more main memory than it has; 0: whatever there is. */
+static void limit_main(uint64_t left)
+{
+    struct rlimit r;
+    unsigned long long kb = 0;
+    char line[128];
+    FILE *f = fopen("/proc/self/status", "re");
+    assert_non_null(f);
+    while (kb == 0 && fgets(line, sizeof line, f)) sscanf(line, "VmSize: %llu", &kb);
+    fclose(f);
+    assert_true(kb > 0);
+    assert_int_equal(getrlimit(RLIMIT_AS, &r), 0);
+    r.rlim_cur = left ? (rlim_t) (kb * 1024 + left) : r.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_AS, &r), 0);
+}
+
+/* Main memory has room for a part of the experts that the device has no room for: the others are read from the file.
+ * How much of what is left opening takes for itself is not known, so it is tried from too little to enough. */
+static void check_main_memory(const PublicRig *p, const RigOptions *o, const rt_needs *whole)
+{
+    const rt_session_options so = RT_SESSION_OPTIONS(.ctx = 64, .checkpoints = -1);
+    rt_options ro = options_of(p, o, 0);
+    rt_needs all, n = { .expert_ram = 1 };
+    uint64_t before = 0;
+    int32_t parts = 0;
+    ro.expert_vram = whole->expert_bytes / 4;
+    plan_of(&all, &ro, &so, NULL);
+    assert_true(all.expert_ram == 0 && all.expert_host > whole->expert_bytes);
+    ro.expert_ram = RT_EXPERTS_AUTO;
+    for (uint64_t left = 64 << 20; n.expert_ram > 0 || parts == 0; left += whole->expert_bytes / 16) {
+        rt_error e;
+        assert_true(left < (uint64_t) 1 << 30);
+        limit_main(left);
+        const rt_status st = rt_plan(&ro, &so, NULL, NULL, NULL, &n, sizeof n, &e);
+        limit_main(0);
+        if (st != RT_OK) continue;
+        assert_true(n.gpu_layers == 4 && n.expert_vram == all.expert_vram);
+        assert_true(n.expert_ram > 0 ? n.expert_ram == n.expert_host && n.expert_host < all.expert_host
+                                     : n.expert_host == all.expert_host);
+        assert_true(n.expert_ram == 0 || n.expert_ram >= before);
+        parts += n.expert_ram > before;
+        before = n.expert_ram;
+    }
+    assert_true(parts >= 3);
+}
+
 /* All layers run on the device as long as a sixteenth of the experts has room there; then as many as do. */
 static void as_many_experts_as_fit(void **state)
 {
@@ -535,6 +582,7 @@ static void as_many_experts_as_fit(void **state)
     assert_non_null(strstr(e.text, "gpu_layers: 4 of 4 layers take "));
     assert_non_null(strstr(e.text, " GB are free on cuda"));
     fake->memory = 0;
+    check_main_memory(&p, &o, &whole);
     ro.expert_vram = 4096;
     assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
     assert_non_null(strstr(e.text, "expert_vram: 4096 bytes, expected at least "));
