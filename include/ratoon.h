@@ -275,13 +275,18 @@ typedef struct {
                                 * one beside it, as doubtful ones are (0.9 is known to help): what is cut off is
                                 * denoised again. 0: blocks are whole. */
     int32_t  trim_from;        /* but not before so many tokens; 0: 16 */
+    bool     lock;             /* another way to write, an experiment that models are not trained for: a block begins as
+                                * mask tokens, and positions are locked one by one, once their likeliest token, the mask
+                                * left out, has been the same in `stability` steps before and has an entropy below
+                                * entropy_bound. Nothing is drawn; confidence and trim have no meaning. */
+    int32_t  mask;             /* the mask token; 0: as the file says, else "<mask>", else 4 */
     /* Told after each step of a block, from 1, what the block would be if this were the last: a draft. Called in the
      * step's thread. NULL: nobody is told. */
     void   (*draft)(void *ud, const int32_t *token, int32_t n, int32_t step);
     void    *ud;
 } rt_diffusion;
-/* Takes effect from the next step on; p NULL: the defaults. RT_EARG names the field that is out of range,
- * RT_EUNSUPPORTED: the model does not denoise; nothing changes then. */
+/* Takes effect from the next step on, lock and mask with a new block; p NULL: the defaults. RT_EARG names the field
+ * that is out of range, RT_EUNSUPPORTED: the model does not denoise; nothing changes then. */
 rt_status rt_diffusion_set(rt_session *s, const rt_diffusion *p);
 /* on false: plain decoding from the next pass on; the text is the same. */
 rt_status rt_speculate(rt_session *s, bool on);

@@ -69,7 +69,7 @@ class rt_block(Struct):
 class rt_diffusion(Struct):
     _fields_ = [("size", c_size_t), ("steps", c_int32), ("stability", c_int32), ("confidence", c_float),
                 ("t_max", c_float), ("t_min", c_float), ("entropy_bound", c_float), ("trim", c_float),
-                ("trim_from", c_int32), ("draft", DRAFT), ("ud", c_void_p)]
+                ("trim_from", c_int32), ("lock", c_bool), ("mask", c_int32), ("draft", DRAFT), ("ud", c_void_p)]
 
 
 class rt_stats(Struct):

@@ -66,13 +66,15 @@ void draw_top_k(int32_t *id, float *score, int32_t k, const Draw *d, const float
                 void *scratch);
 
 /* What a denoising step draws with (decode/diffuse.h). block: of the canvas since the prompt, from 0; step: from 1, 0
- * for the canvas that the first one reads; t: temperature of this step; greedy: the sample is the best token. */
-typedef struct { uint64_t seed; int32_t block, step; float t; bool greedy; } CanvasDraw;
+ * for the canvas that the first one reads; t: temperature of this step; greedy: the sample is the best token; mask: a
+ * token that is left out of the distribution, 0: none, so it cannot be token 0. */
+typedef struct { uint64_t seed; int32_t block, step; float t; int32_t mask; bool greedy; } CanvasDraw;
 /* What such a step finds out about a row, z = logits / t over the whole vocabulary (Backend.canvas). best: the id of
  * the largest z, sample: that of the largest z + g, score; ties to the lower id; -1: no z is a number. top: the largest
  * z, sum: of exp(z - top), lean: of exp(z - top) * (z - top), again: by what the last tile has multiplied the sums
- * before it. entropy: in nats, NaN if any z is not finite. */
-typedef struct { double score; float top, sum, lean, again, entropy; int32_t best, sample; } CanvasRow;
+ * before it. entropy: in nats, NaN if any z is not finite. mask: z of the token that is left out, which counts as
+ * -infinity in everything else; -infinity: none is. */
+typedef struct { double score; float top, sum, lean, again, entropy, mask; int32_t best, sample; } CanvasRow;
 
 /* Offers z [n] of ids from id0 on, in ascending order, to row->score and row->sample; row->top is at least the largest
  * of all z so far. The noise is that of draw_noise, keyed by (seed; pos, step, id, block). */

@@ -50,6 +50,8 @@ int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n)
 
 /* ---- a step of a canvas ---- */
 
+static bool locks(const Session *s) { return s->diffusion.mask > 0; }
+
 /* What draws in the step after `step`, which is 0 for the first canvas. */
 static CanvasDraw draw_of(const Session *s, int32_t step)
 {
@@ -57,7 +59,8 @@ static CanvasDraw draw_of(const Session *s, int32_t step)
     const bool greedy = p->temperature < 1e-5f;
     const float t = diffuse_temperature(&s->diffusion, step > 0 ? step : 1);
     return (CanvasDraw) { .seed = p->seed, .block = s->canvas->block, .step = step,
-                          .t = greedy ? t : t * p->temperature, .greedy = greedy };
+                          .t = greedy ? t : t * p->temperature, .greedy = greedy || locks(s),
+                          .mask = s->diffusion.mask };
 }
 
 static void begin_block(Session *s)
@@ -65,8 +68,9 @@ static void begin_block(Session *s)
     const CanvasDraw d = draw_of(s, 0);
     Canvas *c = s->canvas;
     for (int32_t i = 0; i < s->line.m->diffusion.canvas; i++)
-        c->token[i] = draw_canvas_any(&d, s->line.target.P + i, s->line.m->vocab);
-    c->same = 0;
+        c->token[i] = locks(s) ? s->diffusion.mask : draw_canvas_any(&d, s->line.target.P + i, s->line.m->vocab);
+    c->same = c->idle = 0;
+    lock_begin(c->lock, s->line.m->diffusion.canvas);
 }
 
 Status diffuse_pass(Spec *sp, Session *s, const int32_t *token, const CanvasDraw *d, bool conditioned, int32_t want,
@@ -114,11 +118,32 @@ static bool renew(Session *s, const CanvasDraw *d)
     return c->step >= s->diffusion.steps || diffuse_done(&s->diffusion, c->found, n, c->same);
 }
 
+enum { IDLE = 2 };                                  /* steps that lock nothing, after which a text has ended */
+
+/* The same where positions are locked. */
+static bool renew_locked(Session *s)
+{
+    Canvas *c = s->canvas;
+    const int32_t n = s->line.m->diffusion.canvas;
+    const bool some = lock_step(c->lock, c->found, n, s->diffusion.stability, s->diffusion.entropy_bound) > 0;
+    for (int32_t i = 0; i < n; i++) {
+        c->best[i] = c->lock[i].token;
+        c->token[i] = c->lock[i].locked ? c->best[i] : s->diffusion.mask;
+    }
+    c->step++;
+    c->idle = some ? 0 : c->idle + 1;
+    return c->step >= s->diffusion.steps || c->idle == IDLE || lock_first_open(c->lock, n) == n;
+}
+
 static void finish_block(Session *s)
 {
     Line *l = &s->line;
-    const int32_t n = least_of(diffuse_trim(&s->diffusion, s->canvas->found, l->m->diffusion.canvas), line_room(l));
-    memcpy(l->out, s->canvas->best, sizeof *l->out * (size_t) n);
+    Canvas *c = s->canvas;
+    const int32_t all = l->m->diffusion.canvas;
+    const int32_t end = locks(s) ? lock_block(c->best, c->lock, all, c->idle == IDLE, s->diffusion.end)
+                                 : diffuse_trim(&s->diffusion, c->found, all);
+    const int32_t n = least_of(end, line_room(l));
+    memcpy(l->out, c->best, sizeof *l->out * (size_t) n);
     memcpy(l->text + l->n_text, l->out, sizeof *l->out * (size_t) n);
     l->n_out = n;
     l->n_text += n;
@@ -145,7 +170,7 @@ static Status denoise(Spec *sp, Session *s, Error *err)
         fail(&s->line.error, ST_BACKEND, "the logits at position %d are not finite", bad);
         return ST_OK;
     }
-    const bool done = renew(s, &d);
+    const bool done = locks(s) ? renew_locked(s) : renew(s, &d);
     if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, sp->m->diffusion.canvas, c->step);
     if (done) finish_block(s);
     return ST_OK;

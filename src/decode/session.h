@@ -8,6 +8,7 @@
 #include "decode/budget.h"
 #include "decode/calib.h"
 #include "decode/logprob.h"
+#include "decode/lock.h"
 #include "decode/ngram.h"
 #include "decode/tree.h"
 #include "model/model.h"
@@ -63,14 +64,16 @@ Status  line_mark(Line *l, const int32_t *at, int32_t n, Error *err);
 /* Whether P is where a chunk leaves a checkpoint: at a mark, or before the last token of the prompt. */
 bool    line_leaves_checkpoint(const Line *l);
 
-/* The block that is being written by denoising (diffuse.h). block: how many were finished since the prompt; step: how
- * many it has had, 0: it begins with the next one. token: what the next step reads; best: the likeliest tokens of the
- * last one, which were the same in `same` steps before it; soft: what it said, for the next one, [canvas, dim] in
- * the last stage's memory; before: the same in the first stage's, which reads it; soft itself if they are one. */
+/* The block that is being written by denoising (diffuse.h; lock, idle: lock.h). block: how many were finished since the
+ * prompt; step: how many it has had, 0: it begins with the next one. token: what the next step reads; best: the
+ * likeliest tokens of the last one, which were the same in `same` steps before it; soft: what it said, for the next
+ * one, [canvas, dim] in the last stage's memory; before: the same in the first stage's, which reads it; soft itself if
+ * they are one. */
 typedef struct {
-    int32_t   block, step, same;
+    int32_t   block, step, same, idle;             /* idle: steps that have locked nothing, in a row */
     int32_t   token[CANVAS_MAX], best[CANVAS_MAX];
     CanvasRow found[CANVAS_MAX];
+    LockRow   lock[CANVAS_MAX];
     float    *soft, *before;
 } Canvas;
 

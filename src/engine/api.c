@@ -345,6 +345,14 @@ rt_status rt_sampling_set(rt_session *s, const rt_sampling *p)
 /* A value of the caller, or, if that is 0, of the model's file. */
 static float or_file(float given, float file) { return given != 0 ? given : file; }
 
+/* 4 is what models of this kind have, if nothing says so. */
+static int32_t mask_of(const Tokenizer *t)
+{
+    int32_t mask = t ? tokenizer_mask(t) : -1;
+    if (t && mask <= 0) mask = tokenizer_find(t, "<mask>", 6);
+    return mask > 0 ? mask : 4;
+}
+
 static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
 {
     const Diffusion *file = &s->s.line.m->diffusion;
@@ -369,7 +377,16 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
         snprintf(line, sizeof line, "diffusion: trim_from is %d, expected 1 to %d (0: 16)", p->trim_from, file->canvas);
         return session_failed(s, ST_ARG, line);
     }
-    Diffusion d = { .canvas = file->canvas, .trim = p->trim, .trim_from = p->trim_from ? p->trim_from : 16,
+    const Tokenizer *t = s->g->tokenizer;
+    const int32_t mask = p->mask ? p->mask : p->lock ? mask_of(t) : 0;
+    if (p->lock && p->trim > 0) return session_failed(s, ST_ARG, "diffusion: trim has no meaning with lock");
+    if (mask < 0 || mask >= s->s.line.m->vocab || (mask && !p->lock)) {
+        snprintf(line, sizeof line, "diffusion: mask is %d, expected a token from 1 to %d, together with lock", mask,
+                 s->s.line.m->vocab - 1);
+        return session_failed(s, ST_ARG, line);
+    }
+    Diffusion d = { .canvas = file->canvas, .mask = mask, .end = t ? tokenizer_eos(t) : -1, .trim = p->trim,
+                    .trim_from = p->trim_from ? p->trim_from : 16,
                     .steps = p->steps ? p->steps : file->steps,
                     .stability = p->stability ? p->stability : file->stability,
                     .t_min = or_file(p->t_min, file->t_min), .t_max = or_file(p->t_max, file->t_max),
@@ -380,6 +397,7 @@ static rt_status set_diffusion(rt_session *s, const rt_diffusion *p)
                  (double) d.t_max);
         return session_failed(s, ST_ARG, line);
     }
+    if (mask != s->s.diffusion.mask) s->s.canvas->step = 0;        /* a block has the rules of its first step */
     s->s.diffusion = d;
     s->s.on_draft = p->draft;
     s->s.on_draft_ud = p->ud;

@@ -18,9 +18,10 @@ typedef struct { Tensor *logits, *hidden, *id, *score, *edge, *found; } PassOut;
 
 /* Of models that write by denoising a canvas of tokens (decode/diffuse.h). canvas: its rows; 0: the model does not. The
  * rest is how its file wants it done: steps of a canvas at most, temperatures of the last and the first one, entropies
- * in nats. trim, which no file has: see diffuse_trim. */
+ * in nats. trim, which no file has: see diffuse_trim. mask: the token of positions that are open, where they are locked
+ * one by one (lock.h), 0: they are not; end: what then ends a text, -1: unknown. */
 typedef struct {
-    int32_t canvas, steps, stability, trim_from;
+    int32_t canvas, steps, stability, trim_from, mask, end;
     float   t_min, t_max, entropy_bound, confidence, trim;
 } Diffusion;
 

@@ -137,7 +137,11 @@ const OptionSpec option_table[] = {
       "keep tokens at least M times as likely as the likeliest (default: the model file's, else 0)" },
     { "--diffusion", NULL, KIND_TEXT, "LIST", AT(diffusion), 0, 0, C_RUN | C_CHAT | C_SERVE | C_BENCH,
       "for models that denoise, such as steps=24,trim=0.9: steps, stability, confidence, t_max, t_min, entropy_bound, "
-      "trim, trim_from (doc/models/diffusion-gemma.md; default: the model file's)" },
+      "trim, trim_from, mask (doc/models/diffusion-gemma.md; default: the model file's)" },
+    { "--sampler", NULL, KIND_CHOICE, "NAME", AT(sampler), 0, 0, C_RUN | C_CHAT | C_SERVE | C_BENCH,
+      "for models that denoise: reference, or lock, an experiment: positions are locked one by one, from a canvas of "
+      "mask tokens (default: reference)",
+      .values = "reference|lock" },
     { "--rep-penalty", NULL, KIND_REAL, "R", AT(rep_penalty), REPETITION_MIN, REPETITION_MAX, C_DRAWS | C_SERVE,
       "divide the logits of tokens already seen by R (default: the model file's, else 1: off)",
       .also = "--repeat-penalty --repetition-penalty" },

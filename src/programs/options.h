@@ -38,7 +38,7 @@ typedef struct {
     int32_t     top_k, rep_window, n;
     Seed        seed;
     TextList    stop;
-    const char *grammar, *json_schema, *generation_config, *diffusion;
+    const char *grammar, *json_schema, *generation_config, *diffusion, *sampler;
     bool        ignore_eos;
     /* how to decode */
     int32_t     budget, ngram, draft_block;        /* ngram: 0 automatic, -1 off */

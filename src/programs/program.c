@@ -336,7 +336,7 @@ bool program_session(Program *p)
     rt_step_options st = program_step_options(p);
     program_check_ctx(p);
     rt_status status = rt_session_new(&p->session, p->engine, &so, &e);
-    if (status == RT_OK && o->diffusion && rt_diffusion_set(p->session, &p->denoising) != RT_OK)
+    if (status == RT_OK && denoise_option(o) && rt_diffusion_set(p->session, &p->denoising) != RT_OK)
         return complain(o, "--%s", rt_session_error(p->session)) == 0;
     if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
     if (status == RT_OK) return true;
@@ -419,8 +419,8 @@ static bool has_room(Program *p)
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
     if (!has_room(p) || !engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
-    if (p->o->diffusion && property(p->engine, "model.canvas") == 0)
-        return complain(p->o, "--diffusion: %s does not denoise, it writes token by token",
+    if (denoise_option(p->o) && property(p->engine, "model.canvas") == 0)
+        return complain(p->o, "%s: %s does not denoise, it writes token by token", denoise_option(p->o),
                         base_name(p->files.model)) == 0;
     rt_expert_stats_get(p->engine, &p->loaded, sizeof p->loaded);
     return !(with & WITH_SESSION) || program_session(p);

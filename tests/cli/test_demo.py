@@ -92,6 +92,12 @@ for how in ("steps=1", "steps=9,confidence=-1", "step=1", "steps=1.5", "trim", "
     found.append(json.loads(out)["stats"]["steps"] if code == 0 else err.partition("--diffusion: ")[2].split(",")[0])
 check("--diffusion sets the steps, and says what is wrong", found == [
     1, 9, "unknown name 'step'", "steps is '1.5'", "trim is ''", "t_min is 2", "stability is -1"], str(found))
+texts = [call("run", "-m", DENOISES, "-p", "x", "-n", "20", "--seed", seed, *how)[1]
+         for how in ([], ["--sampler", "lock"]) for seed in ("1", "2")]
+check("--sampler lock draws nothing", texts[0] != texts[1] and texts[2] == texts[3] != "" and texts[2] not in texts[:2],
+      texts)
+code, out, err = call("run", "-p", "x", "--sampler", "lock")
+check("--sampler is for models that denoise", code == 1 and "--sampler: " in err and "does not denoise" in err, err)
 code, out, err = call("run", "-p", "x", "--diffusion", "steps=1")
 check("and that other models do not denoise", code == 1 and "does not denoise" in err, err)
 

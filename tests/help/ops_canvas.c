@@ -36,11 +36,12 @@ static double noise(const CanvasDraw *d, int32_t pos, int32_t id)
 static void expect_row(Run *r, const CanvasRow *got, const float *soft, const float *z, const float *table,
                        const CanvasDraw *d, int32_t pos, int32_t vocab, int32_t cols, float scale)
 {
-    int32_t best = 0, sample = 0;
+    int32_t best = 0, sample = 0;                  /* token 0 is never left out */
     double sum = 0, lean = 0, score = -INFINITY, want[512] = { 0 };
     for (int32_t v = 1; v < vocab; v++)
-        if (z[v] > z[best]) best = v;
+        if (v != d->mask && z[v] > z[best]) best = v;
     for (int32_t v = 0; v < vocab; v++) {
+        if (d->mask && v == d->mask) continue;
         const double at = (double) z[v] - (double) z[best], e = exp(at), s = (double) z[v] + noise(d, pos, v);
         sum += e, lean += e * at;
         if (s > score) score = s, sample = v;
@@ -49,6 +50,7 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
         }
     }
     run_must(r, got->best == best && got->top == z[best], "the largest logit");
+    run_must(r, got->mask == (d->mask ? z[d->mask] : -INFINITY), "the token that is left out");
     if (got->sample != (d->greedy ? best : sample)) run_fail(r, "token %d, expected %d", got->sample, sample);
     const double entropy = log(sum) - lean / sum;
     /* of a large vocabulary, what terms that are left out would add */
@@ -57,7 +59,8 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
     run_expect(r, "soft", soft, want, cols, 1e-5 * (double) scale);
 }
 
-/* Two slices, of which each has its own temperature and noise; a row that is no numbers changes no other. */
+/* Two slices, of which each has its own temperature and noise, and leaves another token out, or none; a row that is no
+ * numbers changes no other. */
 void ops_canvas(Run *r, const Turn *t)
 {
     enum { N = 70, SPLIT_AT = 40, ODD = 66 };
@@ -68,9 +71,9 @@ void ops_canvas(Run *r, const Turn *t)
     Sess *s[2] = { sess_open(r, &none, 8, 0), sess_open(r, &none, 8, 0) };
     s[1]->P = 1000;
     pass_add(p, s[0], SLICE_BLOCK, SPLIT_AT, token, NULL)->canvas =
-        (CanvasDraw) { .seed = 7, .block = 3, .step = 5, .t = 0.55f };
+        (CanvasDraw) { .seed = 7, .block = 3, .step = 5, .t = 0.55f, .mask = t->round ? vocab / t->round - 1 : 0 };
     pass_add(p, s[1], SLICE_BLOCK, N - SPLIT_AT, token, NULL)->canvas =
-        (CanvasDraw) { .seed = 8, .step = 1, .t = 0.8f, .greedy = t->round & 1 };
+        (CanvasDraw) { .seed = 8, .step = 1, .t = 0.8f, .greedy = t->round & 1, .mask = t->round == 2 ? 1 : 0 };
     Tensor head = weight(r, type, vocab, cols, 3), other = weight(r, T_Q8_0, vocab, cols, 4),
            *table = t->round % 3 ? &head : &other, soft = mat_blank(r, N, cols), z = mat_blank(r, N, CANVAS_IDS),
            wide = mat_blank(r, CANVAS_IDS, cols), logits = mat_blank(r, N, vocab), *y = &logits,
@@ -93,7 +96,7 @@ void ops_canvas(Run *r, const Turn *t)
     for (int32_t i = 0; i < N; i++) {
         const CanvasRow *f = &found[i];
         if (i == ODD) continue;
-        run_give(r, "sums", (const float[]) { f->top, f->sum, f->lean, f->entropy }, 4);
+        run_give(r, "sums", (const float[]) { f->top, f->sum, f->lean, f->entropy, f->mask }, 5);
         run_give_bytes(r, "tokens", (const int32_t[]) { f->best, f->sample }, 2 * sizeof(int32_t));
     }
     run_give(r, t->name, mixed, (int64_t) N * cols);

@@ -129,9 +129,20 @@ class Settings(unittest.TestCase):
                            ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})):
             self.assertEqual(S.post(path, {**body, "diffusion": {"steps": 1}})[0], 200, path)
 
+    def test_locked(self):
+        """Nothing is drawn, so a seed changes nothing; drafts are those of the blocks."""
+        ask = lambda seed, **d: S.json(CHAT, chat(QUESTION, **{**HOW, "seed": seed}, diffusion=d))
+        locked = ask(1, lock=True)
+        self.assertEqual(text_of(locked), text_of(ask(2, lock=True)))
+        self.assertNotEqual(text_of(locked), text_of(ask(1, lock=True, mask=7)))
+        self.assertGreater(locked["timings"]["step_n"], locked["timings"]["block_n"])
+        self.assertNotEqual(text_of(ask(1)), text_of(ask(2)))
+
     def test_bad_fields(self):
         for field, d in (("diffusion.steps", {"steps": 0}), ("diffusion.trim", {"trim": 1.5}), ("diffusion", 5),
-                         ("diffusion.confidence", {"confidence": "x"}), ("diffusion", {"t_min": 2, "t_max": 1})):
+                         ("diffusion.confidence", {"confidence": "x"}), ("diffusion", {"t_min": 2, "t_max": 1}),
+                         ("diffusion.lock", {"lock": "yes"}), ("diffusion", {"mask": 5}),
+                         ("diffusion", {"lock": True, "trim": 0.5})):
             status, _, text = S.post(CHAT, chat("Hi", diffusion=d))
             self.assertEqual((status, json.loads(text)["error"]["param"]), (400, field), text)
 
@@ -144,6 +155,9 @@ class Settings(unittest.TestCase):
         finally:
             self.assertEqual(s.stop(), 0, s.log[-2000:])
         self.assertEqual(n, [2, 5, 2])
+        bad = Server(*OPTIONS, "--sampler", "lock", "--diffusion", "mask=99999", greedy=False, wait=False)
+        self.assertEqual(bad.ended(), 1)
+        self.assertIn("--diffusion: mask is 99999, expected a token from 1 to ", bad.log)
         bad = Server(*OPTIONS, "--diffusion", "trim=7", greedy=False, wait=False)
         self.assertEqual(bad.ended(), 1)
         self.assertIn("--diffusion: trim is 7, expected at most 1", bad.log)

@@ -84,6 +84,10 @@ static void row_task(void *arg, int32_t i, int32_t thread)
     const float before = f->top;
     float *z = z_of(j, i), sum[2];
     if (j->e->scale != 1 || j->e->softcap > 0) k->scale(z, j->ids, j->e->scale, j->e->softcap);
+    if (d->mask >= j->id0 && d->mask < j->id0 + j->ids && d->mask > 0) {
+        f->mask = z[d->mask - j->id0] / d->t;
+        z[d->mask - j->id0] = -INFINITY;
+    }
     const float top = k->cool(z, j->ids, d->t);
     if (top > before) {
         f->top = top + 0.0f;                       /* which of two zeros is found first does not matter */
@@ -186,7 +190,7 @@ static void canvas(Backend *b, CanvasRow *found, Tensor *soft, const Tensor *x, 
         return;
     }
     for (int32_t i = 0; i < j.n; i++)
-        found[i] = (CanvasRow) { .score = -INFINITY, .top = -INFINITY, .best = -1, .sample = -1 };
+        found[i] = (CanvasRow) { .score = -INFINITY, .top = -INFINITY, .mask = -INFINITY, .best = -1, .sample = -1 };
     memset(soft->data, 0, sizeof(float) * (size_t) j.n * (size_t) soft->cols);
     for (int32_t id0 = 0; id0 < e->head->rows; id0 += CANVAS_IDS) one_tile(&j, id0);
     cpu_run(c, end_task, &j, j.n, (int64_t) j.n * soft->cols);

@@ -40,11 +40,14 @@ DEV void row_begins(CanvasShared &s, const CanvasArgs &a, const CanvasDraw *d)
     s.row.best = first ? -1 : ld(&f->best);
     s.row.sample = first ? -1 : ld(&f->sample);
     s.draw.seed = ld(&d->seed), s.draw.block = ld(&d->block), s.draw.step = ld(&d->step);
-    s.draw.t = ld(&d->t), s.draw.greedy = ld(&d->greedy);
+    s.draw.t = ld(&d->t), s.draw.greedy = ld(&d->greedy), s.draw.mask = ld(&d->mask);
+    if (first) st(&a.found[BID].mask, -f32_infinity());
 }
 
-/* A tile's values into x, lane l has l + 16 b, and into z; its largest, and where that is first, for all lanes. */
-DEV void tile_values(float (&x)[EACH], float *top, int *first, float *z, const CanvasArgs &a, float t, int ids)
+/* A tile's values into x, lane l has l + 16 b, and into z; its largest, and where that is first, for all lanes. The one
+ * that is left out goes into *mask of its lane instead. */
+DEV void tile_values(float (&x)[EACH], float *top, int *first, float *z, const CanvasArgs &a, float t, int ids,
+                     int left_out, float *mask)
 {
     const int lane = TID & 15;
     float most = -f32_infinity();
@@ -55,7 +58,9 @@ DEV void tile_values(float (&x)[EACH], float *top, int *first, float *z, const C
         if (i >= ids) continue;
         float v = f32_mul(ld(z + i), a.scale);
         if (a.softcap > 0) v = f32_mul(a.softcap, f32_tanh(f32_div(v, a.softcap)));
-        st(z + i, x[b] = f32_div(v, t));
+        x[b] = f32_div(v, t);
+        if (i == left_out) *mask = x[b], x[b] = -f32_infinity();
+        st(z + i, x[b]);
         most = f32_max(x[b], most);
     }
     UNROLL
@@ -194,10 +199,11 @@ KERNEL(CANVAS_THREADS, canvas_rows, CanvasArgs)
     const int tile = TID >> 4, lane = TID & 15, id0 = a.id0 + tile * CANVAS_IDS, left = a.vocab - id0;
     const int ids = left < 0 ? 0 : left < CANVAS_IDS ? left : (int) CANVAS_IDS;
     const CanvasDraw *d = &a.slices[slice].canvas;
-    float *z = a.z + (size_t) BID * CANVAS_GROUP + tile * CANVAS_IDS, x[EACH], top, sum, lean;
+    const int mask = ld(&d->mask), left_out = mask > 0 ? mask - id0 : -1;
+    float *z = a.z + (size_t) BID * CANVAS_GROUP + tile * CANVAS_IDS, x[EACH], top, sum, lean, of_mask = 0;
     int first;
     if (TID == 0) row_begins(s, a, d);
-    tile_values(x, &top, &first, z, a, ld(&d->t), ids);
+    tile_values(x, &top, &first, z, a, ld(&d->t), ids, left_out, &of_mask);
     if (lane == 0) s.top[tile] = top, s.first[tile] = first;
     sync_block();
     float before = s.row.top;
@@ -211,6 +217,7 @@ KERNEL(CANVAS_THREADS, canvas_rows, CanvasArgs)
         st(a.again + BID * CANVAS_TILES + tile, again);
     }
     sync_block();
+    if (left_out >= 0 && left_out < ids && lane == left_out % 16) st(&a.found[BID].mask, of_mask);
     if (TID == 0) row_ends(s, a);
 }
 

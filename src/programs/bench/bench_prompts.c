@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "programs/bench/bench.h"
+#include "programs/denoise.h"
 #include "programs/expert_use.h"
 #include "programs/generate.h"
 #include "programs/sampling.h"
@@ -123,7 +124,7 @@ static bool open_ways(Runs *r)
         if (rt_step_new(&r->way[w].step, r->b->p.engine, &r->way[w].so, &e) != RT_OK ||
             rt_session_new(&r->way[w].session, r->b->p.engine, &so, &e) != RT_OK)
             return complain(r->o, "%s", e.text) == 0;
-        if (r->o->diffusion && rt_diffusion_set(r->way[w].session, &r->b->p.denoising) != RT_OK)
+        if (denoise_option(r->o) && rt_diffusion_set(r->way[w].session, &r->b->p.denoising) != RT_OK)
             return complain(r->o, "--%s", rt_session_error(r->way[w].session)) == 0;
         if (r->o->simulate && w > 0 && rt_simulate(r->way[w].step, &r->profile, r->o->seed.value) != RT_OK)
             return complain(r->o, "%s", rt_step_error(r->way[w].step)) == 0;

@@ -74,6 +74,109 @@ static void trimming(void **state)
     assert_int_equal(diffuse_trim(&on, row, 8), 8);
 }
 
+/* Rows with a best token, the inverse of its probability, an entropy, and whether the mask is likelier. */
+typedef struct { int32_t best; float sum, entropy; bool masked; } Seen;
+static int32_t lock_seen(LockRow *row, const Seen *seen, int32_t n, int32_t stability)
+{
+    CanvasRow found[8] = { { 0 } };
+    for (int32_t i = 0; i < n; i++)
+        found[i] = (CanvasRow) { .best = seen[i].best, .sum = seen[i].sum, .entropy = seen[i].entropy, .top = 1,
+                                 .mask = seen[i].masked ? 2 : -INFINITY };
+    return lock_step(row, found, n, stability, 0.1f);
+}
+
+static void expect_locked(const LockRow *row, int32_t n, uint32_t want)
+{
+    uint32_t rows = 0;
+    for (int32_t i = 0; i < n; i++) rows |= (uint32_t) row[i].locked << i;
+    assert_int_equal(rows, want);
+}
+
+static void locking(void **state)
+{
+    (void) state;
+    enum { N = 6 };
+    LockRow row[N];
+    /* rows 1 and 4 are sure, 2 is the surest but beside 1 less than it is, 3 is not sure, 5 would be masked */
+    const Seen seen[N] = { { 7, 3, 2, false }, { 8, 1.1f, 0.05f, false }, { 9, 1.2f, 0.05f, false },
+                           { 10, 2, 0.5f, false }, { 11, 1.3f, 0.05f, false }, { 12, 1.01f, 0.01f, true } };
+    lock_begin(row, N);
+    expect_locked(row, N, 0);
+    assert_int_equal(lock_first_open(row, N), 0);
+    assert_int_equal(lock_seen(row, seen, N, 1), 1);               /* nothing is stable yet: the surest */
+    expect_locked(row, N, 1 << 1);
+    assert_int_equal(lock_seen(row, seen, N, 1), 2);               /* not both in one step, but one after the other */
+    expect_locked(row, N, 1 << 1 | 1 << 2 | 1 << 4);
+    assert_int_equal(lock_seen(row, seen, N, 1), 1);               /* 3 before 0, though neither is sure */
+    expect_locked(row, N, 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4);
+    assert_int_equal(lock_seen(row, seen, N, 1), 1);
+    assert_int_equal(lock_first_open(row, N), 5);
+    assert_int_equal(lock_seen(row, seen, N, 1), 0);               /* 5 is never */
+    assert_int_equal(row[5].token, 12);
+
+    /* side by side in one step, and of equals the lower */
+    const Seen pair[4] = { { 5, 2, 0, false }, { 6, 1, 0, false }, { 7, 1, 0, false }, { 8, 2, 0, false } };
+    lock_begin(row, 4);
+    assert_int_equal(lock_seen(row, pair, 4, 0), 2);
+    expect_locked(row, 4, 1 << 1 | 1 << 3);
+    assert_int_equal(lock_seen(row, pair, 4, 0), 2);
+    expect_locked(row, 4, 0xf);
+
+    /* a token that changes is not stable, and what is locked stays */
+    Seen turn[2] = { { 5, 1, 0, false }, { 6, 2, 0, false } };
+    lock_begin(row, 2);
+    assert_int_equal(lock_seen(row, turn, 2, 2), 1);
+    turn[0].best = 9;
+    for (int32_t k = 0; k < 4; k++) {
+        turn[1] = (Seen) { 20 + k, 2, 0, k < 3 };
+        assert_int_equal(lock_seen(row, turn, 2, 2), k == 3);
+    }
+    assert_true(row[0].token == 5 && row[1].token == 23);
+}
+
+/* A text that ends at an open position has a token there that says so, and nothing behind it. */
+static void open_end(void **state)
+{
+    (void) state;
+    LockRow row[4] = { { 5, 0, true }, { 6, 3, false }, { 7, 0, true }, { 8, 0, false } };
+    int32_t token[4];
+    assert_int_equal(lock_block(token, row, 4, true, 99), 2);
+    assert_true(token[0] == 5 && token[1] == 99);
+    assert_int_equal(lock_block(token, row, 4, true, -1), 4);
+    assert_int_equal(lock_block(token, row, 4, false, 99), 4);
+    assert_memory_equal(token, ((const int32_t[]) { 5, 6, 7, 8 }), sizeof token);
+    row[1].locked = row[3].locked = true;
+    assert_int_equal(lock_block(token, row, 4, true, 99), 4);
+}
+
+/* A token like a locked one beside it waits for stability + 1 steps more, unless there is nothing else. */
+static void echoes(void **state)
+{
+    (void) state;
+    enum { N = 8 };
+    for (int32_t stability = 1; stability < 3; stability++)
+        for (int32_t same = 0; same < 2; same++) {
+            const int32_t due = same ? 2 * stability + 2 : stability + 1;
+            LockRow row[N];
+            lock_begin(row, N);
+            row[0] = (LockRow) { 5, 0, true };
+            row[2] = (LockRow) { 8, 0, true };
+            for (int32_t step = 1; step <= due; step++) {
+                Seen seen[N] = { { 0 }, { same ? 5 : 6, 3, 0, false } };
+                for (int32_t i = 3; i < N; i++) seen[i] = (Seen) { 10 * step + i, 2, 0, false };   /* never stable */
+                assert_int_equal(lock_seen(row, seen, N, stability), 1);
+                if (row[1].locked != (step == due)) fail_msg("stability %d, step %d", (int) stability, (int) step);
+            }
+        }
+    const Seen alone[4] = { { 0 }, { 5, 1.1f, 0, false }, { 0 }, { 0, 9, 3, true } };
+    LockRow row[4];
+    lock_begin(row, 4);
+    row[0] = (LockRow) { 5, 0, true };
+    row[2] = (LockRow) { 8, 0, true };
+    assert_int_equal(lock_seen(row, alone, 4, 1), 1);
+    expect_locked(row, 4, 7);
+}
+
 static void temperatures(void **state)
 {
     (void) state;
@@ -226,6 +329,64 @@ static void factors_of_weights(void **state)
     public_open(&p, &o, NULL);
     write_text(p.g, NULL, 1, text);
     assert_same(text, want, sizeof want, "with factors");
+    public_close(&p);
+}
+
+/* Asks for a way to write. */
+static void set_lock(rt_session *s, int32_t mask)
+{
+    const rt_diffusion d = RT_DIFFUSION(.lock = true, .mask = mask, .steps = 12);
+    if (rt_diffusion_set(s, &d) != RT_OK) fail_msg("%s", rt_session_error(s));
+}
+
+static void write_locked(const rt_options *o, const rt_step_options *so, uint64_t seed, int32_t mask,
+                         int32_t text[WRITTEN])
+{
+    int32_t prompt[ASKED];
+    rt_engine *g;
+    rt_step *st;
+    rt_error e;
+    rt_stats stats;
+    if (rt_open(&g, o, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_session *s = session(g, seed);
+    set_lock(s, mask);
+    asked(prompt, ASKED);
+    if (rt_step_new(&st, g, so, &e) != RT_OK) fail_msg("%s", e.text);
+    assert_int_equal(rt_prompt(s, prompt, ASKED), RT_OK);
+    write_on(st, s, text, WRITTEN);
+    rt_stats_get(s, &stats, sizeof stats);
+    assert_true(stats.steps > stats.blocks && stats.steps <= 12 * stats.blocks);
+    for (int32_t i = 0; i < WRITTEN; i++) assert_int_not_equal(text[i], mask);
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+}
+
+/* Positions that are locked: nothing is drawn, and the text is the same everywhere, without its mask. */
+static void locked_everywhere(void **state)
+{
+    (void) state;
+    enum { MASK = 11 };
+    int32_t want[WRITTEN], text[WRITTEN];
+    PublicRig p;
+    const RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
+    public_files(&p, &o);
+    rt_options ro = RT_OPTIONS(.model = p.model, .backend = "cpu:portable", .threads = 1, .kv_k = "f32", .kv_v = "f32");
+    write_locked(&ro, NULL, 1, MASK, want);
+    write_locked(&ro, NULL, 2, MASK, text);
+    assert_same(text, want, sizeof want, "another seed");
+    ro.threads = 3;
+    write_locked(&ro, &RT_STEP_OPTIONS(.chunk = 7), 1, MASK, text);
+    assert_same(text, want, sizeof want, "threads");
+    for (int32_t level = 0; level < LEVEL_COUNT; level++) {
+        if (!level_here((CpuLevel) level)) continue;
+        ro.backend = cpu_named(level_name((CpuLevel) level));
+        write_locked(&ro, NULL, 1, MASK, text);
+        assert_same(text, want, sizeof want, "level %s", level_name((CpuLevel) level));
+    }
+    write_locked(&ro, NULL, 1, MASK + 1, text);
+    assert_memory_not_equal(text, want, sizeof want);
+    p.g = NULL;
     public_close(&p);
 }
 
@@ -464,7 +625,9 @@ static void settings(void **state)
     const rt_diffusion wrong[] = {
         RT_DIFFUSION(.steps = -1), RT_DIFFUSION(.steps = 65537), RT_DIFFUSION(.t_max = NAN),
         RT_DIFFUSION(.t_min = 0.9f), RT_DIFFUSION(.entropy_bound = -1), RT_DIFFUSION(.confidence = -2),
-        RT_DIFFUSION(.trim = 1.5f), RT_DIFFUSION(.trim_from = 33) };
+        RT_DIFFUSION(.trim = 1.5f), RT_DIFFUSION(.trim_from = 33), RT_DIFFUSION(.mask = 5),
+        RT_DIFFUSION(.lock = true, .mask = -1), RT_DIFFUSION(.lock = true, .mask = 1 << 20),
+        RT_DIFFUSION(.lock = true, .trim = 0.5f) };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(rt_diffusion_set(s, &wrong[i]), RT_EARG);
     rt_session_free(s);
@@ -518,7 +681,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(acceptance), cmocka_unit_test(stopping), cmocka_unit_test(trimming),
-        cmocka_unit_test(temperatures),
+        cmocka_unit_test(locking), cmocka_unit_test(echoes), cmocka_unit_test(open_end),
+        cmocka_unit_test(locked_everywhere), cmocka_unit_test(temperatures),
         cmocka_unit_test(noise), cmocka_unit_test(same_everywhere), cmocka_unit_test(factors_of_weights),
         cmocka_unit_test(behind_a_device), cmocka_unit_test(neighbours),
         cmocka_unit_test(cancelled), cmocka_unit_test(resumed), cmocka_unit_test(shortened), cmocka_unit_test(settings),

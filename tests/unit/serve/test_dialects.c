@@ -121,8 +121,9 @@ static char *dump(const Request *q)
         free(parts[i]);
     }
     const rt_diffusion *x = &q->diffusion;
-    fprintf(f, "drafts %d denoise %d %d %g %g %g %g %g %d\n", q->include_drafts, (int) x->steps, (int) x->stability,
-            x->confidence, x->t_max, x->t_min, x->entropy_bound, x->trim, (int) x->trim_from);
+    fprintf(f, "drafts %d denoise %d %d %g %g %g %g %g %d %d %d\n", q->include_drafts, (int) x->steps,
+            (int) x->stability, x->confidence, x->t_max, x->t_min, x->entropy_bound, x->trim, (int) x->trim_from,
+            x->lock, (int) x->mask);
     fprintf(f, "%s %d%d%d%d%d%d choice %d %s %d %d\n", q->model, q->stream, q->include_usage, q->return_progress,
             q->return_tokens, q->return_drafted, q->timings_per_token, (int) q->call_choice,
             q->call_name ? q->call_name : "", q->parallel_calls, q->continue_final);
@@ -165,7 +166,8 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "diffusion.stability", "2", NULL, false }, { "diffusion.confidence", "-1", NULL, false },
     { "diffusion.t_max", "0.5", NULL, false }, { "diffusion.t_min", "0.5", NULL, false },
     { "diffusion.entropy_bound", "0.5", NULL, false }, { "diffusion.trim", "0.5", NULL, false },
-    { "diffusion.trim_from", "2", NULL, false },
+    { "diffusion.trim_from", "2", NULL, false }, { "diffusion.lock", "true", NULL, false },
+    { "diffusion.mask", "2", NULL, false },
     { "n_predict", "7", NULL, false }, { "max_output_tokens", "7", NULL, false },
     { "max_completion_tokens", "7", NULL, false }, { "max_tokens", "7", NULL, false },
     { "temperature", "0.5", NULL, false }, { "top_p", "0.5", NULL, false }, { "top_k", "5", NULL, false },

@@ -60,6 +60,8 @@ static const Field TABLE[] = {
     READ_REAL("diffusion.entropy_bound", C | H | R | M, 0, 0, TEMPERATURE_MAX, diffusion.entropy_bound),
     READ_REAL("diffusion.trim", C | H | R | M, 0, 0, 1, diffusion.trim),
     READ_INT("diffusion.trim_from", C | H | R | M, 1, 256, diffusion.trim_from),
+    READ_BOOL("diffusion.lock", C | H | R | M, diffusion.lock),
+    READ_INT("diffusion.mask", C | H | R | M, 1, INT32_MAX, diffusion.mask),
     READ_REAL("temperature", ALL, TYPE_NUMBER_TEXT, 0, TEMPERATURE_MAX, sampling.temperature),
     READ_REAL("top_p", ALL, TYPE_NUMBER_TEXT, TOP_P_MIN, 1, sampling.top_p),
     READ_INT("top_k", ALL, -1, INT32_MAX, sampling.top_k),

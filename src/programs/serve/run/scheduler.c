@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "programs/costs.h"
+#include "programs/denoise.h"
 #include "programs/expert_profile.h"
 #include "programs/expert_use.h"
 #include "programs/serve/run/choice.h"
@@ -275,7 +276,7 @@ static bool open_session(Scheduler *e, rt_error *err)
     rt_session_options so = program_session_options(&e->server->o);
     rt_session **s = &e->slot[e->n_open].s;
     if (rt_session_new(s, e->server->p.engine, &so, err) != RT_OK) return false;
-    if (e->server->o.diffusion && rt_diffusion_set(*s, &e->server->p.denoising) != RT_OK) {
+    if (denoise_option(&e->server->o) && rt_diffusion_set(*s, &e->server->p.denoising) != RT_OK) {
         snprintf(err->text, sizeof err->text, "--%s", rt_session_error(*s));
         rt_session_free(*s);
         *s = NULL;
