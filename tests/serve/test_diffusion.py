@@ -63,6 +63,25 @@ class Text(unittest.TestCase):
             t.join()
         self.assertEqual([got[0], got[1]], [text, text])
 
+    def test_drafts_elsewhere(self):
+        """Responses and Messages: events of their own names, in order, that change nothing else."""
+        for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.draft"),
+                                 ("/v1/messages", {"messages": [{"role": "user", "content": QUESTION}],
+                                                   "max_tokens": 40}, "draft")):
+            def streamed(**more):
+                text = S.post(path, {**body, "seed": 5, "temperature": 1, "stream": True, **more})[2].decode()
+                return [(e.split("\n")[0], json.loads(e.split("data: ", 1)[1])) for e in text.split("\n\n")
+                        if "data: {" in e]
+            plain, drafts = streamed(), streamed(stream_options={"include_drafts": True})
+            found = [d for e, d in drafts if d["type"] == name]
+            self.assertEqual([e for e, d in drafts if d["type"] == name], ["event: " + name] * len(found))
+            self.assertEqual([d["draft"]["step"] for d in found][:2], [1, 2])
+            self.assertEqual({d["draft"]["index"] for d in found}, {0})
+            self.assertTrue(any(d["draft"]["text"] for d in found))
+            self.assertEqual([e for e, d in drafts if d["type"] != name], [e for e, _ in plain])
+            if path == "/v1/responses":
+                self.assertEqual([d["sequence_number"] for _, d in drafts], list(range(len(drafts))))
+
     def test_disk_cache(self):
         with tempfile.TemporaryDirectory() as folder:
             texts, cached = [], []

@@ -324,6 +324,12 @@ class Denoising(unittest.TestCase):
             self.assertEqual(few.usage.steps, few.usage.blocks)
             r = c.responses.create(model="m", input="What is 29 + 13?", max_output_tokens=60, temperature=1)
             self.assertTrue(r.output_text)
+            ask = dict(model="m", input="What is 29 + 13?", max_output_tokens=60, temperature=1, extra_body={"seed": 1})
+            whole = c.responses.create(**ask)
+            with c.responses.stream(**ask, stream_options={"include_drafts": True}) as s:
+                types = [event.type for event in s]
+                self.assertEqual(s.get_final_response().output_text, whole.output_text)
+            self.assertGreater(types.count("response.draft"), 1)
             with self.assertRaises(openai.BadRequestError):
                 c.chat.completions.create(**how, logprobs=True)
 
@@ -336,6 +342,9 @@ class Denoising(unittest.TestCase):
                 self.assertEqual(s.get_final_message().stop_reason, "end_turn")
             self.assertEqual(text, whole.content[0].text)
             self.assertIn("\nThe answer is ", text)
+            how["extra_body"]["stream_options"] = {"include_drafts": True}
+            with c.messages.stream(**how) as s:
+                self.assertEqual("".join(s.text_stream), text)
 
 
 @unittest.skipUnless(ollama, "pip could not install ollama")

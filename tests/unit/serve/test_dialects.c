@@ -323,7 +323,8 @@ static Request *try_field(Dialect d, const Field *f, json_t *value, const char *
 
 static void honoured_field(Dialect d, const Field *f)
 {
-    if (strcmp(f->path, "stream_options") == 0 && d == DIALECT_RESPONSES) return;      /* all its members are ignored */
+    if (strcmp(f->path, "stream_options") == 0 && (d == DIALECT_RESPONSES || d == DIALECT_MESSAGES))
+        return;                                    /* of its members only include_drafts has a meaning there */
     HttpError e;
     const char *also;
     bool unseen;

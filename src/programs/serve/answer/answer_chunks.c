@@ -79,9 +79,16 @@ void write_draft(Answer *a, const char *object, int32_t choice, const char *s, s
     Out *o = &a->out;
     out_text(o, "event: draft\ndata: ");
     write_head(a, object);
-    out_json(o, ",'choices':[],'draft':{'index':%d,'step':%d,'text':", (int) choice, (int) step);
+    out_text(o, ",\"choices\":[]");
+    write_draft_member(o, choice, s, n, step);
+    out_text(o, "}\n\n");
+}
+
+void write_draft_member(Out *o, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    out_json(o, ",'draft':{'index':%d,'step':%d,'text':", (int) choice, (int) step);
     out_string(o, s, n);
-    out_text(o, "}}\n\n");
+    out_text(o, "}");
 }
 
 void write_stream_error(Answer *a, const HttpError *e)

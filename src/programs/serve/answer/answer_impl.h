@@ -121,6 +121,8 @@ void    write_stream_end(Answer *a, const char *object);
 void    write_alive(Answer *a, const char *object, const char *empty, int64_t processed, int64_t total, double ms);
 /* A chunk without choices, in an event of the name draft. */
 void    write_draft(Answer *a, const char *object, int32_t choice, const char *s, size_t n, int32_t step);
+/* The member draft, behind others. */
+void    write_draft_member(Out *o, int32_t choice, const char *s, size_t n, int32_t step);
 void    write_stream_error(Answer *a, const HttpError *e);
 void    write_body_end(Answer *a);                             /* a body's rest after its list of choices */
 

@@ -197,6 +197,14 @@ static void messages_body(Answer *a)
     out_text(o, "}");
 }
 
+/* Clients pass over events that they do not know. */
+static void messages_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    event(a, "draft");
+    write_draft_member(&a->out, choice, s, n, step);
+    end_event(a);
+}
+
 const Encoder ENCODE_MESSAGES = { "msg_", "toolu_", EVENTS, messages_open, messages_begin, messages_delta,
-                                  messages_end, messages_finish, messages_close, messages_alive, NULL, messages_fail,
-                                  messages_body };
+                                  messages_end, messages_finish, messages_close, messages_alive, messages_draft,
+                                  messages_fail, messages_body };

@@ -378,6 +378,13 @@ static void responses_body(Answer *a)
     out_bytes(&a->out, a->response.at, a->response.n);
 }
 
+static void responses_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
+{
+    event(a, "response.draft");
+    write_draft_member(&a->out, choice, s, n, step);
+    end_event(a);
+}
+
 const Encoder ENCODE_RESPONSES = { "resp_", "call_", EVENTS, responses_open, responses_begin, responses_delta,
-                                   responses_end, responses_finish, responses_close, responses_alive, NULL,
+                                   responses_end, responses_finish, responses_close, responses_alive, responses_draft,
                                    responses_fail, responses_body };
