@@ -211,7 +211,8 @@ struct Backend {
      *   top' = max(top, z of the tile), again = exp(top - top'), e = exp(z - top'), 0 where z - top' < -30 ln 2
      *   lean = fmaf(again, fmaf(top - top', sum, lean), sum of e * (z - top')), from 0
      *   sum = fmaf(sum, again, sum of e)
-     *   soft = fmaf(soft, again, sum of e * row), fmaf with ascending id where e > 0, from 0
+     *   soft = fmaf(soft, again, sum of e * row), fmaf with ascending id where e > 0, from 0; without such ids and with
+     *   again = 1 it stays as it is
      * (sums over z: 16 accumulators, fmaf where there is a product), then entropy = log(sum) - lean / sum in double,
      * and soft *= table_scale / sum. What is left out of a sum is below 2^-30 of its largest term for each id, so for a
      * vocabulary of V it changes p by at most V * 2^-30. */

@@ -533,6 +533,8 @@ static uint32_t canvas_word(const CanvasDraw *d, int64_t pos, int32_t id, uint32
     return philox(d->seed, (uint32_t) pos, (uint32_t) d->step, (uint32_t) id, (uint32_t) d->block << 2 | purpose);
 }
 
+bool draw_canvas_may(const CanvasRow *row, float top) { return (double) top >= (double) row->top - NOISE_SPAN; }
+
 void draw_canvas(CanvasRow *row, const CanvasDraw *d, int64_t pos, const float *z, int32_t n, int32_t id0)
 {
     const double least = (double) row->top - NOISE_SPAN;

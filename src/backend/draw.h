@@ -76,6 +76,8 @@ typedef struct { uint64_t seed; int32_t block, step; float t; int32_t mask; bool
  * -infinity in everything else; -infinity: none is. */
 typedef struct { double score; float top, sum, lean, again, entropy, mask; int32_t best, sample; } CanvasRow;
 
+/* Whether any of some z could be drawn, of which top is the largest: else draw_canvas leaves the row as it is. */
+bool    draw_canvas_may(const CanvasRow *row, float top);
 /* Offers z [n] of ids from id0 on, in ascending order, to row->score and row->sample; row->top is at least the largest
  * of all z so far. The noise is that of draw_noise, keyed by (seed; pos, step, id, block). */
 void    draw_canvas(CanvasRow *row, const CanvasDraw *d, int64_t pos, const float *z, int32_t n, int32_t id0);

@@ -9,7 +9,8 @@
 #include "backend/cpu/cpu.h"
 #include "base/mathd.h"
 
-enum { PARTS = CANVAS_MAX / 16, BLOCK_COLS = 256, BLOCK_ROWS = 32 };
+enum { PARTS = CANVAS_MAX / 16, BLOCK_COLS = 256, BLOCK_ROWS = 32, WORDS = CANVAS_IDS / 64 };
+_Static_assert(CANVAS_IDS % 64 == 0, "a tile is whole words of bits");
 
 typedef struct {
     Cpu             *c;
@@ -22,6 +23,7 @@ typedef struct {
     const void      *act[PARTS];
     int32_t          id0, ids;                     /* the tile */
     Tensor           head;                         /* the tile's rows of it */
+    uint64_t         has[CANVAS_MAX][WORDS];       /* bits of the tile's ids that a row has a term for */
     int32_t          used[CANVAS_IDS], n_used;     /* ids of the tile, from 0, that have a term in any row */
 } CanvasJob;
 
@@ -76,7 +78,7 @@ static int32_t find(const float *z, int32_t n, float what)
 static void row_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
-    const CanvasJob *j = arg;
+    CanvasJob *j = arg;
     const RowKernels *k = j->c->rows;
     const CanvasDraw *d = &j->r->slices[j->r->slice[i]].canvas;
     CanvasRow *f = &j->found[i];
@@ -94,26 +96,30 @@ static void row_task(void *arg, int32_t i, int32_t thread)
         f->best = j->id0 + find(z, j->ids, top);
     }
     if (d->greedy) f->sample = f->best;
-    else draw_canvas(f, d, j->r->pos[i], z, j->ids, j->id0);
+    else if (draw_canvas_may(f, top)) draw_canvas(f, d, j->r->pos[i], z, j->ids, j->id0);
     const int32_t whole = (j->ids + 15) / 16 * 16;
     for (int32_t v = j->ids; v < whole; v++) z[v] = -INFINITY;
     f->again = k->terms(z, whole, before, f->top, sum);
     f->lean = first ? sum[1] : fmaf(f->again, fmaf(before - f->top, f->sum, f->lean), sum[1]);
     f->sum = fmaf(f->sum, f->again, sum[0]);
+    memset(j->has[i], 0, sizeof j->has[i]);
+    for (int32_t w = 0; w < WORDS && sum[0] != 0; w++) {
+        uint64_t bits = 0;
+        for (int32_t v = 64 * w; v < least(whole, 64 * w + 64); v++) bits |= (uint64_t) (z[v] != 0) << v % 64;
+        j->has[i][w] = bits;
+    }
 }
 
 /* ---- mixed embeddings ---- */
 
 static void find_used(CanvasJob *j)
 {
-    bool any[CANVAS_IDS] = { false };
-    for (int32_t i = 0; i < j->n; i++) {
-        const float *z = z_of(j, i);
-        for (int32_t v = 0; v < j->ids; v++) any[v] |= z[v] != 0;
-    }
     j->n_used = 0;
-    for (int32_t v = 0; v < j->ids; v++)
-        if (any[v]) j->used[j->n_used++] = v;
+    for (int32_t w = 0; w < WORDS; w++) {
+        uint64_t any = 0;
+        for (int32_t i = 0; i < j->n; i++) any |= j->has[i][w];
+        for (; any; any &= any - 1) j->used[j->n_used++] = 64 * w + __builtin_ctzll(any);
+    }
 }
 
 static void decode_task(void *arg, int32_t i, int32_t thread)
@@ -137,12 +143,13 @@ static void blend_task(void *arg, int32_t i, int32_t thread)
     for (int32_t row = i / across * BLOCK_ROWS; row < end; row++) {
         const float *z = z_of(j, row);
         int32_t count = 0;
-        for (int32_t u = 0; u < j->n_used; u++) {
-            const int32_t v = j->used[u];
-            if (z[v] == 0) continue;
-            from[count] = row_at(j->e->wide, v) + c0;
-            w[count++] = z[v];
-        }
+        for (int32_t k = 0; k < WORDS; k++)
+            for (uint64_t bits = j->has[row][k]; bits; bits &= bits - 1) {
+                const int32_t v = 64 * k + __builtin_ctzll(bits);
+                from[count] = row_at(j->e->wide, v) + c0;
+                w[count++] = z[v];
+            }
+        if (count == 0 && j->found[row].again == 1) continue;
         j->c->rows->blend(row_at(j->soft, row) + c0, j->found[row].again, from, w, count, cols);
     }
 }

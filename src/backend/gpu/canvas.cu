@@ -296,13 +296,16 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
             acc[r][c] = 0;
         }
     }
+    uint32_t has = 0;                              /* rows that have a term in this tile */
     load_terms(next, a, row0, rows, lane);
     for (int part = 0; part < parts; part++) {
         uint32_t own = 0, used = 0;
         sync_warp();                               /* nobody reads the part before any more */
         UNROLL
         for (int r = 0; r < OWN_ROWS; r++) {
-            own |= warp_ballot(next[r] != 0);
+            const uint32_t ids = warp_ballot(next[r] != 0);
+            own |= ids;
+            if (ids) has |= 1u << r;
             s.term[lane][OWN_ROWS * warp + r] = next[r];
         }
         if (lane == 0) s.any[part & 1][warp] = own;
@@ -320,9 +323,11 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
         for (int r = 0; r < OWN_ROWS; r++) {
             const float again = rows >> r & 1
                               ? ld(a.again + (row0 + r) * CANVAS_TILES + part / (CANVAS_IDS / MIX_IDS)) : 0.0f;
+            if (!(has >> r & 1) && again == 1) continue;
             UNROLL
             for (int c = 0; c < OWN_COLS; c++) soft[r][c] = f32_fma(soft[r][c], again, acc[r][c]), acc[r][c] = 0;
         }
+        has = 0;
     }
     UNROLL
     for (int r = 0; r < OWN_ROWS; r++) {
