@@ -283,6 +283,7 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
     pass_wait();
     const int lane = TID & 31, warp = TID >> 5, row0 = BID_Y * MIX_ROWS + OWN_ROWS * warp, col0 = BID * MIX_COLS,
               cols = a.table.cols, parts = CANVAS_IDS / MIX_IDS * canvas_tiles(a);
+    enum : uint32_t { HAS = 1u << OWN_ROWS };      /* of rows: bits of those there are, and have a term in this tile */
     uint32_t rows = 0;
     float soft[OWN_ROWS][OWN_COLS], acc[OWN_ROWS][OWN_COLS], next[OWN_ROWS];
     UNROLL
@@ -296,7 +297,6 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
             acc[r][c] = 0;
         }
     }
-    uint32_t has = 0;                              /* rows that have a term in this tile */
     load_terms(next, a, row0, rows, lane);
     for (int part = 0; part < parts; part++) {
         uint32_t own = 0, used = 0;
@@ -305,7 +305,7 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
         for (int r = 0; r < OWN_ROWS; r++) {
             const uint32_t ids = warp_ballot(next[r] != 0);
             own |= ids;
-            if (ids) has |= 1u << r;
+            if (ids) rows |= HAS << r;
             s.term[lane][OWN_ROWS * warp + r] = next[r];
         }
         if (lane == 0) s.any[part & 1][warp] = own;
@@ -323,11 +323,11 @@ KERNEL(CANVAS_THREADS, canvas_mix, CanvasArgs)
         for (int r = 0; r < OWN_ROWS; r++) {
             const float again = rows >> r & 1
                               ? ld(a.again + (row0 + r) * CANVAS_TILES + part / (CANVAS_IDS / MIX_IDS)) : 0.0f;
-            if (!(has >> r & 1) && again == 1) continue;
+            if (!(rows & HAS << r) && again == 1) continue;
             UNROLL
             for (int c = 0; c < OWN_COLS; c++) soft[r][c] = f32_fma(soft[r][c], again, acc[r][c]), acc[r][c] = 0;
         }
-        has = 0;
+        rows &= HAS - 1;
     }
     UNROLL
     for (int r = 0; r < OWN_ROWS; r++) {
