@@ -218,6 +218,17 @@ class Refused(unittest.TestCase):
         self.refused("/v1/messages", "top_k", {"messages": talk, "max_tokens": 5, "top_k": 5})
         self.refused("/api/chat", "options.top_p", {"messages": talk, "options": {"top_p": 0.5}})
 
+    def test_drafts(self):
+        """Ollama's lines have no place for drafts."""
+        least = {"num_predict": 5}
+        for path, body in (("/api/chat", {"messages": [{"role": "user", "content": "Hi"}], "options": least}),
+                           ("/api/generate", {"prompt": "Hi", "options": least})):
+            ask = lambda wanted: S.post(path, {**body, "stream_options": {"include_drafts": wanted}})
+            status, _, text = ask(True)
+            self.assertEqual((status, json.loads(text)["error"]),
+                             (400, "stream_options.include_drafts is not supported: it may only be false"), path)
+            self.assertEqual(ask(False)[0], 200, path)
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.modules[__name__]))

@@ -323,8 +323,8 @@ static Request *try_field(Dialect d, const Field *f, json_t *value, const char *
 
 static void honoured_field(Dialect d, const Field *f)
 {
-    if (strcmp(f->path, "stream_options") == 0 && (d == DIALECT_RESPONSES || d == DIALECT_MESSAGES))
-        return;                                    /* of its members only include_drafts has a meaning there */
+    if (strcmp(f->path, "stream_options") == 0 && d != DIALECT_COMPLETIONS && d != DIALECT_CHAT)
+        return;                                    /* include_usage, its value here, has no meaning there */
     HttpError e;
     const char *also;
     bool unseen;
