@@ -65,9 +65,9 @@ class Text(unittest.TestCase):
 
     def test_drafts_elsewhere(self):
         """Responses and Messages: events of their own names, in order, that change nothing else."""
-        for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.draft"),
+        for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.ratoon.draft"),
                                  ("/v1/messages", {"messages": [{"role": "user", "content": QUESTION}],
-                                                   "max_tokens": 40}, "draft")):
+                                                   "max_tokens": 40}, "ratoon.draft")):
             def streamed(**more):
                 text = S.post(path, {**body, "seed": 5, "temperature": 1, "stream": True, **more})[2].decode()
                 return [(e.split("\n")[0], json.loads(e.split("data: ", 1)[1])) for e in text.split("\n\n")
