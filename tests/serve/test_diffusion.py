@@ -65,9 +65,9 @@ class Text(unittest.TestCase):
 
     def test_drafts_elsewhere(self):
         """Responses and Messages: events of their own names, in order, that change nothing else."""
-        for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.draft"),
+        for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.ratoon.draft"),
                                  ("/v1/messages", {"messages": [{"role": "user", "content": QUESTION}],
-                                                   "max_tokens": 40}, "draft")):
+                                                   "max_tokens": 40}, "ratoon.draft")):
             def streamed(**more):
                 text = S.post(path, {**body, "seed": 5, "temperature": 1, "stream": True, **more})[2].decode()
                 return [(e.split("\n")[0], json.loads(e.split("data: ", 1)[1])) for e in text.split("\n\n")
@@ -217,6 +217,17 @@ class Refused(unittest.TestCase):
         self.refused("/v1/completions", "logprobs", {"prompt": "Hi", "logprobs": 1})
         self.refused("/v1/messages", "top_k", {"messages": talk, "max_tokens": 5, "top_k": 5})
         self.refused("/api/chat", "options.top_p", {"messages": talk, "options": {"top_p": 0.5}})
+
+    def test_drafts(self):
+        """Ollama's lines have no place for drafts."""
+        least = {"num_predict": 5}
+        for path, body in (("/api/chat", {"messages": [{"role": "user", "content": "Hi"}], "options": least}),
+                           ("/api/generate", {"prompt": "Hi", "options": least})):
+            ask = lambda wanted: S.post(path, {**body, "stream_options": {"include_drafts": wanted}})
+            status, _, text = ask(True)
+            self.assertEqual((status, json.loads(text)["error"]),
+                             (400, "stream_options.include_drafts is not supported: it may only be false"), path)
+            self.assertEqual(ask(False)[0], 200, path)
 
 
 if __name__ == "__main__":

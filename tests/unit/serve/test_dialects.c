@@ -323,8 +323,8 @@ static Request *try_field(Dialect d, const Field *f, json_t *value, const char *
 
 static void honoured_field(Dialect d, const Field *f)
 {
-    if (strcmp(f->path, "stream_options") == 0 && (d == DIALECT_RESPONSES || d == DIALECT_MESSAGES))
-        return;                                    /* of its members only include_drafts has a meaning there */
+    if (strcmp(f->path, "stream_options") == 0 && d != DIALECT_COMPLETIONS && d != DIALECT_CHAT)
+        return;                                    /* include_usage, its value here, has no meaning there */
     HttpError e;
     const char *also;
     bool unseen;
@@ -816,6 +816,8 @@ static void play(Answer *a, const json_t *line, int32_t *choice)
     else if (strcmp(what, "choice") == 0) *choice = (int32_t) int_at(line, 1);
     else if (strcmp(what, "token") == 0) play_token(a, *choice, line);
     else if (strcmp(what, "echo") == 0) answer_echo(a, *choice, text_at(line, 1), strlen(text_at(line, 1)));
+    else if (strcmp(what, "draft") == 0)
+        answer_draft(a, *choice, text_at(line, 1), strlen(text_at(line, 1)), (int32_t) int_at(line, 2));
     else if (strcmp(what, "alive") == 0) answer_keepalive(a, int_at(line, 1), int_at(line, 2), 12.5, int_at(line, 3));
     else if (strcmp(what, "end") == 0) {
         const json_t *more = json_array_get(line, 2);
@@ -844,7 +846,9 @@ static char *answer_of(const Golden *g, bool stream, bool pieces, size_t *n)
     json_t *body = json_loads(g->request, 0, NULL);
     if (!body) return NULL;
     json_object_set_new(body, "stream", json_boolean(stream));
-    bool good = request_read(&q, g->dialect, body, NULL, &DEFAULTS, &e);
+    RequestDefaults defaults = DEFAULTS;
+    defaults.denoises = strstr(g->request, "include_drafts");  /* the field has no effect with other models */
+    bool good = request_read(&q, g->dialect, body, NULL, &defaults, &e);
     json_decref(body);
     if (!good) {
         if (e.status == 400) fail_msg("the request of a golden file was refused: %s", e.message);

@@ -197,10 +197,10 @@ static void messages_body(Answer *a)
     out_text(o, "}");
 }
 
-/* Clients pass over events that they do not know. */
+/* An event of ours among those of Messages. Clients go on after events that they do not know. */
 static void messages_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
 {
-    event(a, "draft");
+    event(a, "ratoon.draft");
     write_draft_member(&a->out, choice, s, n, step);
     end_event(a);
 }

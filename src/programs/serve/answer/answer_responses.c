@@ -378,9 +378,10 @@ static void responses_body(Answer *a)
     out_bytes(&a->out, a->response.at, a->response.n);
 }
 
+/* The name says whose event it is, as OpenAI may have a response.draft one day. */
 static void responses_draft(Answer *a, int32_t choice, const char *s, size_t n, int32_t step)
 {
-    event(a, "response.draft");
+    event(a, "response.ratoon.draft");
     write_draft_member(&a->out, choice, s, n, step);
     end_event(a);
 }

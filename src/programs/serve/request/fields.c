@@ -41,9 +41,10 @@ enum { KEYS_MAX = 1000 };                          /* in an object that the tabl
 static const Field TABLE[] = {
     READ_TEXT("model", ALL, 512, model),
     READ_BOOL("stream", ALL, stream),
-    HONOUR("stream_options", C | H | R | M, TYPE_OBJECT),
+    HONOUR("stream_options", C | H | R | M | O | G, TYPE_OBJECT),
     READ_BOOL("stream_options.include_usage", C | H, include_usage),
     READ_BOOL("stream_options.include_drafts", C | H | R | M, include_drafts),
+    REFUSE("stream_options.include_drafts", O | G, "false"),
     IGNORE("stream_options.include_obfuscation", C | H | R),
     HONOUR("strict_fields", ALL, TYPE_BOOL),
     READ_LONG("n_predict", ALL, TYPE_NUMBER_TEXT, -2, max_tokens),
