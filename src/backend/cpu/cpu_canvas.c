@@ -105,7 +105,7 @@ static void row_task(void *arg, int32_t i, int32_t thread)
     memset(j->has[i], 0, sizeof j->has[i]);
     for (int32_t w = 0; w < WORDS && sum[0] != 0; w++) {
         uint64_t bits = 0;
-        for (int32_t v = 64 * w; v < least(whole, 64 * w + 64); v++) bits |= (uint64_t) (z[v] != 0) << v % 64;
+        for (int32_t v = 64 * w; v < least(j->ids, 64 * w + 64); v++) bits |= (uint64_t) (z[v] != 0) << v % 64;
         j->has[i][w] = bits;
     }
 }
