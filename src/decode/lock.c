@@ -38,7 +38,7 @@ static int32_t surest(const int32_t *order, int32_t count, const LockRow *row, i
 int32_t lock_step(LockRow *row, const CanvasRow *found, int32_t n, int32_t stability, float entropy)
 {
     int32_t order[CANVAS_MAX], locked = 0;
-    bool ready[CANVAS_MAX], now[CANVAS_MAX] = { false };
+    bool now[CANVAS_MAX] = { false };
     for (int32_t i = 0; i < n; i++) {
         if (row[i].locked) continue;
         row[i].stable = row[i].token == found[i].best ? row[i].stable + 1 : 0;
@@ -48,11 +48,8 @@ int32_t lock_step(LockRow *row, const CanvasRow *found, int32_t n, int32_t stabi
     for (int32_t k = 0; k < count; k++) {
         const int32_t i = order[k];
         const int32_t wait = is_echo(row, n, i) ? stability + 1 : 0;
-        ready[k] = row[i].stable >= stability + wait && found[i].entropy < entropy;
-    }
-    for (int32_t k = 0; k < count; k++) {
-        const int32_t i = order[k];
-        if (!ready[k] || (i > 0 && now[i - 1]) || (i + 1 < n && now[i + 1])) continue;
+        const bool ready = row[i].stable >= stability + wait && found[i].entropy < entropy;
+        if (!ready || (i > 0 && now[i - 1]) || (i + 1 < n && now[i + 1])) continue;
         row[i].locked = now[i] = true;
         locked++;
     }

@@ -33,6 +33,7 @@ static void add_stats(rt_expert_stats *to, const StoreStats *s)
     to->wait_s += s->waited;
     to->pack_s += s->packing;
     for (int32_t i = 0; i < STORE_LATENCIES; i++) to->latency[i] += s->latency[i];
+    /* how a file is read is said before that there is none; of two ways, the first stage's */
     if (!to->io[0] || strcmp(to->io, "bus") == 0) memcpy(to->io, s->io, sizeof to->io);
 }
 

@@ -8,10 +8,9 @@
 
 typedef struct { const char *name; size_t place; bool whole; } Key;
 #define KEY(name, whole) { #name, offsetof(rt_diffusion, name), whole }
-enum { MASK = 8 };
 static const Key KEYS[] = {
     KEY(steps, true), KEY(stability, true), KEY(confidence, false), KEY(t_max, false), KEY(t_min, false),
-    KEY(entropy_bound, false), KEY(trim, false), KEY(trim_from, true), [MASK] = KEY(mask, true),
+    KEY(entropy_bound, false), KEY(trim, false), KEY(trim_from, true), KEY(mask, true),
 };
 enum { N_KEYS = sizeof KEYS / sizeof *KEYS };
 
@@ -51,7 +50,7 @@ bool denoise_read(rt_diffusion *out, const Options *o)
         at += n + (at[n] == ',');
     }
     const char *mask = getenv("DG_MASK_ID");       /* as for the server that this comes from */
-    if (out->lock && out->mask == 0 && mask && *mask && !set(out, &KEYS[MASK], mask))
+    if (out->lock && out->mask == 0 && mask && *mask && !set(out, &(Key) KEY(mask, true), mask))
         return complain(o, "DG_MASK_ID is '%s', expected a token's number", mask) == 0;
     return true;
 }

@@ -36,13 +36,12 @@ double expert_use_share(const rt_expert_stats *s, int64_t part)
 
 const char *expert_use_start(char out[EXPERT_USE_TEXT], const Program *p, const rt_expert_stats *s)
 {
-    char held[24], all[24];
-    snprintf(out, EXPERT_USE_TEXT, "%s holds %lld experts at a time, in %s (all take %s); the others are read %s%s%s",
+    char held[24], all[24], from[64] = "in main memory";
+    if (!all_in_memory(s)) snprintf(from, sizeof from, "from the file when they are used (%s)", s->io);
+    snprintf(out, EXPERT_USE_TEXT, "%s holds %lld experts at a time, in %s (all take %s); the others are read %s",
              all_in_memory(s) ? "the GPU's memory" : "memory", (long long) s->slots,
              memory_text(held, (double) s->bytes),
-             memory_text(all, (double) property(p->engine, "model.experts.bytes")),
-             all_in_memory(s) ? "in main memory" : "from the file when they are used (", all_in_memory(s) ? "" : s->io,
-             all_in_memory(s) ? "" : ")");
+             memory_text(all, (double) property(p->engine, "model.experts.bytes")), from);
     return out;
 }
 

@@ -511,7 +511,6 @@ static int32_t look_for(CudaFetch *f, int32_t layer)
 {
     CudaStore *s = f->s;
     int32_t *seen = f->seen + index_of(s, layer, 0), pairs = 0;
-    s->held.n = 0;
     for (int32_t e = 0; e < s->slots.experts; e++) {
         const int32_t times = (int32_t) ((uint32_t) f->asked[e] - (uint32_t) seen[e]);
         seen[e] = f->asked[e];

@@ -47,9 +47,10 @@ uint8_t *cuda_store_matrix(const CudaStore *s, const CudaStack *of, int32_t i, u
 int32_t cuda_store_experts(const CudaStore *s);
 size_t  cuda_store_counters(const CudaStore *s);
 
+typedef struct CudaFetch CudaFetch;
+
 /* A fork. counts: its counters in device memory; now: as they are, filled before the fork leaves; told: as they
  * were. */
-typedef struct CudaFetch CudaFetch;
 typedef struct {
     CudaStore *store;                              /* NULL: stacks are whole */
     bool       passing;                            /* work that reads experts may be in flight */
@@ -59,7 +60,7 @@ typedef struct {
     CudaFetch *fetch;                              /* the host's work for it; NULL: there is none */
 } CudaVisitor;
 
-/* Makes a visitor of s, NULL: of none, with counters and a table in device memory; cuda_store_quit, whatever comes of
+/* Makes a visitor of s, NULL: of none; the caller sets its counts and table. Then cuda_store_quit, whatever comes of
  * it. */
 Status cuda_store_visit(CudaVisitor *v, CudaStore *s, Error *err);
 /* Before work is queued that reads experts: the stream waits for the table's last change, and, if a file has experts,

@@ -40,7 +40,7 @@ DEV void row_begins(CanvasShared &s, const CanvasArgs &a, const CanvasDraw *d)
     s.row.best = first ? -1 : ld(&f->best);
     s.row.sample = first ? -1 : ld(&f->sample);
     s.draw.seed = ld(&d->seed), s.draw.block = ld(&d->block), s.draw.step = ld(&d->step);
-    s.draw.t = ld(&d->t), s.draw.greedy = ld(&d->greedy), s.draw.mask = ld(&d->mask);
+    s.draw.t = ld(&d->t), s.draw.greedy = ld(&d->greedy);
     if (first) st(&a.found[BID].mask, -f32_infinity());
 }
 

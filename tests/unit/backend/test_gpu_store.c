@@ -364,12 +364,17 @@ static void check_world(uint64_t vram, int32_t ring, const uint64_t *count, cons
     free(got);
 }
 
+static void some_counts(uint64_t count[LAYERS * EXPERTS])
+{
+    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+}
+
 /* Slots for all but a few experts, for half of them, one of each size; copies as late and as early as can be. */
 static void same_bits(void **state)
 {
     (void) state;
     uint64_t count[LAYERS * EXPERTS];
-    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    some_counts(count);
     for (int32_t eager = 0; eager < 2; eager++) {
         fake->eager = eager;
         if (part_runs()) check_world(room_for(22, 10), 0, NULL, "all but a few");
@@ -379,10 +384,9 @@ static void same_bits(void **state)
     fake->eager = false;
 }
 
-/* Main memory for so many experts of each kind, at least what a device's store can do with, and for one read. */
+/* The least main memory that a device's store can do with, and room for so many more experts of each kind. */
 static uint64_t main_for(int32_t most, int32_t other)
 {
-    enum { TAKES = 100 };
     StoreNeeds needs;
     World w = { 0 };
     Error err = { 0 };
@@ -397,7 +401,7 @@ static uint64_t main_for(int32_t most, int32_t other)
     must(w.be->store_needs(w.be, &needs, w.stacked, n, &o, &err), &err);
     assert_true(needs.host_bytes > 0 && !needs.uploads && needs.chunk >= w.be->chunk);
     w.be->close(w.be);
-    return o.ram + vram * TAKES / 100;
+    return o.ram + vram;
 }
 
 /* Main memory has only some of the experts, too, and a file has all. */
@@ -406,7 +410,7 @@ static void same_bits_from_file(void **state)
     (void) state;
     static const StoreIo ways[] = { STORE_AUTO, STORE_PREAD, STORE_MMAP, STORE_URING };
     uint64_t count[LAYERS * EXPERTS];
-    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    some_counts(count);
     for (int32_t k = 0; k < 4; k++) {
         fake->eager = k % 2;
         io = ways[k];
@@ -610,7 +614,7 @@ static void loading_fails(void **state)
 {
     (void) state;
     uint64_t count[LAYERS * EXPERTS];
-    for (int32_t i = 0; i < LAYERS * EXPERTS; i++) count[i] = (uint64_t) (i * 7 % 13);
+    some_counts(count);
     check_loading(NULL, 100);
     ram = main_for(2, 2);
     check_loading(count, 12);
