@@ -5,11 +5,14 @@ usage: bench/offload.py --model FILE --limit 6G [--llama-bench FILE] [-n 128] [-
 
 Needs root: a control group (version 1 or 2) holds each run to --limit, page cache included. Each engine decodes -n
 tokens with an empty page cache at its start. What ratoon's rows say:
-  one slot    memory fills with what comes; a ring of one expert per layer
-  ring        the same with the usual ring; what was used is kept in a profile
-  profile     the experts that the run before used most are loaded at the start
-tokens/s: of the passes of decoding, without drawing tokens, as llama-bench counts. disk %: what the experts that were
-read took per second of these passes, as a share of what the disk gave to READS reads at once just before."""
+  empty, one slot     memory fills with what comes; a ring of one expert per layer
+  empty, ring         the same with the usual ring; what was used is kept in a profile
+  uniform             the same number of experts of every layer at the start, whichever; a ring of one
+  calibrated          those that the second run used most; a ring of one
+  calibrated, ring    the same with the usual ring
+tokens/s: of the passes of decoding, without drawing tokens, as llama-bench counts. wait %: of the time, waiting for
+experts with nothing else to do. disk %: what the experts that were read took per second of these passes, as a share of
+what the disk gave to READS reads at once, on average just before and just after."""
 
 import argparse
 import csv
@@ -17,6 +20,7 @@ import json
 import mmap
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -93,14 +97,22 @@ def disk_rate(path):
 
 def ratoon(group, args, options, seed):
     forget(args.model)
+    before = disk_rate(args.model)
     tokens = ",".join(str(1000 + 37 * i) for i in range(16))
     out = group.run([RATOON, "run", "-m", args.model, "-d", "none", "--ctx", "1024", "--tokens", tokens, "-n",
                      str(args.n), "--temp", "1", "--seed", str(seed), "--ignore-eos", "--json", "-q"] + options)
+    rate = (before + disk_rate(args.model)) / 2
     stats = json.loads(out.stdout)["stats"]
     seconds, n = stats["pass_s"] + stats["prefill_s"], stats["generated"]
-    return {"tok_s": n / stats["pass_s"], "missed": stats["experts_missed"] / n,
-            "mb": stats["experts_missed_bytes"] / n / 1e6, "rate": stats["experts_missed_bytes"] / seconds,
-            "wait": stats["experts_wait_s"] / seconds}
+    return [f"{n / stats['pass_s']:.2f}", f"{stats['experts_missed'] / n:.1f}",
+            f"{stats['experts_missed_bytes'] / n / 1e6:.1f}", f"{100 * stats['experts_wait_s'] / seconds:.0f}",
+            f"{100 * stats['experts_missed_bytes'] / seconds / rate:.0f}", f"{rate / 1e9:.2f}"]
+
+
+def uniform(profile, path):
+    """A profile of the same shape in which every expert was used once."""
+    with open(profile, encoding="utf-8") as f, open(path, "w", encoding="utf-8") as to:
+        to.writelines(re.sub(r"\d+", "1", line) for line in f if not line.startswith("#"))
 
 
 def llama(group, args):
@@ -124,25 +136,30 @@ def main():
     if os.geteuid() != 0:
         sys.exit("offload.py: control groups need root")
     group, rows = Group(bytes_of(args.limit)), []
+
+    def add(name, values):
+        rows.append([name] + values)
+        print(*rows[-1], sep="\t", flush=True)
+
     try:
         for i in range(args.repeats):
-            rate = disk_rate(args.model)
             if args.llama_bench:
-                rows.append(["llama.cpp", f"{llama(group, args):.2f}", "", "", "", "", f"{rate / 1e9:.2f}"])
-                print(*rows[-1], sep="\t", flush=True)
+                add("llama.cpp", [f"{llama(group, args):.2f}"])
             with tempfile.TemporaryDirectory() as folder:
-                use = ["--expert-ram", args.ram, "--expert-profile", os.path.join(folder, "profile.csv")]
-                for name, options in (("one slot", ["--expert-slots", "1"]), ("ring", ["--spark"]),
-                                      ("profile", ["--spark"])):
-                    r = ratoon(group, args, use + options, i)
-                    rows.append([name, f"{r['tok_s']:.2f}", f"{r['missed']:.1f}", f"{r['mb']:.1f}",
-                                 f"{100 * r['wait']:.0f}", f"{100 * r['rate'] / rate:.0f}", f"{rate / 1e9:.2f}"])
-                    print(*rows[-1], sep="\t", flush=True)
+                profile, flat = os.path.join(folder, "profile.csv"), os.path.join(folder, "uniform.csv")
+                for name, options in (("empty, one slot", ["--expert-slots", "1"]),
+                                      ("empty, ring", ["--spark", "--expert-profile", profile]),
+                                      ("uniform", ["--expert-slots", "1", "--expert-profile", flat]),
+                                      ("calibrated", ["--expert-slots", "1", "--expert-profile", profile]),
+                                      ("calibrated, ring", ["--expert-profile", profile])):
+                    if name == "uniform":
+                        uniform(profile, flat)
+                    add(name, ratoon(group, args, ["--expert-ram", args.ram] + options, i))
     finally:
         group.remove()
     if args.csv:
         with open(args.csv, "w", newline="", encoding="utf-8") as f:
-            csv.writer(f).writerows([["engine", "tokens/s", "misses/token", "MB/token", "wait %", "disk %", "disk GB/s"]] + rows)
+            csv.writer(f).writerows([["run", "tokens/s", "misses/token", "MB/token", "wait %", "disk %", "disk GB/s"]] + rows)
 
 
 if __name__ == "__main__":

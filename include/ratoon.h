@@ -369,9 +369,9 @@ void      rt_step_cancel(rt_step *st);
  * canvas was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A negative
  * status belongs to that session alone, with the reason in rt_session_error. */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
-/* Runs one pass for all n sessions (of a model that denoises: for one of them, in turn), which must be distinct, belong
- * to the step's engine and have a prompt; fills out [n] in their order. A pass that fails leaves every session as it
- * was; the reason is in rt_step_error. */
+/* Runs one pass for all n sessions, which must be distinct, belong to the step's engine and have a prompt; fills out
+ * [n] in their order. (Of a model that denoises: for one of them, in turn, and if it has a canvas, for those of others
+ * that there is room for.) A pass that fails leaves every session as it was; the reason is in rt_step_error. */
 rt_status rt_step_run(rt_step *st, rt_session *const *s, rt_block *out, size_t n);
 /* Runs passes until s has a block or ends; returns the block's status, or that of the pass that failed. */
 rt_status rt_next(rt_step *st, rt_session *s, rt_block *out);

@@ -4,9 +4,9 @@
 
 #include "backend/cpu/matmul.h"
 
-/* RING: its share of the slots, unless told. HALF_LIFE: see CacheShape; the hit rate is back within about as many rows
- * after the traffic has changed. */
-enum { RING = 8, HALF_LIFE = 256 };
+/* RING: its share of the slots, unless told. HALF_LIFE: see CacheShape; the hit rate is back within about twice as
+ * many rows after the traffic has changed (doc/speed.md). */
+enum { RING = 8, HALF_LIFE = 96 };
 
 static size_t up_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
 

@@ -73,22 +73,33 @@ static void begin_block(Session *s)
     lock_begin(c->lock, s->line.m->diffusion.canvas);
 }
 
-Status diffuse_pass(Spec *sp, Session *s, const int32_t *token, const CanvasDraw *d, bool conditioned, int32_t want,
-                    int32_t n_want, PassOut *out, Error *err)
+int32_t diffuse_most(const Spec *sp)
 {
-    Canvas *c = s->canvas;
+    return least_of(sp->step.lim.n_max / sp->m->diffusion.canvas, sp->sessions_max);
+}
+
+Status diffuse_pass(Spec *sp, const CanvasTurn *t, int32_t n, int32_t want, int32_t n_want, PassOut *out, Error *err)
+{
     Step *first = &sp->step, *last = sp->last;
-    const size_t rows = (size_t) sp->m->diffusion.canvas, soft_bytes = sizeof(float) * rows * (size_t) sp->m->dim;
+    const size_t rows = (size_t) sp->m->diffusion.canvas, values = rows * (size_t) sp->m->dim;
     pass_start(first);
-    Slice *sl = pass_slice(first, &s->line.target, SLICE_BLOCK, sp->m->diffusion.canvas, token, NULL);
-    sl->canvas = *d;
-    for (int32_t i = 0; i < n_want; i++) pass_want(first, sl, want + i, WANT_LOGITS, -1);
-    pass_canvas(first, c->before, c->soft, conditioned);
+    for (int32_t i = 0; i < n; i++) {
+        const Canvas *c = t[i].s->canvas;
+        Slice *sl = pass_slice(first, &t[i].s->line.target, SLICE_BLOCK, (int32_t) rows, t[i].token, NULL);
+        sl->canvas = t[i].draw;
+        for (int32_t k = 0; i == 0 && k < n_want; k++) pass_want(first, sl, want + k, WANT_LOGITS, -1);
+        pass_canvas(first, c->before, c->soft, t[i].conditioned);
+    }
     TRY(model_pass(sp->m, first, out, 0, err));
-    last->be->copy_out(last->be, c->found, out->found->data, sizeof *c->found * rows);
-    if (first != last) last->be->copy_out(last->be, first->carry, c->soft, soft_bytes);
+    for (size_t i = 0; i < (size_t) n; i++) {
+        Canvas *c = t[i].s->canvas;
+        last->be->copy_out(last->be, c->found, (CanvasRow *) out->found->data + i * rows, sizeof *c->found * rows);
+        if (first != last)
+            last->be->copy_out(last->be, first->carry + i * values, c->soft, sizeof(float) * values);
+    }
     TRY(step_wait(last, err));
-    if (first != last) first->be->copy_in(first->be, c->before, first->carry, soft_bytes);
+    for (size_t i = 0; first != last && i < (size_t) n; i++)
+        first->be->copy_in(first->be, t[i].s->canvas->before, first->carry + i * values, sizeof(float) * values);
     return ST_OK;
 }
 
@@ -154,25 +165,35 @@ static void finish_block(Session *s)
     s->stats.blocks++;
 }
 
-static Status denoise(Spec *sp, Session *s, Error *err)
+static void finish_step(Session *s, const CanvasDraw *d)
 {
-    Canvas *c = s->canvas;
-    if (c->step == 0) begin_block(s);
-    const CanvasDraw d = draw_of(s, c->step + 1);
-    PassOut out;
-    Status st = diffuse_pass(sp, s, c->token, &d, c->step > 0, 0, 0, &out, err);
-    if (st != ST_OK && st != ST_CANCEL) c->step = 0;               /* what it has left behind is unknown */
-    TRY(st);
+    const Canvas *c = s->canvas;
     s->stats.steps++;
     const int32_t bad = not_finite(s);
     if (bad >= 0) {
         s->line.status = ST_BACKEND;
         fail(&s->line.error, ST_BACKEND, "the logits at position %d are not finite", bad);
-        return ST_OK;
+        return;
     }
-    const bool done = locks(s) ? renew_locked(s) : renew(s, &d);
-    if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, sp->m->diffusion.canvas, c->step);
+    const bool done = locks(s) ? renew_locked(s) : renew(s, d);
+    if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, s->line.m->diffusion.canvas, c->step);
     if (done) finish_block(s);
+}
+
+static Status denoise(Spec *sp, Session *const *s, int32_t n, Error *err)
+{
+    CanvasTurn turn[ROWS_DECODE];
+    PassOut out;
+    for (int32_t i = 0; i < n; i++) {
+        const Canvas *c = s[i]->canvas;
+        if (c->step == 0) begin_block(s[i]);
+        turn[i] = (CanvasTurn) { s[i], c->token, draw_of(s[i], c->step + 1), c->step > 0 };
+    }
+    Status st = diffuse_pass(sp, turn, n, 0, 0, &out, err);
+    for (int32_t i = 0; i < n && st != ST_OK && st != ST_CANCEL; i++)
+        s[i]->canvas->step = 0;                                    /* what it has left behind is unknown */
+    TRY(st);
+    for (int32_t i = 0; i < n; i++) finish_step(s[i], &turn[i].draw);
     return ST_OK;
 }
 
@@ -207,40 +228,52 @@ static Status commit(Spec *sp, Session *s, Error *err)
 /* ---- the loop ---- */
 
 static bool has_work(const Session *s) { return s->line.status == ST_OK && line_room(&s->line) > 0; }
+static bool has_text(const Session *s) { return s->line.target.P < s->line.n_text; }
 
-/* The session whose turn it is; NULL: none has work. */
-static Session *whose_turn(Spec *sp, Session *const *s, int32_t n)
+/* The sessions of the next pass: the first one that has work, from the one whose turn it is on, and, if that has a
+ * step of its canvas before it, those behind it that have, too. The next turn is that of the session behind the first,
+ * so all come to be first. Returns how many there are; 0: none has work. */
+static int32_t whose_turn(Spec *sp, Session **with, Session *const *s, int32_t n)
 {
+    int32_t most = 1, count = 0;
+    const uint32_t from = sp->turn;
     for (int32_t i = 0; i < n; i++) {
         s[i]->line.n_out = 0;
         if (s[i]->line.status == ST_OK && line_room(&s[i]->line) < 1) s[i]->line.status = ST_END;
     }
-    for (int32_t i = 0; i < n; i++) {
-        Session *next = s[(sp->turn + (uint32_t) i) % (uint32_t) n];
-        if (!has_work(next)) continue;
-        sp->turn = (sp->turn + (uint32_t) i + 1) % (uint32_t) n;
-        return next;
+    for (int32_t i = 0; i < n && count < most; i++) {
+        const uint32_t at = (from + (uint32_t) i) % (uint32_t) n;
+        if (!has_work(s[at]) || (count > 0 && has_text(s[at]))) continue;
+        if (count == 0) {
+            sp->turn = (at + 1) % (uint32_t) n;
+            if (!has_text(s[at])) most = diffuse_most(sp);
+        }
+        with[count++] = s[at];
     }
-    return NULL;
+    return count;
 }
 
 Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 {
     if (n < 1 || n > sp->sessions_max)
         return fail(err, ST_ARG, "step: %d sessions, expected 1 to %d", n, sp->sessions_max);
-    Session *one = whose_turn(sp, s, n);
-    if (!one) return ST_OK;
+    Session *with[ROWS_DECODE];
+    const int32_t now = whose_turn(sp, with, s, n);
+    if (now == 0) return ST_OK;
     const double begun = seconds_now();
-    const bool prompt = one->line.target.P < one->line.n_prompt, text = one->line.target.P < one->line.n_text;
+    const bool prompt = with[0]->line.target.P < with[0]->line.n_prompt, text = has_text(with[0]);
     step_routes(&sp->step);                        /* forgets those of other passes */
-    TRY((text ? commit : denoise)(sp, one, err));
+    TRY(text ? commit(sp, with[0], err) : denoise(sp, with, now, err));
     const double took = seconds_now() - begun;
     const Routes routes = step_routes(&sp->step);
-    session_count_routes(one, &routes, !text);
-    *(prompt ? &one->stats.prefill_s : &one->stats.decode_s) += took;
-    if (prompt) return ST_OK;
-    one->stats.pass_s += took;
-    one->stats.passes++;
+    for (int32_t i = 0; i < now; i++) {
+        SpecStats *stats = &with[i]->stats;
+        session_count_routes(with[i], &routes, !text);
+        *(prompt ? &stats->prefill_s : &stats->decode_s) += took;
+        if (prompt) continue;
+        stats->pass_s += took;
+        stats->passes++;
+    }
     return ST_OK;
 }
 
@@ -248,7 +281,8 @@ Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 Status diffuse_largest(Spec *sp, Session *s, Error *err)
 {
     static const int32_t token[CANVAS_MAX];
+    CanvasTurn turn[ROWS_DECODE];
     PassOut out;
-    return diffuse_pass(sp, s, token, &(CanvasDraw) { .t = 1 }, true, 0,
-                        least_of(sp->m->diffusion.canvas, ROWS_DECODE), &out, err);
+    for (int32_t i = 0; i < diffuse_most(sp); i++) turn[i] = (CanvasTurn) { s, token, { .t = 1 }, true };
+    return diffuse_pass(sp, turn, diffuse_most(sp), 0, least_of(sp->m->diffusion.canvas, ROWS_DECODE), &out, err);
 }

@@ -2,7 +2,7 @@
  * functions.
  *
  * A block begins as a canvas of random tokens at the positions after the text. A step runs the canvas through the model
- * as one BLOCK pass, all positions at once. Positions that the model is sure of take a token drawn for them, all others
+ * as a BLOCK, all positions at once; a pass has the canvases of several sessions. Positions that the model is sure of take a token drawn for them, all others
  * a new random one, and the next step reads that and, as self-conditioning, the tokens' mean embedding by this step's
  * probabilities. Nothing is settled before the last step, whose likeliest tokens are the block. The passes after it
  * commit them as a chain, like a prompt, so that the prefix cache, checkpoints and images work as ever. A session may
@@ -28,16 +28,21 @@ bool    diffuse_done(const Diffusion *d, const CanvasRow *row, int32_t n, int32_
  * again with the next block. n: nowhere. */
 int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n);
 
-/* One pass for one of the sessions, in turn: a chunk of its prompt or of its last block, or a step of its canvas; after
- * the last step line.out is the block. Otherwise as spec_step. A session whose pass was cancelled goes on with the same
- * step; one whose pass failed begins its block anew. */
+/* One pass for the session whose turn it is: a chunk of its prompt or of its last block, or a step of its canvas. That
+ * takes other sessions' steps along, as many as diffuse_most says; after a canvas's last step its line.out is the
+ * block. Otherwise as spec_step. Sessions whose pass was cancelled go on with the same step; those whose pass failed
+ * begin their blocks anew. */
 Status  diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err);
-/* A pass of s over a canvas of tokens [canvas], whose rows draw as d says; it leaves s->canvas->found and the mean
- * embeddings, nothing else. conditioned: on those that the last such pass of s has left. The logits of n_want rows from
- * row `want` on, at most ROWS_DECODE, are computed besides. */
-Status  diffuse_pass(Spec *sp, Session *s, const int32_t *token, const CanvasDraw *d, bool conditioned, int32_t want,
-                     int32_t n_want, PassOut *out, Error *err);
-/* As spec_largest, the pass over a canvas. */
+/* Canvases that a pass has room for, at least 1. */
+int32_t diffuse_most(const Spec *sp);
+/* A canvas of s, tokens [canvas], whose rows draw as `draw` says. conditioned: on the mean embeddings that the last
+ * pass over a canvas of s has left. */
+typedef struct { Session *s; const int32_t *token; CanvasDraw draw; bool conditioned; } CanvasTurn;
+/* A pass over n canvases of sessions that all differ, n <= diffuse_most; it leaves each one's s->canvas->found and mean
+ * embeddings, nothing else. The logits of n_want rows of the first canvas from row `want` on, at most ROWS_DECODE, are
+ * computed besides. */
+Status  diffuse_pass(Spec *sp, const CanvasTurn *t, int32_t n, int32_t want, int32_t n_want, PassOut *out, Error *err);
+/* As spec_largest, the pass over canvases. */
 Status  diffuse_largest(Spec *sp, Session *s, Error *err);
 
 #endif

@@ -147,8 +147,8 @@ Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_pre
     for (int32_t done = 0; done < n; done += ROWS_DECODE) {
         const int32_t part = n - done < ROWS_DECODE ? n - done : ROWS_DECODE;
         PassOut out;
-        if (before) TRY(diffuse_pass(sp, s, before, &d, false, 0, 0, &out, err));
-        TRY(diffuse_pass(sp, s, token, &d, before != NULL, done, part, &out, err));
+        if (before) TRY(diffuse_pass(sp, &(CanvasTurn) { s, before, d, false }, 1, 0, 0, &out, err));
+        TRY(diffuse_pass(sp, &(CanvasTurn) { s, token, d, before != NULL }, 1, done, part, &out, err));
         TRY(give_rows(sp, out.logits->data, NULL, done, part, row, ud, err));
     }
     session_forget(s);

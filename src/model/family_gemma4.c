@@ -301,16 +301,20 @@ static Status read_canvas(Model *m, const Weights *w, Error *err)
     return read(m, w, err);
 }
 
-/* The rows of a canvas begin as embeddings and what the last step said about their positions; of its first step none
- * has said anything. */
+/* The rows of a canvas begin as embeddings and what its last step said about their positions; nothing is said before
+ * the first. */
 static void embedded(const Model *m, Step *s, Tensor *x)
 {
     const Gemma4Params *p = m->params;
     if (!step_is_canvas(s)) return;
-    if (s->canvas.conditioned) {
-        const Tensor soft = { .type = T_F32, .rows = x->rows, .cols = x->cols, .data = s->canvas.soft };
+    for (int32_t i = 0; i < s->n_canvas; i++) {
+        const StepMark mark = step_mark(s);
+        const Tensor soft = step_canvas_soft(s, x, i);
+        Tensor rows = step_canvas_rows(s, x, i);
+        if (!s->canvas[i].conditioned) continue;
         const Tensor *h = step_norm(s, &soft, &p->soft_norm, m->eps);
-        step_add(s, x, step_ffn(s, h, &p->soft_gate, &p->soft_up, &p->soft_down, ACT_GELU_TANH));
+        step_add(s, &rows, step_ffn(s, h, &p->soft_gate, &p->soft_up, &p->soft_down, ACT_GELU_TANH));
+        step_reset(s, mark);
     }
     step_head_norm(s, x, NULL, x->cols, m->eps);
 }

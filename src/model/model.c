@@ -1161,13 +1161,23 @@ static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Te
     }
 }
 
-/* What the rows of a canvas say, and what the next step is conditioned on. */
-static void finish_canvas(const Model *m, Step *s, const PassOut *out, const Tensor *x)
+/* What the rows of canvases say, and what their next steps are conditioned on: one canvas after the other, in the same
+ * memory. */
+static void finish_canvases(const Model *m, Step *s, const PassOut *out, const Tensor *x)
 {
-    Tensor soft = { .type = T_F32, .rows = x->rows, .cols = m->dim, .data = s->canvas.soft };
-    Tensor *z = step_new_tensor(s, T_F32, x->rows, CANVAS_IDS), *wide = step_new_tensor(s, T_F32, CANVAS_IDS, m->dim);
+    const Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
+    Tensor *z = step_new_tensor(s, T_F32, m->diffusion.canvas, CANVAS_IDS),
+           *wide = step_new_tensor(s, T_F32, CANVAS_IDS, m->dim);
     const CanvasEnd e = { &m->head, &m->embed_end, m->logit_scale, m->softcap, m->embed_scale, z, wide };
-    s->be->canvas(s->be, out->found->data, &soft, step_norm(s, x, &m->out_norm, m->eps), &e, &s->rows);
+    for (int32_t i = 0; i < s->n_canvas; i++) {
+        const int32_t row0 = s->host.slices[i].row0;
+        const Tensor rows = step_canvas_rows(s, y, i);
+        Tensor soft = step_canvas_soft(s, y, i);
+        Rows of = s->rows;
+        of.slice += row0;
+        of.pos += row0;
+        s->be->canvas(s->be, (CanvasRow *) out->found->data + row0, &soft, &rows, &e, &of);
+    }
 }
 
 /* Output norm, head, and the top k of the logits. Only rows whose logits are wanted are computed, but the norm of all
@@ -1181,7 +1191,7 @@ static void finish(const Model *m, Step *s, const PassOut *out, Flow *flow, int3
         Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
         store_taps(m, s, flow, m->n_layers, y);
     }
-    if (step_is_canvas(s)) finish_canvas(m, s, out, x);
+    if (step_is_canvas(s)) finish_canvases(m, s, out, x);
     if (s->host.n_logits == 0) return;
     Tensor *rows = step_new_tensor(s, T_F32, s->host.n_logits, m->dim);
     be->logit_rows(be, rows, x, &s->rows);

@@ -35,13 +35,14 @@ static Status open_one(Step *s, Backend *model, const StepLimits *lim, bool last
     s->table_bytes = place_tables(&s->host, NULL, lim, &s->slices_at);
     s->table_host = calloc(1, s->table_bytes);
     s->state = calloc((size_t) lim->slices_max, sizeof *s->state);
+    s->canvas = calloc((size_t) lim->slices_max, sizeof *s->canvas);
     s->table = be->alloc(be, s->table_bytes, "step tables");
     if (lim->scratch_bytes) s->scratch = be->alloc(be, lim->scratch_bytes, "step scratch");
     bool taps = last && lim->tap_width && lim->chunk;
     if (taps) s->chunk_taps = be->alloc(be, sizeof(float) * (size_t) lim->tap_width * (size_t) lim->chunk, "taps");
     if (!last) s->carry = malloc(carry_bytes(lim));
-    if (!s->table_host || !s->state || !s->table || (lim->scratch_bytes && !s->scratch) || (taps && !s->chunk_taps) ||
-        (!last && !s->carry))
+    if (!s->table_host || !s->state || !s->canvas || !s->table || (lim->scratch_bytes && !s->scratch) ||
+        (taps && !s->chunk_taps) || (!last && !s->carry))
         return fail(err, ST_MEMORY, "step: out of memory (%zu bytes of scratch)", lim->scratch_bytes);
     place_tables(&s->host, s->table_host, lim, &s->slices_at);
     place_tables(&s->rows, s->table, lim, &s->slices_at);
@@ -88,6 +89,7 @@ static void close_one(Step *s)
     if (s->table) s->be->release(s->be, s->table, s->table_bytes);
     if (s->be) s->be->close(s->be);
     free(s->state);
+    free(s->canvas);
     free(s->carry);
     free(s->table_host);
 }
@@ -146,7 +148,7 @@ void pass_start(Step *s)
         s->used = s->kept = 0;
         s->n_tensors = s->n_ropes = 0;
         s->overflow = false;
-        s->canvas.soft = NULL;
+        s->n_canvas = 0;
         launch_shape(&s->host, &(Rows) { .span = SPAN_LEAST });
     }
 }
@@ -192,10 +194,19 @@ void pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t t
 
 void pass_canvas(Step *s, float *before, float *soft, bool conditioned)
 {
-    for (; s; s = s->next) {
-        s->canvas.soft = s->next ? before : soft;
-        s->canvas.conditioned = conditioned;
-    }
+    for (; s; s = s->next) s->canvas[s->n_canvas++] = (StepCanvas) { s->next ? before : soft, conditioned };
+}
+
+Tensor step_canvas_rows(const Step *s, const Tensor *x, int32_t i)
+{
+    const Slice *sl = &s->host.slices[i];
+    return (Tensor) { .type = T_F32, .rows = sl->n, .cols = x->cols,
+                      .data = (float *) x->data + (size_t) sl->row0 * (size_t) x->cols };
+}
+
+Tensor step_canvas_soft(const Step *s, const Tensor *x, int32_t i)
+{
+    return (Tensor) { .type = T_F32, .rows = s->host.slices[i].n, .cols = x->cols, .data = s->canvas[i].soft };
 }
 
 static void send_tables(Step *s)
@@ -254,9 +265,9 @@ bool pass_commit(Step *s, const void *owner)
     /* Two steps of one engine have separate scratch and tables, so the addresses of these and of the results are part
      * of the key. */
     struct {
-        const void *owner, *table, *scratch, *soft;
+        const void *owner, *table, *scratch;
         size_t used;
-        int32_t shape[5], n_max, no_fused, soft_read;
+        int32_t shape[5], n_max, no_fused;
     } key;
     memset(&key, 0, sizeof key);
     const Rows *r = &s->host;
@@ -267,10 +278,8 @@ bool pass_commit(Step *s, const void *owner)
     memcpy(key.shape, (int32_t[]) { r->n, r->n_decode, r->n_slices, r->n_logits, r->span }, sizeof key.shape);
     key.n_max = s->lim.n_max;
     key.no_fused = s->no_fused;
-    key.soft = s->canvas.soft;
-    key.soft_read = s->canvas.conditioned;
-    bool traced = s->hooks && s->hooks->trace;
-    return s->be->pass_begin(s->be, traced ? NULL : (const void *) &key, traced ? 0 : sizeof key);
+    const bool called = step_is_canvas(s) || (s->hooks && s->hooks->trace);
+    return s->be->pass_begin(s->be, called ? NULL : (const void *) &key, called ? 0 : sizeof key);
 }
 
 /* ---- passes without rows ---- */

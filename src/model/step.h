@@ -24,6 +24,7 @@ typedef struct {
 typedef struct { Rope at[STAGES_MAX]; } StageRope;
 
 enum { STEP_TENSORS = 96, STEP_ROPES = 8 };
+typedef struct { float *soft; bool conditioned; } StepCanvas;
 typedef struct Step Step;
 struct Step {
     Backend     *be;                               /* its own fork */
@@ -47,7 +48,8 @@ struct Step {
     float       *carry;                            /* [n_max, dim + tap_width] host memory for rows on their way to the
                                                     * next stage; NULL: the last */
     float       *chunk_taps;                       /* [chunk, tap_width] backend memory of the last stage */
-    struct { float *soft; bool conditioned; } canvas;         /* of pass_canvas; soft NULL: another pass */
+    StepCanvas  *canvas;                           /* [slices_max] of pass_canvas */
+    int32_t      n_canvas;                         /* all slices of the pass, or 0 */
     bool         no_fused;                         /* tests: compose optional slots */
     bool         overflow;                         /* scratch or descriptors ran out: the pass will fail at its end */
 };
@@ -79,16 +81,21 @@ void   pass_start(Step *s);
 Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int32_t *token, const int32_t *parent);
 /* What row `row` of the slice is wanted for; tap_slot: its place in the slice's taps, used with WANT_TAPS. */
 void   pass_want(Step *s, const Slice *slice, int32_t row, int32_t want, int32_t tap_slot);
-/* Makes this a pass over a canvas, the only slice of the pass, whose draw->canvas is set. before: the first stage's
- * memory [rows, dim], from the canvas's last step if `conditioned`; soft: the last stage's, the same if that is the
- * first: this step's are in it after the pass, and PassOut.found says the rest. */
+/* Makes the slice that was added last a canvas; its draw is set besides (Slice.canvas). All slices of a pass are
+ * canvases, or none is. before: the first stage's memory [rows of the slice, dim], from the canvas's last step if
+ * `conditioned`; soft: the last stage's, the same if that is the first: this step's are in it after the pass, and
+ * PassOut.found says the rest. */
 void   pass_canvas(Step *s, float *before, float *soft, bool conditioned);
-static inline bool step_is_canvas(const Step *s) { return s->canvas.soft != NULL; }
+static inline bool step_is_canvas(const Step *s) { return s->n_canvas > 0; }
+/* Canvas i of the pass: its rows of x, and its memory of pass_canvas in this stage, as wide as x. */
+Tensor step_canvas_rows(const Step *s, const Tensor *x, int32_t i);
+Tensor step_canvas_soft(const Step *s, const Tensor *x, int32_t i);
 /* Copies the tables into every stage, with row counts rounded up to a launch shape: those of decoding passes, which are
  * recorded, and, if `few`, also of other passes with few rows. */
 void   pass_tables(Step *s, bool few);
 /* Begins one stage, whose tables are copied: pass_begin with the key (owner, launch shape). Returns true if the pass
- * was replayed: then make no calls. Tracing disables replay. */
+ * was replayed: then make no calls. Tracing disables replay, and passes over canvases have none: each has memory of its
+ * own. */
 bool   pass_commit(Step *s, const void *owner);
 
 /* Tensors in scratch; without `rows` they have the pass's rows. Their data lives until the layer ends. */

@@ -404,43 +404,6 @@ static void behind_a_device(void **state)
     public_close(&p);
 }
 
-/* Sessions in one step take turns, and each reads what it would read alone. */
-static void neighbours(void **state)
-{
-    (void) state;
-    enum { N = 3 };
-    int32_t want[N][WRITTEN], got[N][WRITTEN], made[N] = { 0 }, prompt[ASKED];
-    PublicRig p;
-    rt_step *st;
-    rt_error e;
-    rt_session *s[N];
-    const RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
-    public_open(&p, &o, NULL);
-    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.sessions = N, .chunk = 9), &e), RT_OK);
-    asked(prompt, ASKED);
-    for (int32_t i = 0; i < N; i++) {
-        write_text(p.g, NULL, (uint64_t) i, want[i]);
-        s[i] = session(p.g, (uint64_t) i);
-        assert_int_equal(rt_prompt(s[i], prompt, ASKED), RT_OK);
-    }
-    for (int32_t left = N; left > 0;) {
-        rt_block b[N];
-        assert_int_equal(rt_step_run(st, s, b, N), RT_OK);
-        for (int32_t i = 0; i < N; i++) {
-            if (b[i].n > 0 && made[i] < WRITTEN) {
-                memcpy(got[i] + made[i], b[i].token, sizeof **got * CANVAS);
-                left -= (made[i] += CANVAS) == WRITTEN;
-            }
-        }
-    }
-    for (int32_t i = 0; i < N; i++) {
-        assert_same(got[i], want[i], sizeof got[i], "session %d", (int) i);
-        rt_session_free(s[i]);
-    }
-    rt_step_free(st);
-    public_close(&p);
-}
-
 static bool keep_going(void *ud, const char *what, int64_t done, int64_t total)
 {
     (void) what, (void) done, (void) total;
@@ -448,6 +411,60 @@ static bool keep_going(void *ud, const char *what, int64_t done, int64_t total)
 }
 
 /* Passes that are cancelled anywhere are run again. */
+/* Sessions come one after another, their canvases share passes in different steps of theirs, as many as a pass has room
+ * for, passes are cancelled, and each session reads what it would read alone. */
+static void together(bool device, int32_t chunk)
+{
+    enum { N = 7, STEPS = 4 };
+    int32_t want[N][WRITTEN], got[N][WRITTEN], made[N] = { 0 }, prompt[ASKED], n = 1;
+    int64_t calls = 0, steps = 0;
+    PublicRig p;
+    rt_step *st;
+    rt_error e;
+    rt_session *s[N];
+    Dice d = { 5, 0 };
+    const RigOptions o = rig_options(TINY_DIFFUSION, 0, device);
+    public_open(&p, &o, NULL);
+    const rt_step_options so = RT_STEP_OPTIONS(.sessions = N, .chunk = chunk,
+                                               .hooks = { .ud = &d, .progress = keep_going });
+    assert_int_equal(rt_step_new(&st, p.g, &so, &e), RT_OK);
+    asked(prompt, ASKED);
+    for (int32_t i = 0; i < N; i++) {
+        write_text(p.g, NULL, (uint64_t) i, want[i]);
+        s[i] = session(p.g, (uint64_t) i);
+        assert_int_equal(rt_prompt(s[i], prompt, ASKED), RT_OK);
+    }
+    for (int32_t left = N; left > 0; calls++) {
+        rt_block b[N];
+        if (n < N && calls % STEPS == 0) n++;
+        const rt_status code = rt_step_run(st, s, b, (size_t) n);
+        if (code == RT_ECANCEL) continue;
+        assert_int_equal(code, RT_OK);
+        for (int32_t i = 0; i < n; i++) {
+            if (b[i].n == 0 || made[i] == WRITTEN) continue;
+            memcpy(got[i] + made[i], b[i].token, sizeof **got * CANVAS);
+            left -= (made[i] += CANVAS) == WRITTEN;
+        }
+    }
+    for (int32_t i = 0; i < N; i++) {
+        rt_stats stats;
+        rt_stats_get(s[i], &stats, sizeof stats);
+        steps += stats.steps;
+        assert_same(got[i], want[i], sizeof got[i], "session %d", (int) i);
+        rt_session_free(s[i]);
+    }
+    if (steps <= calls) fail_msg("%d steps in %d passes of all kinds", (int) steps, (int) calls);
+    rt_step_free(st);
+    public_close(&p);
+}
+
+static void neighbours(void **state)
+{
+    (void) state;
+    together(false, 9);                            /* room for five canvases */
+    together(true, 200);                           /* for all */
+}
+
 static void cancelled(void **state)
 {
     (void) state;

@@ -198,30 +198,40 @@ static FakeCuda *emulated(void)
 
 /* ---- writing by denoising ---- */
 
-enum { DENOISED = 64 };                            /* tokens, of blocks of 32 */
+enum { DENOISED = 64, TEXTS = 2 };                 /* tokens of each text, of blocks of 32 */
 
-/* After the first block nothing is taken. */
-static void denoise(int32_t text[DENOISED], const rt_options *o, FakeCuda *fake)
+/* Two texts, whose canvases share passes. After the first block nothing is taken. */
+static void denoise(int32_t text[TEXTS][DENOISED], const rt_options *o, FakeCuda *fake)
 {
     rt_engine *g;
-    rt_session *s;
+    rt_session *s[TEXTS];
     rt_step *st;
-    int32_t prompt[FIRST], n = 0;
+    rt_error e;
+    int32_t prompt[FIRST], n[TEXTS] = { 0 };
     Dice d = { tiny_key(7, "denoised"), 0 };
     random_tokens(&d, FIRST, 96, prompt);
-    open_engine(&g, &s, &st, o, 0);
+    if (rt_open(&g, o, &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_step_new(&st, g, &RT_STEP_OPTIONS(.sessions = TEXTS), &e) != RT_OK) fail_msg("%s", e.text);
+    for (int32_t i = 0; i < TEXTS; i++) {
+        if (rt_session_new(&s[i], g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
+        assert_int_equal(rt_sampling_set(s[i], &RT_SAMPLING(.temperature = 1, .seed = 4 + (uint64_t) i)), RT_OK);
+        assert_int_equal(rt_diffusion_set(s[i], &RT_DIFFUSION(.steps = 4)), RT_OK);
+        assert_int_equal(rt_prompt(s[i], prompt, FIRST), RT_OK);
+    }
     fake->refused = 0;
-    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 1, .seed = 4)), RT_OK);
-    assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.steps = 4)), RT_OK);
-    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
-    for (rt_block b; n < DENOISED; n += (int32_t) b.n) {
-        if (rt_next(st, s, &b) != RT_OK) fail_msg("%s%s", rt_step_error(st), rt_session_error(s));
-        memcpy(text + n, b.token, sizeof *text * (size_t) b.n);
-        fake->sealed = true;
+    for (rt_block b[TEXTS]; n[0] < DENOISED || n[1] < DENOISED;) {
+        if (rt_step_run(st, s, b, TEXTS) != RT_OK) fail_msg("%s", rt_step_error(st));
+        for (int32_t i = 0; i < TEXTS; i++) {
+            assert_int_equal(b[i].status, RT_OK);
+            if (b[i].n == 0 || n[i] == DENOISED) continue;
+            memcpy(text[i] + n[i], b[i].token, sizeof **text * (size_t) b[i].n);
+            n[i] += (int32_t) b[i].n;
+            fake->sealed = true;
+        }
     }
     fake->sealed = false;
     assert_int_equal(fake->refused, 0);
-    rt_session_free(s);
+    for (int32_t i = 0; i < TEXTS; i++) rt_session_free(s[i]);
     rt_step_free(st);
     rt_close(g);
 }
@@ -231,7 +241,7 @@ static void denoised(void **state)
 {
     (void) state;
     PublicRig p;
-    int32_t want[DENOISED], text[DENOISED];
+    int32_t want[TEXTS][DENOISED], text[TEXTS][DENOISED];
     FakeCuda *fake = emulated();
     RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
     o.tm.tied = false;                             /* the last stage reads the embedding all the same */
