@@ -25,8 +25,8 @@ typedef struct { const Tensor *q_norm, *k_norm, *turn; Rope rope; float eps; } H
 typedef struct { const Tensor *gate, *up, *down; Act act; Tensor *h, *wide, *each; } Experts;
 
 /* The end of a denoising step: logits = softcap * tanh(scale * head x / softcap) (softcap 0: scale * head x), and the
- * table whose rows are mixed, times table_scale. Memory that the operation may work in: z [n, CANVAS_IDS], wide
- * [CANVAS_IDS, columns of the table]. */
+ * table whose rows are mixed, times table_scale. Memory that the operation may work in: z [2 n, CANVAS_IDS],
+ * wide [CANVAS_IDS, columns of the table]. */
 typedef struct { const Tensor *head, *table; float scale, softcap, table_scale; Tensor *z, *wide; } CanvasEnd;
 
 enum { UPLOAD_ROWS = 64 };                          /* weights are uploaded in pieces of a multiple of this many rows */

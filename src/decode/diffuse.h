@@ -2,11 +2,12 @@
  * functions.
  *
  * A block begins as a canvas of random tokens at the positions after the text. A step runs the canvas through the model
- * as a BLOCK, all positions at once; a pass has the canvases of several sessions. Positions that the model is sure of take a token drawn for them, all others
- * a new random one, and the next step reads that and, as self-conditioning, the tokens' mean embedding by this step's
- * probabilities. Nothing is settled before the last step, whose likeliest tokens are the block. The passes after it
- * commit them as a chain, like a prompt, so that the prefix cache, checkpoints and images work as ever. A session may
- * ask for other rules, by which positions are locked one by one (lock.h, Diffusion.mask).
+ * as a BLOCK, all positions at once; a pass has the canvases of several sessions. Positions that the model is sure of
+ * take a token drawn for them, all others a new random one, and the next step reads that and, as self-conditioning, the
+ * tokens' mean embedding by this step's probabilities. Nothing is settled before the last step, whose likeliest tokens
+ * are the block. The passes after it commit them as a chain, like a prompt, so that the prefix cache, checkpoints and
+ * images work as ever. A session may ask for other rules, by which positions are locked one by one (lock.h,
+ * Diffusion.mask).
  *
  * Every number drawn is keyed by (seed; block, step, position, id), so a seed repeats a text to the bit, whatever
  * threads, chunks, caches or other sessions there are. */

@@ -59,7 +59,7 @@ struct Spec {
     EdgeCount *count;                           /* not NULL: real acceptance is counted here */
     void    (*log)(void *ud, const char *line); /* told when the controller starts or stops drafting; NULL: none */
     void     *log_ud;
-    uint32_t  turn;                             /* of the sessions of a step that denoises: which comes first (diffuse.h) */
+    uint32_t  turn;                             /* which session of a step that denoises comes first (diffuse.h) */
     int32_t   sessions_max, prepared;           /* prepared: passes after texts of up to so many tokens are recorded */
     Lattice  *lattice;                          /* [sessions_max] */
     Tree     *tree;                             /* [sessions_max] of the pass */

@@ -1166,7 +1166,7 @@ static void store_taps(const Model *m, Step *s, Flow *flow, int32_t id, const Te
 static void finish_canvases(const Model *m, Step *s, const PassOut *out, const Tensor *x)
 {
     const Tensor *y = step_norm(s, x, &m->out_norm, m->eps);
-    Tensor *z = step_new_tensor(s, T_F32, m->diffusion.canvas, CANVAS_IDS),
+    Tensor *z = step_new_tensor(s, T_F32, 2 * m->diffusion.canvas, CANVAS_IDS),
            *wide = step_new_tensor(s, T_F32, CANVAS_IDS, m->dim);
     const CanvasEnd e = { &m->head, &m->embed_end, m->logit_scale, m->softcap, m->embed_scale, z, wide };
     for (int32_t i = 0; i < s->n_canvas; i++) {

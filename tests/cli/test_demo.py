@@ -100,6 +100,8 @@ code, out, err = call("run", "-p", "x", "--sampler", "lock")
 check("--sampler is for models that denoise", code == 1 and "--sampler: " in err and "does not denoise" in err, err)
 code, out, err = call("run", "-p", "x", "--diffusion", "steps=1")
 check("and that other models do not denoise", code == 1 and "does not denoise" in err, err)
+code, out, err = call("bench", "-m", DENOISES, "--serve", "1")
+check("bench --serve is not for models that denoise", code == 1 and "--serve: the model denoises" in err, err)
 
 code, out, err = call("plan", "--json")
 check("plan adds up", code == 0 and json.loads(out)["total_bytes"] == sum(x["bytes"] for x in json.loads(out)["parts"]),

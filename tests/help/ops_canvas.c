@@ -75,7 +75,7 @@ void ops_canvas(Run *r, const Turn *t)
     pass_add(p, s[1], SLICE_BLOCK, N - SPLIT_AT, token, NULL)->canvas =
         (CanvasDraw) { .seed = 8, .step = 1, .t = 0.8f, .greedy = t->round & 1, .mask = t->round == 2 ? 1 : 0 };
     Tensor head = weight(r, type, vocab, cols, 3), other = weight(r, T_Q8_0, vocab, cols, 4),
-           *table = t->round % 3 ? &head : &other, soft = mat_blank(r, N, cols), z = mat_blank(r, N, CANVAS_IDS),
+           *table = t->round % 3 ? &head : &other, soft = mat_blank(r, N, cols), z = mat_blank(r, 2 * N, CANVAS_IDS),
            wide = mat_blank(r, CANVAS_IDS, cols), logits = mat_blank(r, N, vocab), *y = &logits,
            rows = mat_blank(r, vocab, cols);
     const Tensor *w = &head;

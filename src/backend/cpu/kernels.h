@@ -30,7 +30,7 @@ typedef struct {
     void (*mix)(float *y, const float *const *x, const float *w, int32_t count, int32_t n);
     /* x /= t; returns the largest, of which NaN is none */
     float (*cool)(float *x, int32_t n, float t);
-    /* x = exp(x - top), 0 where x - top < -30 ln 2; sum[0] = sum of x, sum[1] = sum of x * (x before - top); returns
+    /* x = exp(x - top), 0 where x - top < TERM_LEAST; sum[0] = sum of x, sum[1] = sum of x * (x before - top); returns
      * exp(before - top). n is a multiple of 16. */
     float (*terms)(float *x, int32_t n, float before, float top, float sum[2]);
     /* y = fmaf(y, again, sum of w[i] * x[i][0 .. n)), as mix */
@@ -38,6 +38,7 @@ typedef struct {
     void (*store)(void *dst, Type t, const float *x, int32_t n);                                   /* F32, F16, BF16 */
     void (*math)(float *y, const float *x, int32_t n, int32_t which);                            /* MATH_*, see below */
 } RowKernels;
+static const float TERM_LEAST = -20.7944154f;       /* -30 ln 2 */
 enum { MATH_EXP, MATH_SIGMOID, MATH_SILU, MATH_TANH, MATH_LOG1P, MATH_SOFTPLUS, MATH_GELU, MATH_COUNT };
 
 /* Attention of some rows of one slice: for each of n_kv key/value heads, the same part of the query heads that read it.

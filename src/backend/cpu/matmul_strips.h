@@ -162,8 +162,10 @@ bool LEVEL_NAME(product_fast)(float *y, size_t y_stride, Type t, const void *pac
             memset(acc, 0, (size_t) w.chunk * WEIGHT_GROUP * sizeof *acc);
             strips[t](&w);
             float *to = y + (size_t) w.row * y_stride + (size_t) g * WEIGHT_GROUP;
-            for (int32_t r = 0; r < w.chunk; r++)
-                memcpy(to + (size_t) r * y_stride, acc + WEIGHT_GROUP * r, (size_t) lanes * sizeof *to);
+            for (int32_t r = 0; r < w.chunk; r++, to += y_stride) {
+                if (lanes == WEIGHT_GROUP) memcpy(to, acc + WEIGHT_GROUP * r, WEIGHT_GROUP * sizeof *to);
+                else memcpy(to, acc + WEIGHT_GROUP * r, (size_t) lanes * sizeof *to);
+            }
         }
     }
     return true;

@@ -197,7 +197,7 @@ static float cool(float *x, int32_t n, float t)
 
 static float terms(float *x, int32_t n, float before, float top, float sum[2])
 {
-    const V most = v_set(top), none = v_set(0), least = v_set(-20.7944154f);
+    const V most = v_set(top), none = v_set(0), least = v_set(TERM_LEAST);
     V s = none, lean = none;
     for (int32_t i = 0; i < n; i += LANES) {
         V d = v_sub(v_load(x + i), most), e = v_lt(d, least, none, v_exp(d));

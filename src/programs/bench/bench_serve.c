@@ -269,6 +269,9 @@ static bool measure(Bench *b, void *ud)
 {
     Serve *v = ud;
     int32_t warm = v->n < 16 ? v->n : 16, done = 0;
+    if (property(b->p.engine, "model.canvas") > 0)
+        return complain(v->o, "--serve: the model denoises, which has no speculation to compare with; --prompt-tokens "
+                        "times its steps") == 0;
     bool good = prepare(v) && open_streams(v);
     /* costs get measured, pages are touched */
     for (int32_t w = 0; good && w < WAYS; w++) good = run(v, NULL, v->most, warm, w == 1, 0);
