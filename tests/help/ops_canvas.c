@@ -59,6 +59,26 @@ static void expect_row(Run *r, const CanvasRow *got, const float *soft, const fl
     run_expect(r, "soft", soft, want, cols, 1e-5 * (double) scale);
 }
 
+/* One weight of the last token is no number, which every row's entropy tells, however unlikely the token would be. */
+static void one_odd_weight(Run *r, const Turn *t, const Tensor *x, const CanvasEnd *e, Tensor *soft, const Rows *rows)
+{
+    const size_t values = (size_t) t->rows * (size_t) t->cols;
+    float *w = run_host(r, sizeof *w * values);
+    CanvasRow *found = run_host(r, sizeof *found * (size_t) x->rows),
+              *at = run_memory(r, sizeof *found * (size_t) x->rows, NULL);
+    memset(w, 0, sizeof *w * values);
+    for (int32_t c = 0; c < t->cols; c++) w[c] = 10;
+    w[values - 1] = NAN;
+    CanvasEnd of = *e;
+    Tensor packed = h_tensor(T_F32, t->rows, t->cols,
+                             run_memory(r, r->b->weight_bytes(r->b, T_F32, t->rows, t->cols), NULL));
+    r->b->upload(r->b, &packed, 0, w, 0, t->rows);
+    of.head = &packed;
+    r->b->canvas(r->b, at, soft, x, &of, rows);
+    run_fetch(r, found, at, sizeof *found * (size_t) x->rows);
+    for (int32_t i = 0; i < x->rows; i++) run_must(r, isnan(found[i].entropy), "an entropy that tells of a bad weight");
+}
+
 /* Two slices, of which each has its own temperature and noise, and leaves another token out, or none; a row that is no
  * numbers changes no other. */
 void ops_canvas(Run *r, const Turn *t)
@@ -100,6 +120,7 @@ void ops_canvas(Run *r, const Turn *t)
         run_give_bytes(r, "tokens", (const int32_t[]) { f->best, f->sample }, 2 * sizeof(int32_t));
     }
     run_give(r, t->name, mixed, (int64_t) N * cols);
+    if (type == T_F32) one_odd_weight(r, t, &x.t, &e, &soft, pass_rows(r, p));
     if (!r->reference) return;
     int32_t *ids = run_host(r, sizeof *ids * (size_t) vocab);
     for (int32_t v = 0; v < vocab; v++) ids[v] = v;

@@ -84,6 +84,21 @@ static int32_t find(const float *z, int32_t n, float what)
     return i;
 }
 
+/* Whether any id of the tile could be the best so far, be drawn, or have a term; else the row stays as it is. Judged
+ * from the largest product, since the cap and the division keep the order: but for their rounding, of which the cap's
+ * functions have less than CAP_ERROR. */
+static const float CAP_ERROR = 0x1p-18f;
+static bool matters(const CanvasJob *j, const CanvasRow *f, const CanvasDraw *d, const float *z)
+{
+    const CanvasEnd *e = j->e;
+    const Tile *t = &j->tile;
+    float most = j->c->rows->peak(z, t->ids);
+    if (e->scale <= 0 || (d->mask > 0 && d->mask >= t->id0 && d->mask < t->id0 + t->ids)) return true;
+    if (e->scale != 1 || e->softcap > 0) j->c->rows->scale(&most, 1, e->scale, e->softcap);
+    most = (most + CAP_ERROR * e->softcap) / d->t;
+    return !(most - f->top < TERM_LEAST) || (!d->greedy && draw_canvas_may(f, most));
+}
+
 static void look_at_row(CanvasJob *j, int32_t i)
 {
     const RowKernels *k = j->c->rows;
@@ -93,6 +108,9 @@ static void look_at_row(CanvasJob *j, int32_t i)
     const bool first = f->best < 0;
     const float before = f->top;
     float *z = z_of(tile, i), sum[2];
+    memset(j->has[i], 0, sizeof j->has[i]);
+    f->again = 1;
+    if (!matters(j, f, d, z)) return;
     if (j->e->scale != 1 || j->e->softcap > 0) k->scale(z, tile->ids, j->e->scale, j->e->softcap);
     if (d->mask >= tile->id0 && d->mask < tile->id0 + tile->ids && d->mask > 0) {
         f->mask = z[d->mask - tile->id0] / d->t;
@@ -105,9 +123,6 @@ static void look_at_row(CanvasJob *j, int32_t i)
     }
     if (d->greedy) f->sample = f->best;
     else if (draw_canvas_may(f, top)) draw_canvas(f, d, j->r->pos[i], z, tile->ids, tile->id0);
-    memset(j->has[i], 0, sizeof j->has[i]);
-    f->again = 1;
-    if (top - f->top < TERM_LEAST) return;              /* no terms: the sums stay as they are */
     const int32_t whole = (tile->ids + 15) / 16 * 16;
     for (int32_t v = tile->ids; v < whole; v++) z[v] = -INFINITY;
     f->again = k->terms(z, whole, before, f->top, sum);

@@ -28,6 +28,8 @@ typedef struct {
                        int32_t group);
     /* y = sum of w[i] * x[i][0 .. n), fmaf, i ascending from 0 */
     void (*mix)(float *y, const float *const *x, const float *w, int32_t count, int32_t n);
+    /* the largest; NaN if any is not finite */
+    float (*peak)(const float *x, int32_t n);
     /* x /= t; returns the largest, of which NaN is none */
     float (*cool)(float *x, int32_t n, float t);
     /* x = exp(x - top), 0 where x - top < TERM_LEAST; sum[0] = sum of x, sum[1] = sum of x * (x before - top); returns

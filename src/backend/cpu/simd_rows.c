@@ -177,6 +177,24 @@ static void mix(float *y, const float *const *x, const float *w, int32_t count, 
     }
 }
 
+static float peak(const float *x, int32_t n)
+{
+    const V none = v_set(0);
+    V top = v_set(-INFINITY), odd = none;
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const V z = v_load(x + i);
+        top = v_max(z, top);
+        odd = v_fma(z, none, odd);                 /* NaN from what is not finite */
+    }
+    float most = v_top(top), rest = v_sum(odd);
+    for (; i < n; i++) {
+        if (x[i] > most) most = x[i];
+        rest = fmaf(x[i], 0, rest);
+    }
+    return rest == 0 ? most : NAN;
+}
+
 static float cool(float *x, int32_t n, float t)
 {
     const V by = v_set(t);
@@ -253,4 +271,4 @@ static void math(float *y, const float *x, int32_t n, int32_t which)
 }
 
 const RowKernels LEVEL_NAME(rows) = { norm, add_norm, gated_norm, add, glu, gate, scale, rope, pair, block_conv,
-                                      mix, cool, terms, blend, store, math };
+                                      mix, peak, cool, terms, blend, store, math };
