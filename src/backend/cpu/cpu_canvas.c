@@ -84,10 +84,10 @@ static int32_t find(const float *z, int32_t n, float what)
     return i;
 }
 
+static const float CAP_ERROR = 0x1p-18f;           /* more than rounding can change of a capped logit / cap */
+
 /* Whether any id of the tile could be the best so far, be drawn, or have a term; else the row stays as it is. Judged
- * from the largest product, since the cap and the division keep the order: but for their rounding, of which the cap's
- * functions have less than CAP_ERROR. */
-static const float CAP_ERROR = 0x1p-18f;
+ * from the largest product, since the cap and the division keep the order but for the cap's rounding. */
 static bool matters(const CanvasJob *j, const CanvasRow *f, const CanvasDraw *d, const float *z)
 {
     const CanvasEnd *e = j->e;
