@@ -159,7 +159,8 @@ def main():
         group.remove()
     if args.csv:
         with open(args.csv, "w", newline="", encoding="utf-8") as f:
-            csv.writer(f).writerows([["run", "tokens/s", "misses/token", "MB/token", "wait %", "disk %", "disk GB/s"]] + rows)
+            csv.writer(f).writerows([["run", "tokens/s", "misses/token", "MB/token", "wait %", "disk %", "disk GB/s"]] +
+                                    rows)
 
 
 if __name__ == "__main__":

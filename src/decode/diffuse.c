@@ -277,7 +277,8 @@ Status diffuse_step(Spec *sp, Session *const *s, int32_t n, Error *err)
     return ST_OK;
 }
 
-/* With logits of as many rows as others have, which a look inside wants. */
+/* With logits of as many rows as others have, which a look inside wants. One session's canvas stands for all: nothing
+ * is computed in a step that only measures. */
 Status diffuse_largest(Spec *sp, Session *s, Error *err)
 {
     static const int32_t token[CANVAS_MAX];

@@ -308,10 +308,10 @@ static void embedded(const Model *m, Step *s, Tensor *x)
     const Gemma4Params *p = m->params;
     if (!step_is_canvas(s)) return;
     for (int32_t i = 0; i < s->n_canvas; i++) {
+        if (!s->canvas[i].conditioned) continue;
         const StepMark mark = step_mark(s);
         const Tensor soft = step_canvas_soft(s, x, i);
         Tensor rows = step_canvas_rows(s, x, i);
-        if (!s->canvas[i].conditioned) continue;
         const Tensor *h = step_norm(s, &soft, &p->soft_norm, m->eps);
         step_add(s, &rows, step_ffn(s, h, &p->soft_gate, &p->soft_up, &p->soft_down, ACT_GELU_TANH));
         step_reset(s, mark);

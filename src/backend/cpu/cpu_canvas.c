@@ -84,18 +84,27 @@ static int32_t find(const float *z, int32_t n, float what)
     return i;
 }
 
+static bool has_mask(const Tile *t, const CanvasDraw *d)
+{
+    return d->mask > 0 && d->mask >= t->id0 && d->mask < t->id0 + t->ids;
+}
+
+/* Products to logits. */
+static void cap(const CanvasJob *j, float *z, int32_t n)
+{
+    if (j->e->scale != 1 || j->e->softcap > 0) j->c->rows->scale(z, n, j->e->scale, j->e->softcap);
+}
+
 static const float CAP_ERROR = 0x1p-18f;           /* more than rounding can change of a capped logit / cap */
 
 /* Whether any id of the tile could be the best so far, be drawn, or have a term; else the row stays as it is. Judged
  * from the largest product, since the cap and the division keep the order but for the cap's rounding. */
 static bool matters(const CanvasJob *j, const CanvasRow *f, const CanvasDraw *d, const float *z)
 {
-    const CanvasEnd *e = j->e;
-    const Tile *t = &j->tile;
-    float most = j->c->rows->peak(z, t->ids);
-    if (e->scale <= 0 || (d->mask > 0 && d->mask >= t->id0 && d->mask < t->id0 + t->ids)) return true;
-    if (e->scale != 1 || e->softcap > 0) j->c->rows->scale(&most, 1, e->scale, e->softcap);
-    most = (most + CAP_ERROR * e->softcap) / d->t;
+    if (j->e->scale <= 0 || has_mask(&j->tile, d)) return true;
+    float most = j->c->rows->peak(z, j->tile.ids);
+    cap(j, &most, 1);
+    most = (most + CAP_ERROR * j->e->softcap) / d->t;
     return !(most - f->top < TERM_LEAST) || (!d->greedy && draw_canvas_may(f, most));
 }
 
@@ -111,8 +120,8 @@ static void look_at_row(CanvasJob *j, int32_t i)
     memset(j->has[i], 0, sizeof j->has[i]);
     f->again = 1;
     if (!matters(j, f, d, z)) return;
-    if (j->e->scale != 1 || j->e->softcap > 0) k->scale(z, tile->ids, j->e->scale, j->e->softcap);
-    if (d->mask >= tile->id0 && d->mask < tile->id0 + tile->ids && d->mask > 0) {
+    cap(j, z, tile->ids);
+    if (has_mask(tile, d)) {
         f->mask = z[d->mask - tile->id0] / d->t;
         z[d->mask - tile->id0] = -INFINITY;
     }

@@ -410,7 +410,6 @@ static bool keep_going(void *ud, const char *what, int64_t done, int64_t total)
     return roll(ud, 23) != 0;
 }
 
-/* Passes that are cancelled anywhere are run again. */
 /* Sessions come one after another, their canvases share passes in different steps of theirs, as many as a pass has room
  * for, passes are cancelled, and each session reads what it would read alone. */
 static void together(bool device, int32_t chunk)
@@ -465,6 +464,7 @@ static void neighbours(void **state)
     together(true, 200);                           /* for all */
 }
 
+/* Passes that are cancelled anywhere are run again. */
 static void cancelled(void **state)
 {
     (void) state;
