@@ -105,8 +105,8 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 /* How a launch divides its work: a block has some rows of x and some groups of weights. Few rows leave the columns to
  * be shared by warps, more make it worth that warps share what is read; many fill the card with larger tiles. All give
  * the same bits. */
-typedef enum { FEW1, FEW2, WIDE4, WIDE8, MANY } Shape;
-static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 }, [WIDE4] = { 32, 2 },
+typedef enum { FEW1, FEW2, FEW4, WIDE8, MANY } Shape;
+static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 }, [FEW4] = { 32, 1 },
                                                              [WIDE8] = { 64, 4 }, [MANY] = { 64, 4 } };
 
 /* For n rows of x and so many groups of weights. Where large tiles would leave multiprocessors without a block, smaller
@@ -114,18 +114,14 @@ static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, 
 static Shape choose_shape(const CudaCard *card, int32_t n, int64_t groups)
 {
     if (n > 64) return MANY;
-    Shape s = n <= 8 ? FEW1 : n <= 16 ? FEW2 : n <= 32 ? WIDE4 : WIDE8;
-    for (; s > FEW2; s--) {
-        const int64_t tiles = (groups + shape_of[s].groups - 1) / shape_of[s].groups;
-        if (tiles * ((n + shape_of[s].rows - 1) / shape_of[s].rows) >= card->processors) break;
-    }
-    return s;
+    if (n <= 32) return n <= 8 ? FEW1 : n <= 16 ? FEW2 : FEW4;
+    return groups / shape_of[WIDE8].groups >= card->processors ? WIDE8 : FEW4;
 }
 
 static GpuKernel choose(Type t, Shape s)
 {
 #define BY_SHAPE(pack) s == FEW1 ? GPU_matmul_##pack##_few1 : s == FEW2 ? GPU_matmul_##pack##_few2 \
-                     : s == WIDE4 ? GPU_matmul_##pack##_wide4 : s == WIDE8 ? GPU_matmul_##pack##_wide8 \
+                     : s == FEW4 ? GPU_matmul_##pack##_few4 : s == WIDE8 ? GPU_matmul_##pack##_wide8 \
                      : GPU_matmul_##pack##_many
     switch (t) {
     case T_F32: return GPU_matmul_f32;
@@ -161,7 +157,7 @@ static bool same_pack(Type a, Type b) { return choose(a, FEW1) == choose(b, FEW1
 static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 {
 #define OF_TWO(packs) s == FEW1 ? GPU_matmul_##packs##_few1 : s == FEW2 ? GPU_matmul_##packs##_few2 \
-                    : s == WIDE4 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
+                    : s == FEW4 ? GPU_matmul_##packs##_few4 : GPU_matmul_##packs##_wide8
     const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
     if (s == MANY || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
     *kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);
@@ -180,7 +176,7 @@ size_t cuda_place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, in
     for (int32_t f = 0; f < 2; f++) {
         const ActForm form = f ? ACT_Q256 : ACT_Q32;
         const int32_t block = f ? 256 : 32, tiles = tiles_of(n);
-        act[f] = (ActRows) { .tiles = tiles, .blocks = cols / block };
+        act[f] = (ActRows) { .blocks = cols / block };
         if (!(forms & 1 << form)) continue;
         const size_t rows = 8 * (size_t) tiles, blocks = (size_t) act[f].blocks;
         act[f].code = at;

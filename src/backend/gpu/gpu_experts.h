@@ -129,15 +129,10 @@ template <class P> struct ExpertShared {
 
 /* Quantised rows in global memory, at this lane's row of each tile. */
 template <int NT> struct GatheredRows {
-    const uint2 *codes, *sums;
-    size_t step;
-    int at[NT];
+    enum { UNROLLED = 0 };
+    const uint2 *codes[NT];
 };
-template <int NT> DEV uint2 code_of(const GatheredRows<NT> &x, int chunk, int j)
-{
-    return ld(x.codes + (size_t) chunk * x.step + x.at[j]);
-}
-template <int NT> DEV uint2 sums_of(const GatheredRows<NT> &x, int j) { return ld(x.sums + x.at[j]); }
+template <int NT> DEV uint2 code_of(const GatheredRows<NT> &x, int chunk, int j) { return ld(x.codes[j] + chunk * 32); }
 
 template <class P, int NT, int STAGES>
 DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], const ExpertProduct &p,
@@ -145,23 +140,28 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
 {
     const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES;
-    const size_t rows = 8 * (size_t) a.act.tiles;
     const uint8_t *w = expert_matrix(p, item.expert) + (size_t) group * P::group_bytes(blocks);
     UNROLL
     for (int i = 0; i < STAGES - 1; i++) {
-        P::stage(s[i], w, i, blocks, blocks - i * P::SCALES, lane, 32);
+        P::template stage<32>(s[i], w, i, blocks, blocks - i * P::SCALES, lane);
         copy_commit();
     }
-    GatheredRows<NT> x;
-    int pair[NT][2], row[NT][2];                   /* of this lane's outputs: columns 2 t and 2 t + 1 of each tile */
-    x.step = 32 * (size_t) a.act.tiles;
+    /* block: of this lane's row of each tile, the first; and of its outputs, columns 2 t and 2 t + 1 of each tile: pairs,
+     * and where the first of the rows' scales is */
+    size_t block[NT], scale[NT][2];
+    int own[NT], pair[NT][2];
     UNROLL
     for (int j = 0; j < NT; j++) {                 /* rows beyond the last stand for it */
         const int from = ld(a.pair + item.first + (8 * j + g < item.n ? 8 * j + g : item.n - 1));
         const int at = from / a.divide;
-        x.at[j] = 32 * (at >> 3) + 4 * (at & 7) + t;
+        block[j] = (size_t) (at >> 3) * (size_t) blocks;
+        own[j] = 4 * (at & 7) + t;
         UNROLL
-        for (int k = 0; k < 2; k++) pair[j][k] = shfl(from, 8 * t + 4 * k), row[j][k] = shfl(at, 8 * t + 4 * k);
+        for (int k = 0; k < 2; k++) {
+            const int row = shfl(at, 8 * t + 4 * k);
+            pair[j][k] = shfl(from, 8 * t + 4 * k);
+            scale[j][k] = (size_t) (row >> 3) * (size_t) blocks * 8 + (size_t) (row & 7);
+        }
     }
     float acc[NT][4];
     UNROLL
@@ -170,7 +170,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
         copy_wait<STAGES - 2>();
         sync_warp();                               /* unit u is there, and no lane reads u - 1 any more */
         const int later = u + STAGES - 1;
-        P::stage(s[later % STAGES], w, later, blocks, blocks - later * P::SCALES, lane, 32);
+        P::template stage<32>(s[later % STAGES], w, later, blocks, blocks - later * P::SCALES, lane);
         copy_commit();
         const uint32_t *unit = s[u % STAGES];
         enum { BLOCKS_AT_ONCE = NT == 1 ? P::SCALES : 1 };
@@ -178,8 +178,10 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
         for (int c = 0; c < P::SCALES; c++) {
             const size_t b = (size_t) (u * P::SCALES + c);
             if ((int) b >= blocks) break;
-            x.codes = (const uint2 *) a.act.code + b * P::CHUNKS * x.step;
-            x.sums = (const uint2 *) a.act.sums + b * x.step;
+            GatheredRows<NT> x;
+            UNROLL
+            for (int j = 0; j < NT; j++)
+                x.codes[j] = (const uint2 *) a.act.code + (block[j] + b) * P::CHUNKS * 32 + own[j];
             float da[NT][2];
             int isum[1][NT][4], qsum[NT][2];
             uint32_t min[2];
@@ -187,7 +189,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
             for (int j = 0; j < NT; j++)
                 UNROLL
                 for (int k = 0; k < 2; k++) {
-                    const size_t at = b * rows + (size_t) row[j][k];
+                    const size_t at = scale[j][k] + 8 * b;
                     da[j][k] = ld(a.act.scale + at);
                     qsum[j][k] = P::ROW_SUMS ? ld((const int32_t *) a.act.sums + at) : 0;
                 }
@@ -196,7 +198,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
             UNROLL
             for (int j = 0; j < NT; j++) {
                 int msum[4];
-                if (P::MINS) min_sums(msum, min, sums_of(x, j));
+                if (P::MINS) min_sums(msum, min, ld((const uint2 *) a.act.sums + (block[j] + b) * 32 + own[j]));
                 UNROLL
                 for (int i = 0; i < 4; i++)
                     acc[j][i] = P::finish(acc[j][i], unit, c, g + 8 * (i >> 1), isum[0][j][i],

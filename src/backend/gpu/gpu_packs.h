@@ -5,7 +5,7 @@
  *   WORDS            of a unit in shared memory
  *   stage            starts to copy a unit; `left`: how many of its blocks exist
  *   sums             a warp computes isum of a block, for MW groups by 8 NT rows of x, as result fragments have them;
- *                    w: the first group's unit, the others' follow; x: at the block
+ *                    w: the first group's unit, the others' follow; x: at the block, UNROLLED: it lies in registers
  *   mins             this lane's words for min_sums
  *   finish           the float operations of one output over a block; row: in the group
  * Integers may be summed in any order, by any warp; floats go in one. Codes with an offset become signed bytes by
@@ -24,20 +24,27 @@ typedef uint16_t half_word __attribute__((may_alias));
 /* Where word i of the lines is: lines 2 and 3 of each four have their halves swapped. */
 DEV int swapped(int i) { return i ^ (i >> 2 & 8); }
 DEV uint32_t word_at(const uint32_t *w, int i) { return w[swapped(i)]; }
-DEV uint32_t half_at(const uint32_t *w, int byte)
-{
-    return ((const half_word *) w)[2 * swapped(byte >> 2) + (byte >> 1 & 1)];
-}
-DEV uint32_t byte_at(const uint32_t *w, int byte)
-{
-    return ((const uint8_t *) w)[4 * swapped(byte >> 2) + (byte & 3)];
-}
 
-/* n words of lines, by `step` threads of which this is number `at`: a few rounds at most, so not unrolled. */
-DEV void stage_lines(uint32_t *to, const uint8_t *from, int n, int at, int step)
+/* Where half h of a line begins, in words: of a line that the compiler knows it is a constant, so that what is read
+ * there costs no address of its own. */
+DEV int half_line(int line, int h) { return line * LINE_WORDS + 8 * (h ^ (line >> 1 & 1)); }
+DEV uint32_t word_of(const uint32_t *w, int line, int h, int i) { return w[half_line(line, h) + i]; }
+DEV uint32_t half_of(const uint32_t *w, int line, int h, int i)
 {
-    UNROLL_BY(1)
-    for (int i = at; i < n / 4; i += step) copy16_async(to + swapped(4 * i), from + 16 * i);
+    return ((const half_word *) (w + half_line(line, h)))[i];
+}
+/* Byte i of a line of which halves are not swapped. */
+DEV uint32_t byte_of(const uint32_t *w, int line, int i) { return ((const uint8_t *) w)[line * LINE_BYTES + i]; }
+
+/* N words of lines, or as many as there are, by STEP threads of which this is number `at`. A round of STEP moves by
+ * whole lines of four, so what is swapped stays where it is. */
+template <int N, int STEP> DEV void stage_lines(uint32_t *to, const uint8_t *from, int there, int at)
+{
+    enum { ROUND = 4 * STEP };
+    to += swapped(4 * at), from += 16 * at;
+    UNROLL
+    for (int i = 0; i < N; i += ROUND)
+        if (4 * at + i < (there < N ? there : N)) copy16_async(to + i, from + 4 * i);
 }
 
 /* The entries of codebooks, four bytes in a word. */
@@ -64,17 +71,17 @@ struct NoMins { DEV void mins(uint32_t min[2], const uint32_t *, int, int) { min
 template <int LINES, bool WITH_MINS, bool FLOATS = false> struct Pack256 : NoMins {
     enum { SCALES = 1, CHUNKS = 8, MINS = WITH_MINS, ROW_SUMS = 0, WORDS = LINES * LINE_WORDS };
     DEV size_t group_bytes(int blocks) { return (size_t) blocks * LINES * LINE_BYTES; }
-    DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at, int step)
+    template <int STEP> DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at)
     {
-        stage_lines(to, group + (size_t) unit * LINES * LINE_BYTES, left > 0 ? WORDS : 0, at, step);
+        stage_lines<WORDS, STEP>(to, group + (size_t) unit * LINES * LINE_BYTES, left > 0 ? WORDS : 0, at);
     }
     DEV float finish(float acc, const uint32_t *w, int, int row, int isum, int msum, float da)
     {
-        const float d = FLOATS ? f32_of_bits(word_at(w, (LINES - 1) * LINE_WORDS + row))
-                               : f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 2 * row));
+        const float d = FLOATS ? f32_of_bits(word_of(w, LINES - 1, row >> 3, row & 7))
+                               : f32_of_half(half_of(w, LINES - 1, 0, row));
         acc = f32_fma(f32_mul(d, da), f32_of_int(isum), acc);
         if (!MINS) return acc;
-        const float dmin = f32_of_half(half_at(w, (LINES - 1) * LINE_BYTES + 32 + 2 * row));
+        const float dmin = f32_of_half(half_of(w, LINES - 1, 1, row));
         return f32_fma(-f32_mul(dmin, da), f32_of_int(msum), acc);
     }
 };
@@ -117,7 +124,7 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
 {
     const int g = lane >> 2, t = lane & 3;
     clear_sums<MW, NT>(isum);
-    enum { STEPS = MW * NT < 4 ? 4 : 1 };
+    enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 4 : 1 };
     UNROLL_BY(STEPS)
     for (int p = 0; p < 4; p++) {
         uint32_t a[MW][2][4];
@@ -143,20 +150,28 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
     }
 }
 
+/* Rows g and g + 8 of vector t, for a line that is a multiple of four. */
+DEV void lane_words(uint32_t q[2], const uint32_t *w, int line, int g, int t)
+{
+    const uint32_t *at = w + line * LINE_WORDS;
+    const int own = swapped(t * LINE_WORDS + g);
+    q[0] = at[own], q[1] = at[own ^ 8];
+}
+
 /* The four words of a pair's codes that a lane needs: vectors t and 4 + t of rows g and g + 8. */
 DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
 {
-    q[0] = word_at(w, (line + t) * LINE_WORDS + g), q[1] = word_at(w, (line + t) * LINE_WORDS + g + 8);
-    q[2] = word_at(w, (line + 4 + t) * LINE_WORDS + g), q[3] = word_at(w, (line + 4 + t) * LINE_WORDS + g + 8);
+    lane_words(q, w, line, g, t);
+    lane_words(q + 2, w, line + 4, g, t);
 }
 
-/* Minima of K4 and K5 from the scale lines at byte `lines`: those of this lane's sums 4 t .. 4 t + 3, which are two. */
-DEV void k4_mins(uint32_t min[2], const uint32_t *w, int lines, int g, int t)
+/* Minima of K4 and K5 from the lines of scales: those of this lane's sums 4 t .. 4 t + 3, which are two. */
+DEV void k4_mins(uint32_t min[2], const uint32_t *w, int line, int g, int t)
 {
     UNROLL
     for (int r = 0; r < 2; r++) {
-        const int at = lines + (t & 1) * 32 + (g + 8 * r) * 2;
-        const uint32_t h0 = half_at(w, at), h1 = half_at(w, at + 64), h2 = half_at(w, at + 128);
+        const int h = t & 1, at = g + 8 * r;
+        const uint32_t h0 = half_of(w, line, h, at), h1 = half_of(w, line + 1, h, at), h2 = half_of(w, line + 2, h, at);
         const uint32_t both = t < 2 ? h2 & 0x3f3f : (h0 >> 6 & 0x0303) | (h1 >> 4 & 0x0c0c) | (h2 >> 2 & 0x3030);
         min[r] = byte_perm(both, 0, 0x1100);
     }
@@ -166,9 +181,9 @@ DEV void k4_mins(uint32_t min[2], const uint32_t *w, int lines, int g, int t)
 template <class P, int LINES> struct PackMins : Pack256<LINES, true> {
     DEV int scale(const uint32_t *w, int sub, int row)
     {
-        return (int) byte_at(w, (LINES - 4) * LINE_BYTES + sub * 16 + row) & 63;
+        return (int) byte_of(w, LINES - 4, sub * 16 + row) & 63;
     }
-    DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t) { k4_mins(min, w, (LINES - 4) * LINE_BYTES, g, t); }
+    DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t) { k4_mins(min, w, LINES - 4, g, t); }
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
@@ -193,7 +208,7 @@ struct PackK5 : PackMins<PackK5, 44> {
         pair_words(q, w, 8 * p, g, t);
         UNROLL
         for (int i = 0; i < 4; i++) {
-            const uint32_t fifth = word_at(w, (32 + 2 * p + (i >> 1)) * LINE_WORDS + g + 8 * (i & 1)) >> 2 * t;
+            const uint32_t fifth = word_of(w, 32 + 2 * p + (i >> 1), i & 1, g) >> 2 * t;
             a[0][i] = (q[i] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
             a[1][i] = (q[i] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
         }
@@ -210,7 +225,7 @@ template <class P, class Book> struct PackK4Book : Pack256<35, false, true> {
     }
     DEV int scale(const uint32_t *w, int sub, int row)
     {
-        return (int8_t) byte_at(w, 32 * LINE_BYTES + sub * 16 + row);
+        return (int8_t) byte_of(w, 32, sub * 16 + row);
     }
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
@@ -228,9 +243,9 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
-        const int g = lane >> 2, t = lane & 3, scales = (LINES - 5) * LINE_BYTES;
+        const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = MW * NT < 4 ? 8 : 2 };
+        enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 8 : 2 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
@@ -238,8 +253,8 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
             UNROLL
             for (int m = 0; m < MW; m++) {
                 const uint32_t *wm = w + m * LINES * LINE_WORDS;
-                const uint32_t s[2] = { half_at(wm, scales + 32 * p + 2 * g),
-                                        half_at(wm, scales + 32 * p + 2 * g + 16) };
+                const uint32_t s[2] = { half_of(wm, LINES - 5 + (p >> 1), p & 1, g),
+                                        half_of(wm, LINES - 5 + (p >> 1), p & 1, g + 8) };
                 uint32_t a[2][2];
                 P::fragments(a, wm, p, g, t);
                 UNROLL
@@ -265,13 +280,14 @@ struct PackK6 : Pack16s<PackK6, 53, false, 2> {
     /* codes - 32, times 4 */
     DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
     {
+        uint32_t q[2];
+        lane_words(q, w, 4 * p, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
-            const uint32_t q = word_at(w, (4 * p + t) * LINE_WORDS + g + 8 * r);
             UNROLL
             for (int h = 0; h < 2; h++) {
-                const uint32_t low = (h ? q >> 2 : q << 2) & 0x3c3c3c3cu;
-                const uint32_t high = word_at(w, (32 + 2 * p + h) * LINE_WORDS + g + 8 * r) << (6 - 2 * t);
+                const uint32_t low = (h ? q[r] >> 2 : q[r] << 2) & 0x3c3c3c3cu;
+                const uint32_t high = word_of(w, 32 + 2 * p + h, r, g) << (6 - 2 * t);
                 a[h][r] = (low | (high & 0xc0c0c0c0u)) ^ 0x80808080u;
             }
         }
@@ -284,10 +300,10 @@ struct PackK3 : Pack16s<PackK3, 29, true, 5> {
     {
         UNROLL
         for (int r = 0; r < 2; r++) {
-            const uint32_t third = word_at(w, (16 + p) * LINE_WORDS + g + 8 * r) >> 2 * t;
+            const uint32_t third = word_of(w, 16 + p, r, g) >> 2 * t;
             UNROLL
             for (int h = 0; h < 2; h++) {
-                const uint32_t low = word_at(w, (2 * p + h) * LINE_WORDS + g + 8 * r) >> 2 * t;
+                const uint32_t low = word_of(w, 2 * p + h, r, g) >> 2 * t;
                 a[h][r] = ((low << 5 & 0x60606060u) | (third << (7 - h) & 0x80808080u)) ^ 0x80808080u;
             }
         }
@@ -299,10 +315,10 @@ struct PackK3X : Pack16s<PackK3X, 29, true, 0> {   /* IQ2_*: their codebook */
     {
         UNROLL
         for (int r = 0; r < 2; r++) {
-            const uint32_t third = word_at(w, (16 + p) * LINE_WORDS + g + 8 * r) >> 2 * t;
+            const uint32_t third = word_of(w, 16 + p, r, g) >> 2 * t;
             UNROLL
             for (int h = 0; h < 2; h++) {
-                const uint32_t low = word_at(w, (2 * p + h) * LINE_WORDS + g + 8 * r) >> 2 * t;
+                const uint32_t low = word_of(w, 2 * p + h, r, g) >> 2 * t;
                 const uint32_t codes = (low & 0x03030303u) | (third >> h << 2 & 0x04040404u);
                 a[h][r] = byte_perm(0x002b1908u, 0x00d5e7f8u, byte_perm(codes | codes >> 4, 0, 0x4420));
             }
@@ -312,7 +328,10 @@ struct PackK3X : Pack16s<PackK3X, 29, true, 0> {   /* IQ2_*: their codebook */
 
 /* Codes of two bits times scales of four fit a byte: no products after the matrix instruction. */
 struct PackK2 : Pack256<21, true> {
-    DEV uint32_t both(const uint32_t *w, int sub, int row) { return byte_at(w, 16 * LINE_BYTES + sub * 16 + row); }
+    DEV uint32_t both(const uint32_t *w, int sub, int row)
+    {
+        return ((const uint8_t *) (w + half_line(16 + (sub >> 2), sub >> 1 & 1)))[(sub & 1) * 16 + row];
+    }
     DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t)
     {
         UNROLL
@@ -327,7 +346,7 @@ struct PackK2 : Pack256<21, true> {
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = MW * NT < 4 ? 8 : 2 };
+        enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 8 : 2 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
@@ -337,9 +356,9 @@ struct PackK2 : Pack256<21, true> {
                 uint32_t a[4];
                 UNROLL
                 for (int i = 0; i < 4; i++) {
-                    const int sub = 2 * p + (i >> 1), row = g + 8 * (i & 1);
-                    const uint32_t codes = word_at(w + m * WORDS, sub * LINE_WORDS + row) >> 2 * t & 0x03030303u;
-                    a[i] = codes * (both(w + m * WORDS, sub, row) & 15);
+                    const int sub = 2 * p + (i >> 1);
+                    const uint32_t codes = word_of(w + m * WORDS, sub, i & 1, g) >> 2 * t & 0x03030303u;
+                    a[i] = codes * (both(w + m * WORDS, sub, g + 8 * (i & 1)) & 15);
                 }
                 UNROLL
                 for (int j = 0; j < NT; j++) {
@@ -364,13 +383,13 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     {
         return (size_t) blocks * LINES * LINE_BYTES + PLANES * plane_bytes(blocks);
     }
-    DEV void stage(uint32_t *to, const uint8_t *group, int unit, int blocks, int left, int at, int step)
+    template <int STEP> DEV void stage(uint32_t *to, const uint8_t *group, int unit, int blocks, int left, int at)
     {
         left = left < SCALES ? left : SCALES;
-        stage_lines(to, group + (size_t) unit * SCALES * LINES * LINE_BYTES, left * LINES * LINE_WORDS, at, step);
+        stage_lines<CODES, STEP>(to, group + (size_t) unit * SCALES * LINES * LINE_BYTES, left * LINES * LINE_WORDS, at);
         const uint8_t *plane = group + (size_t) blocks * LINES * LINE_BYTES + (size_t) unit * SCALES * 32;
         UNROLL_BY(1)
-        for (int i = at; i < 8 * PLANES; i += step)
+        for (int i = at; i < 8 * PLANES; i += STEP)
             if ((i & 7) < 2 * left)
                 copy16_async(to + CODES + 4 * i, plane + (i >> 3) * plane_bytes(blocks) + 16 * (i & 7));
     }
@@ -410,17 +429,11 @@ struct Pack8 : Pack32<Pack8, 8, 1, 0> {            /* Q8_0: codes + 128 */
     }
 };
 
-/* The words of a line of nibbles: rows g and g + 8 of vector t, whose high nibbles are vector 4 + t. */
-DEV void nibble_words(uint32_t q[2], const uint32_t *w, int line, int g, int t)
-{
-    q[0] = word_at(w, (line + t) * LINE_WORDS + g), q[1] = word_at(w, (line + t) * LINE_WORDS + g + 8);
-}
-
 struct Pack4 : Pack32<Pack4, 4, 1, 4> {            /* Q4_0: codes + 8 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
-        nibble_words(q, w, 4 * block, g, t);
+        lane_words(q, w, 4 * block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
             a[r] = (q[r] << 4 & 0xf0f0f0f0u) ^ 0x80808080u;
@@ -433,7 +446,7 @@ struct Pack4M : Pack32<Pack4M, 4, 2, 0> {          /* Q4_1 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
-        nibble_words(q, w, 4 * block, g, t);
+        lane_words(q, w, 4 * block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) a[r] = q[r] & 0x0f0f0f0fu, a[2 + r] = q[r] >> 4 & 0x0f0f0f0fu;
     }
@@ -443,7 +456,7 @@ template <class P, class Book> struct PackBook : Pack32<P, 4, 1, 0> {
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
-        nibble_words(q, w, 4 * block, g, t);
+        lane_words(q, w, 4 * block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) book_values<Book>(&a[r], &a[2 + r], q[r]);
     }
@@ -486,6 +499,13 @@ struct Pack4N : PackBook<Pack4N, BookFp4> {
     }
 };
 
+/* Five lines to a block: its words of nibbles. */
+DEV void fifth_lines(uint32_t q[2], const uint32_t *w, int block, int g, int t)
+{
+    const int own = swapped((5 * block + t) * LINE_WORDS + g);
+    q[0] = w[own], q[1] = w[own ^ 8];
+}
+
 /* The fifth bits of vectors t and 4 + t are bits 2 t and 2 t + 1 of each byte of the block's last line. */
 DEV uint32_t fifth_word(const uint32_t *w, int block, int row, int t)
 {
@@ -496,7 +516,7 @@ struct Pack5 : Pack32<Pack5, 5, 1, 3> {            /* Q5_0: codes + 16 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
-        nibble_words(q, w, 5 * block, g, t);
+        fifth_lines(q, w, block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
             const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);
@@ -510,7 +530,7 @@ struct Pack5M : Pack32<Pack5M, 5, 2, 0> {          /* Q5_1 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
         uint32_t q[2];
-        nibble_words(q, w, 5 * block, g, t);
+        fifth_lines(q, w, block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
             const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);

@@ -16,21 +16,52 @@ DEV ProductArgs product_at(const MatmulArgs &a, int *at)
     return p;
 }
 
-/* ---- few rows: the warps of a block share the columns of one group; integers meet in shared memory ---- */
+/* ---- up to 32 rows: the warps of a block share the columns of one group; integers meet in shared memory ---- */
 
 enum { FEW_WARPS = 4, FEW_STAGES = 3 };
 template <class P, int NT> struct FewShared {
+    /* Two of them where there is room: then the next round need not wait until the floats are added. */
+    typedef int Part[FEW_WARPS][P::SCALES][1 + P::MINS][16][8 * NT + 1];
+    enum { STAGED = NT * P::SCALES < 16,           /* scales, too, where there is room */
+           SCALES = STAGED ? P::SCALES * 8 : 4, OF_WARP = (P::WORDS + NT * SCALES) * 4,
+           PARTS = FEW_STAGES * FEW_WARPS * OF_WARP + 2 * sizeof(Part) <= 48 << 10 ? 2 : 1 };
     uint32_t w[FEW_STAGES][FEW_WARPS][P::WORDS];
-    int      part[FEW_WARPS][P::SCALES][1 + P::MINS][16][8 * NT + 1];
+    float    scale[FEW_STAGES][FEW_WARPS][NT][SCALES];
+    Part     part[PARTS];
 };
 
-/* Quantised rows in global memory, at this lane. */
-struct GlobalRows {
-    const uint2 *codes, *sums;
-    int tiles;
+/* What a lane needs of the rows of x for a unit, in registers. */
+template <class P, int NT> struct UnitRows {
+    uint2 code[P::SCALES][P::CHUNKS][NT], sums[NT];
+    const uint2 *codes;                            /* of the first tile, at this lane */
+    const uint2 *of_sums;
 };
-DEV uint2 code_of(const GlobalRows &x, int chunk, int j) { return ld(x.codes + (chunk * x.tiles + j) * 32); }
-DEV uint2 sums_of(const GlobalRows &x, int j) { return ld(x.sums + j * 32); }
+template <class P, int NT> struct BlockRows {
+    enum { UNROLLED = 1 };
+    const UnitRows<P, NT> &x;
+    int c;
+};
+template <class P, int NT> DEV uint2 code_of(const BlockRows<P, NT> &x, int chunk, int j)
+{
+    return x.x.code[x.c][chunk][j];
+}
+
+template <class P, int NT> DEV void load_rows(UnitRows<P, NT> &x, int unit, int blocks)
+{
+    const uint2 *codes = x.codes + (size_t) unit * P::SCALES * P::CHUNKS * 32;
+    UNROLL
+    for (int c = 0; c < P::SCALES; c++) {
+        if (unit * P::SCALES + c >= blocks) break;
+        UNROLL
+        for (int j = 0; j < NT; j++)
+            UNROLL
+            for (int k = 0; k < P::CHUNKS; k++)
+                x.code[c][k][j] = ld(codes + (size_t) j * (size_t) blocks * P::CHUNKS * 32 + (c * P::CHUNKS + k) * 32);
+    }
+    UNROLL
+    for (int j = 0; P::MINS && j < NT; j++)
+        x.sums[j] = unit < blocks ? ld(x.of_sums + ((size_t) j * (size_t) blocks + (size_t) unit) * 32) : uint2{0, 0};
+}
 
 /* A result fragment, to columns col .. of a matrix in shared memory. */
 template <int COLS> DEV void put_part(int (&to)[16][COLS], const int from[4], int col, int g, int t)
@@ -39,10 +70,23 @@ template <int COLS> DEV void put_part(int (&to)[16][COLS], const int from[4], in
     for (int k = 0; k < 4; k++) to[g + 8 * (k >> 1)][col + 2 * t + (k & 1)] = from[k];
 }
 
+template <class P, int NT>
+DEV void stage_few(FewShared<P, NT> &s, int slot, const MatmulArgs &a, const uint8_t *w, int tile0, int unit, bool weights,
+                   bool rows)
+{
+    const int lane = TID & 31, warp = TID >> 5, blocks = a.act.blocks, left = blocks - unit * P::SCALES;
+    if (weights) P::template stage<32>(s.w[slot][warp], w, unit, blocks, left, lane);
+    enum { EACH = 2 * P::SCALES };                 /* copies of 16 bytes for a tile's scales */
+    const int j = lane / EACH, i = lane % EACH;
+    if (FewShared<P, NT>::STAGED && rows && lane < NT * EACH && i / 2 < left)
+        copy16_async(&s.scale[slot][warp][j][4 * i],
+                     a.act.scale + ((size_t) (tile0 + j) * (size_t) blocks + (size_t) unit * P::SCALES) * 8 + 4 * i);
+}
+
 template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s)
 {
     const int lane = TID & 31, warp = TID >> 5, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
-              units = (blocks + P::SCALES - 1) / P::SCALES, rows = 8 * a.act.tiles, tile0 = BID * NT;
+              units = (blocks + P::SCALES - 1) / P::SCALES, tile0 = BID * NT;
     const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile */
     int group = BID_Y;
     const ProductArgs p = product_at(a, &group);
@@ -51,66 +95,63 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     UNROLL
     for (int j = 0; j < NT; j++) acc[j] = 0;
     UNROLL
-    for (int i = 0; i < FEW_STAGES - 1; i++) {
-        const int u = warp + i * FEW_WARPS;
-        P::stage(s.w[i][warp], w, u, blocks, blocks - u * P::SCALES, lane, 32);
-        copy_commit();
-    }
+    for (int i = 0; i < FEW_STAGES - 1; i++) stage_few<P, NT>(s, i, a, w, tile0, warp + i * FEW_WARPS, true, false);
     pass_next();
     pass_wait();
+    UNROLL
+    for (int i = 0; i < FEW_STAGES - 1; i++) {
+        stage_few<P, NT>(s, i, a, w, tile0, warp + i * FEW_WARPS, false, true);
+        copy_commit();
+    }
+    UnitRows<P, NT> x;
+    /* one tile: rows that do not exist are read as the last, which is in the cache */
+    const int own = NT == 1 && 8 * tile0 + g >= a.n ? 4 * ((a.n - 1) & 7) + t : lane;
+    x.codes = (const uint2 *) a.act.code + (size_t) tile0 * (size_t) blocks * P::CHUNKS * 32 + own;
+    x.of_sums = (const uint2 *) a.act.sums + (size_t) tile0 * (size_t) blocks * 32 + own;
+    load_rows(x, warp, blocks);
     for (int u0 = 0, round = 0; u0 < units; u0 += FEW_WARPS, round++) {
-        const int u = u0 + warp, left = blocks - u * P::SCALES;
-        float da[FEW_WARPS * P::SCALES][NT];
-        int qsum[FEW_WARPS * P::SCALES][NT];
-        UNROLL
-        for (int i = 0; i < FEW_WARPS * P::SCALES; i++)
-            UNROLL
-            for (int j = 0; j < NT; j++) {
-                const int b = u0 * P::SCALES + i;
-                const size_t at = (size_t) b * (size_t) rows + (size_t) (8 * (tile0 + j) + col);
-                da[i][j] = b < blocks ? ld(a.act.scale + at) : 0;
-                qsum[i][j] = P::ROW_SUMS && b < blocks ? ld((const int32_t *) a.act.sums + at) : 0;
-            }
+        const int u = u0 + warp, slot = round % FEW_STAGES;
+        auto &part = s.part[round % FewShared<P, NT>::PARTS];
         copy_wait<FEW_STAGES - 2>();
         sync_warp();
+        const uint32_t *unit = s.w[slot][warp];
         UNROLL
         for (int c = 0; c < P::SCALES; c++) {
-            if (c >= left) break;
-            const size_t b = (size_t) (u * P::SCALES + c), tiles = (size_t) a.act.tiles;
-            const GlobalRows x = { (const uint2 *) a.act.code + (b * P::CHUNKS * tiles + (size_t) tile0) * 32 + lane,
-                                   (const uint2 *) a.act.sums + (b * tiles + (size_t) tile0) * 32 + lane,
-                                   a.act.tiles };
-            const uint32_t *unit = s.w[round % FEW_STAGES][warp];
+            if (u * P::SCALES + c >= blocks) break;
             int isum[1][NT][4];
             uint32_t min[2];
-            P::template sums<1, NT>(isum, unit, c, x, lane);
+            P::template sums<1, NT>(isum, unit, c, BlockRows<P, NT>{x, c}, lane);
             P::mins(min, unit, g, t);
             UNROLL
             for (int j = 0; j < NT; j++) {
-                put_part(s.part[warp][c][0], isum[0][j], 8 * j, g, t);
+                put_part(part[warp][c][0], isum[0][j], 8 * j, g, t);
                 if (!P::MINS) continue;
                 int msum[4];
-                min_sums(msum, min, sums_of(x, j));
-                put_part(s.part[warp][c][P::MINS], msum, 8 * j, g, t);
+                min_sums(msum, min, x.sums[j]);
+                put_part(part[warp][c][P::MINS], msum, 8 * j, g, t);
             }
         }
-        sync_block();
-        UNROLL
-        for (int i = 0; i < FEW_WARPS * P::SCALES; i++) {
-            if (u0 * P::SCALES + i >= blocks) break;
-            const int k = i / P::SCALES, c = i % P::SCALES;
-            UNROLL
-            for (int j = 0; j < NT; j++) {
-                const int isum = s.part[k][c][0][row][8 * j + col];
-                const int second = P::MINS ? s.part[k][c][P::MINS][row][8 * j + col] : qsum[i][j];
-                acc[j] = P::finish(acc[j], s.w[round % FEW_STAGES][k], c, row, isum, second, da[i][j]);
-            }
-        }
-        sync_block();
-        const int later = u + (FEW_STAGES - 1) * FEW_WARPS;
-        P::stage(s.w[(round + FEW_STAGES - 1) % FEW_STAGES][warp], w, later, blocks, blocks - later * P::SCALES, lane,
-                 32);
+        load_rows(x, u + FEW_WARPS, blocks);
+        sync_block();                              /* and nobody reads the slot of the round before any more */
+        stage_few<P, NT>(s, (round + FEW_STAGES - 1) % FEW_STAGES, a, w, tile0, u + (FEW_STAGES - 1) * FEW_WARPS, true,
+                         true);
         copy_commit();
+        UNROLL
+        for (int j = 0; j < NT; j++) {
+            if (8 * (tile0 + j) + col >= a.n) break;
+            UNROLL
+            for (int i = 0; i < FEW_WARPS * P::SCALES; i++) {
+                const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
+                if (b >= blocks) break;
+                const size_t at = ((size_t) (tile0 + j) * (size_t) blocks + (size_t) b) * 8 + (size_t) col;
+                const int isum = part[k][c][0][row][8 * j + col];
+                const int second = P::MINS ? part[k][c][P::MINS][row][8 * j + col]
+                                 : P::ROW_SUMS ? ld((const int32_t *) a.act.sums + at) : 0;
+                const float da = FewShared<P, NT>::STAGED ? s.scale[slot][k][j][8 * c + col] : ld(a.act.scale + at);
+                acc[j] = P::finish(acc[j], s.w[slot][k], c, row, isum, second, da);
+            }
+        }
+        if (FewShared<P, NT>::PARTS == 1) sync_block();
     }
     copy_wait<0>();
     UNROLL
@@ -123,27 +164,32 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
 /* ---- more rows: a block has MT groups by NT tiles of x in shared memory, a warp MW by NW of them in registers ---- */
 
 template <class P, int MT, int NT> struct TileStage {
-    enum { SUM_WORDS = P::MINS ? NT * 64 : P::ROW_SUMS ? P::SCALES * NT * 8 : 4 };
+    enum { SUM_WORDS = P::MINS ? 64 : P::ROW_SUMS ? P::SCALES * 8 : 4 };
     uint32_t w[MT][P::WORDS];
-    uint2    code[P::SCALES * P::CHUNKS][NT][32];
-    uint32_t sums[SUM_WORDS];
-    float    scale[P::SCALES][8 * NT];
+    uint2    code[NT][P::SCALES * P::CHUNKS][32];
+    uint32_t sums[NT][SUM_WORDS];
+    float    scale[NT][P::SCALES * 8];
 };
 
 /* Quantised rows in shared memory, at this lane. */
-template <int NT> struct SharedRows { const uint2 *codes, *sums; };
-template <int NT> DEV uint2 code_of(const SharedRows<NT> &x, int chunk, int j)
+template <class P> struct SharedRows {
+    enum { UNROLLED = 0 };
+    const uint2 *codes;
+};
+template <class P> DEV uint2 code_of(const SharedRows<P> &x, int chunk, int j)
 {
-    return x.codes[(chunk * NT + j) * 32];
+    return x.codes[(j * P::SCALES * P::CHUNKS + chunk) * 32];
 }
-template <int NT> DEV uint2 sums_of(const SharedRows<NT> &x, int j) { return x.sums[j * 32]; }
 
-/* bytes: a multiple of 16, copied by all threads of the block. One round or two: unrolled further, copying would be
- * most of a kernel's code. */
-template <int THREADS> DEV void copy_block(void *to, const void *from, int bytes)
+/* For each of NT tiles BYTES that follow one another, of which there are as many as `there` says, by all threads of the
+ * block; tiles are `stride` bytes apart. BYTES: a power of two, at least 16. Not unrolled, which would cost registers. */
+template <int NT, int BYTES, int THREADS>
+DEV void copy_tiles(void *to, const void *from, size_t stride, int there)
 {
     UNROLL_BY(1)
-    for (int i = 16 * TID; i < bytes; i += 16 * THREADS) copy16_async((uint8_t *) to + i, (const uint8_t *) from + i);
+    for (int i = 16 * TID; i < NT * BYTES; i += 16 * THREADS)
+        if (i % BYTES < there)
+            copy16_async((uint8_t *) to + i, (const uint8_t *) from + (size_t) (i / BYTES) * stride + i % BYTES);
 }
 
 template <class P, int MT, int NT, int THREADS>
@@ -153,27 +199,21 @@ DEV void stage_weights(TileStage<P, MT, NT> &s, const ProductArgs &p, int group0
     UNROLL
     for (int m = 0; m < MT; m++) {
         const int group = group0 + m < last ? group0 + m : last;
-        P::stage(s.w[m], p.w + (size_t) group * P::group_bytes(blocks), unit, blocks, blocks - unit * P::SCALES, TID,
-                 THREADS);
+        P::template stage<THREADS>(s.w[m], p.w + (size_t) group * P::group_bytes(blocks), unit, blocks,
+                                   blocks - unit * P::SCALES, TID);
     }
 }
 
 template <class P, int MT, int NT, int THREADS>
 DEV void stage_rows(TileStage<P, MT, NT> &s, const ActRows &x, int tile0, int unit)
 {
-    const size_t tiles = (size_t) x.tiles, tile = (size_t) tile0;
-    UNROLL
-    for (int c = 0; c < P::SCALES; c++) {
-        const int b = unit * P::SCALES + c;
-        if (b >= x.blocks) break;
-        UNROLL_BY(1)
-        for (int k = 0; k < P::CHUNKS; k++)
-            copy_block<THREADS>(s.code[c * P::CHUNKS + k], x.code + (((size_t) b * P::CHUNKS + (size_t) k) * tiles +
-                                                                     tile) * 256, NT * 256);
-        copy_block<THREADS>(s.scale[c], x.scale + ((size_t) b * tiles + tile) * 8, NT * 32);
-        if (P::ROW_SUMS) copy_block<THREADS>(s.sums + c * NT * 8, x.sums + ((size_t) b * tiles + tile) * 32, NT * 32);
-        else if (P::MINS) copy_block<THREADS>(s.sums, x.sums + ((size_t) b * tiles + tile) * 256, NT * 256);
-    }
+    enum { CODES = P::CHUNKS * 256, SUMS = P::MINS ? 256 : 32, SCALE = 32 };       /* bytes of a block */
+    const size_t blocks = (size_t) x.blocks, block = (size_t) tile0 * blocks + (size_t) unit * P::SCALES;
+    const int left = x.blocks - unit * P::SCALES;
+    copy_tiles<NT, P::SCALES * CODES, THREADS>(s.code, x.code + block * CODES, blocks * CODES, left * CODES);
+    copy_tiles<NT, P::SCALES * SCALE, THREADS>(s.scale, x.scale + block * 8, blocks * SCALE, left * SCALE);
+    if (P::MINS || P::ROW_SUMS)
+        copy_tiles<NT, P::SCALES * SUMS, THREADS>(s.sums, x.sums + block * SUMS, blocks * SUMS, left * SUMS);
 }
 
 /* Adds block c of a unit to a warp's outputs; tile: its first of the block's tiles of x. */
@@ -181,7 +221,7 @@ template <class P, int MW, int NW, int MT, int NT>
 DEV void tile_block(float acc[MW][NW][4], const TileStage<P, MT, NT> &s, int c, int group, int tile, int lane)
 {
     const int g = lane >> 2, t = lane & 3;
-    const SharedRows<NT> x = { s.code[c * P::CHUNKS][tile] + lane, (const uint2 *) s.sums + tile * 32 + lane };
+    const SharedRows<P> x = { s.code[tile][c * P::CHUNKS] + lane };
     int isum[MW][NW][4];
     uint32_t min[MW][2];
     P::template sums<MW, NW>(isum, s.w[group], c, x, lane);
@@ -189,15 +229,14 @@ DEV void tile_block(float acc[MW][NW][4], const TileStage<P, MT, NT> &s, int c, 
     for (int m = 0; m < MW; m++) P::mins(min[m], s.w[group + m], g, t);
     UNROLL
     for (int j = 0; j < NW; j++) {
-        const int col = 8 * (tile + j) + 2 * t;
-        const float da[2] = { s.scale[c][col], s.scale[c][col + 1] };
+        const float da[2] = { s.scale[tile + j][8 * c + 2 * t], s.scale[tile + j][8 * c + 2 * t + 1] };
         UNROLL
         for (int m = 0; m < MW; m++) {
             int second[4] = { 0, 0, 0, 0 };
-            if (P::MINS) min_sums(second, min[m], sums_of(x, j));
+            if (P::MINS) min_sums(second, min[m], ((const uint2 *) s.sums[tile + j])[lane]);
             UNROLL
             for (int i = 0; i < 4; i++) {
-                if (P::ROW_SUMS) second[i] = (int) s.sums[c * NT * 8 + col + (i & 1)];
+                if (P::ROW_SUMS) second[i] = (int) s.sums[tile + j][8 * c + 2 * t + (i & 1)];
                 acc[m][j][i] = P::finish(acc[m][j][i], s.w[group + m], c, g + 8 * (i >> 1), isum[m][j][i], second[i],
                                          da[i & 1]);
             }
@@ -276,23 +315,16 @@ template <class A, class B, int NT> DEV void few_of_two(const MatmulArgs &a)
     else few<A, NT>(a, s.first);
 }
 
-template <class P> struct Wide4Shared { TileStage<P, 2, 4> stage[3]; };
-template <class P> DEV void wide4(const MatmulArgs &a)
+template <class A, class B> DEV void few4_of_two(const MatmulArgs &a)
 {
-    SHARED(Wide4Shared<P>, s);
-    tile<P, 2, 4, 1, 1>(a, s.stage);
+    typedef union { FewShared<A, 4> first; FewShared<B, 4> second; } Shared;
+    SHARED_BIG(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) few<B, 4>(a, s.second);
+    else few<A, 4>(a, s.first);
 }
 
 template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
-
-template <class A, class B> DEV void wide4_of_two(const MatmulArgs &a)
-{
-    typedef union { Wide4Shared<A> first; Wide4Shared<B> second; } Shared;
-    SHARED(Shared, s);
-    int at = BID_Y;
-    if (product_at(a, &at).second) tile<B, 2, 4, 1, 1>(a, s.second.stage);
-    else tile<A, 2, 4, 1, 1>(a, s.first.stage);
-}
 
 template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
 {
@@ -318,7 +350,12 @@ enum { MANY_BLOCKS = 3 };
 #define PRODUCTS_WIDE(name, Pack, WIDE_KERNEL) \
     KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
-    KERNEL(256, matmul_##name##_wide4, MatmulArgs) { wide4<Pack>(a); } \
+    KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) \
+    { \
+        typedef FewShared<Pack, 4> Shared; \
+        SHARED_BIG(Shared, s); \
+        few<Pack, 4>(a, s); \
+    } \
     WIDE_KERNEL(256, matmul_##name##_wide8, MatmulArgs) \
     { \
         SHARED_BIG(WideShared<Pack>, s); \
@@ -333,7 +370,7 @@ enum { MANY_BLOCKS = 3 };
 #define PRODUCTS_OF_TWO(name, PackA, PackB) \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); } \
-    KERNEL(256, matmul_##name##_wide4, MatmulArgs) { wide4_of_two<PackA, PackB>(a); } \
+    KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) { few4_of_two<PackA, PackB>(a); } \
     KERNEL_BLOCKS(256, 2, matmul_##name##_wide8, MatmulArgs) { wide8_of_two<PackA, PackB>(a); }
 
 #endif

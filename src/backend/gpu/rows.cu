@@ -3,8 +3,52 @@
 #include "backend/gpu/gpu_mathd.h"
 #include "backend/gpu/gpu_quantise.h"
 
-enum { NORM_COLS = 10240 };
-struct NormShared { float x[NORM_COLS], r[NORM_GROUPS]; };
+/* Columns c .. c + N - 1 of a row, 0 from `cols` on; c is a multiple of N, 4 or 8. A row of whole fours is read so. */
+template <int N> DEV void columns_of(float v[N], const float *row, int c, int cols)
+{
+    UNROLL
+    for (int i = 0; i < N; i++) v[i] = 0;
+    if (cols % 4 == 0) {
+        UNROLL
+        for (int i = 0; i < N; i += 4) {
+            if (c + i >= cols) break;
+            const float4 f = ld((const float4 *) (row + c + i));
+            v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
+        }
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < N; i++)
+        if (c + i < cols) v[i] = ld(row + c + i);
+}
+
+template <int N> DEV void put_columns(float *row, int c, int cols, const float v[N])
+{
+    if (cols % 4 == 0) {
+        UNROLL
+        for (int i = 0; i < N; i += 4)
+            if (c + i < cols) st((float4 *) (row + c + i), float4{v[i], v[i + 1], v[i + 2], v[i + 3]});
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < N; i++)
+        if (c + i < cols) st(row + c + i, v[i]);
+}
+
+/* By all threads of a block. */
+template <int THREADS> DEV void copy_row(float *to, const float *from, int cols)
+{
+    for (int c = 4 * TID; c < cols; c += 4 * THREADS) {
+        float v[4];
+        columns_of<4>(v, from, c, cols);
+        put_columns<4>(to, c, cols, v);
+    }
+}
+
+/* ---- norms ---- */
+
+enum { NORM_THREADS = 1024, NORM_COLS = 10240 };
+struct NormShared { alignas(16) float x[NORM_COLS], r[NORM_GROUPS]; };
 
 /* Value i of a row after the addition; those beyond the shared memory come from the row itself. */
 DEV float norm_value(const NormShared &s, const float *x, int i) { return i < NORM_COLS ? s.x[i] : ld(x + i); }
@@ -16,48 +60,86 @@ DEV void quantise_for_product(const ActRows act[2], int row, int at, const float
     if (act[FORM_256].code) quantise_columns<FORM_256>(act[FORM_256], row, at, v, there);
 }
 
-KERNEL(256, rows_norm, NormArgs)
+/* What columns col .. col + 7 are multiplied by; nothing is without weights. */
+DEV void norm_weights(float w[8], const NormArgs &a, int col)
+{
+    if (!a.w || col >= a.cols) return;
+    const float *at = a.w + col % a.period;
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        if (a.period % 8 == 0 && a.cols % 8 == 0) {
+            const float4 f = ld_weight((const float4 *) (at + i));
+            w[i] = f.x, w[i + 1] = f.y, w[i + 2] = f.z, w[i + 3] = f.w;
+            continue;
+        }
+        UNROLL
+        for (int j = i; j < i + 4; j++)
+            if (col + j < a.cols) w[j] = ld_weight(a.w + (col + j) % a.period);
+    }
+}
+
+KERNEL(NORM_THREADS, rows_norm, NormArgs)
 {
     SHARED(NormShared, s);
+    const int groups = a.cols / a.group, own = 8 * TID;
+    float w[8] = { 0 }, z[8] = { 0 };
+    norm_weights(w, a, own);
     pass_next();
     pass_wait();
     const size_t row = (size_t) BID * (size_t) a.cols;
-    const int groups = a.cols / a.group, half = TID >> 4, lane = TID & 31;
     float *x = a.x + row;
-    for (int i = TID; i < a.cols; i += 256) {
-        float v = ld(x + i);
-        if (a.dx) st(x + i, v = f32_add(v, ld(a.dx + row + i)));
-        if (i < NORM_COLS) s.x[i] = v;
+    if (a.z) columns_of<8>(z, a.z + row, own, a.cols);
+    for (int c = 4 * TID; c < a.cols; c += 4 * NORM_THREADS) {
+        float v[4], dx[4];
+        columns_of<4>(v, x, c, a.cols);
+        if (a.dx) {
+            columns_of<4>(dx, a.dx + row, c, a.cols);
+            UNROLL
+            for (int i = 0; i < 4; i++) v[i] = f32_add(v[i], dx[i]);
+            put_columns<4>(x, c, a.cols, v);
+        }
+        if (c < NORM_COLS) *(float4 *) (s.x + c) = float4{v[0], v[1], v[2], v[3]};
     }
     sync_block();
-    for (int first = 0; first < groups; first += 16) {         /* 16 lanes have a group */
-        const int g = first + half, from = g * a.group;
+    for (int first = TID >> 5 << 1; first < groups; first += NORM_THREADS / 16) {      /* 16 lanes have a group */
+        const int g = first + (TID >> 4 & 1), from = g * a.group, lane = TID & 15, n = g < groups ? a.group : 0;
         float acc = 0;
-        for (int i = TID & 15; g < groups && i < a.group; i += 16) {
-            const float v = norm_value(s, x, from + i);
-            acc = f32_fma(v, v, acc);
+        if (from + n <= NORM_COLS) {
+            UNROLL_BY(16)
+            for (int i = lane; i < n; i += 16) acc = f32_fma(s.x[from + i], s.x[from + i], acc);
+        } else {
+            for (int i = lane; i < n; i += 16) {
+                const float v = norm_value(s, x, from + i);
+                acc = f32_fma(v, v, acc);
+            }
         }
         acc = sum_of_16(acc);
         const float mean = f32_div(acc, f32_of_int(a.group));
-        if ((TID & 15) == 0 && g < groups) s.r[g] = f32_div(1.0f, f32_sqrt(f32_add(mean, a.eps)));
+        if (lane == 0 && n) s.r[g] = f32_div(1.0f, f32_sqrt(f32_add(mean, a.eps)));
     }
     sync_block();
-    for (int at = TID >> 5; 256 * at < a.cols; at += 8) {      /* a warp has 256 columns */
-        const int col = 256 * at + 8 * lane;
+    for (int at = TID >> 5; 256 * at < a.cols; at += NORM_THREADS / 32) {      /* a warp has 256 columns */
+        const int col = 256 * at + 8 * (TID & 31);
         float v[8];
+        if (col != own) {
+            norm_weights(w, a, col);
+            if (a.z) columns_of<8>(z, a.z + row, col, a.cols);
+        }
         UNROLL
         for (int i = 0; i < 8; i++) {
             const int c = col + i;
             v[i] = 0;
             if (c >= a.cols) continue;
-            v[i] = f32_mul(norm_value(s, x, c), s.r[c / a.group]);
-            if (a.w) v[i] = f32_mul(v[i], ld_weight(a.w + c % a.period));
-            if (a.z) v[i] = f32_mul(v[i], f32_silu(ld(a.z + row + c)));
-            st(a.y + row + c, v[i]);
+            v[i] = f32_mul(norm_value(s, x, c), s.r[(a.group % 8 == 0 ? col : c) / a.group]);
+            if (a.w) v[i] = f32_mul(v[i], w[i]);
+            if (a.z) v[i] = f32_mul(v[i], f32_silu(z[i]));
         }
+        put_columns<8>(a.y + row, col, a.cols, v);
         quantise_for_product(a.act, BID, at, v, col < a.cols);
     }
 }
+
+/* ---- elementwise ---- */
 
 KERNEL(256, rows_add, AddArgs)
 {
@@ -74,16 +156,20 @@ KERNEL(256, rows_glu, GluArgs)
     const int at = GLU_COLS / 256 * BID_Y + (TID >> 5), col = 256 * at + 8 * (TID & 31);
     const size_t row = (size_t) BID * (size_t) a.cols, gates = (size_t) BID * (size_t) (a.cols / a.width);
     if (256 * at >= a.cols) return;                /* whole warps, and there is no barrier */
-    float v[8];
+    float v[8], up[8], gate[8], sum[8] = { 0 };
+    columns_of<8>(up, a.up + row, col, a.cols);
+    if (a.width == 1) columns_of<8>(gate, a.gate + row, col, a.cols);
+    if (a.sum) columns_of<8>(sum, a.sum + row, col, a.cols);
     UNROLL
     for (int i = 0; i < 8; i++) {
-        const int c = col + i;
         v[i] = 0;
-        if (c >= a.cols) continue;
-        v[i] = f32_mul(f32_act(ld(a.gate + gates + c / a.width), a.function), ld(a.up + row + c));
-        st(a.y + row + c, v[i]);
-        if (a.sum) st(a.sum + row + c, f32_add(ld(a.sum + row + c), v[i]));
+        if (col + i >= a.cols) continue;
+        const float g = a.width == 1 ? gate[i] : ld(a.gate + gates + (col + i) / a.width);
+        v[i] = f32_mul(f32_act(g, a.function), up[i]);
+        sum[i] = f32_add(sum[i], v[i]);
     }
+    put_columns<8>(a.y + row, col, a.cols, v);
+    if (a.sum) put_columns<8>(a.sum + row, col, a.cols, sum);
     quantise_for_product(a.act, BID, at, v, col < a.cols);
 }
 
@@ -98,58 +184,69 @@ KERNEL(256, rows_scale, ScaleArgs)
     st(a.x + i, v);
 }
 
-KERNEL(256, rows_split, SplitArgs)
+/* ---- copies ---- */
+
+enum { COPY_THREADS = 512 };
+
+KERNEL(COPY_THREADS, rows_split, SplitArgs)
 {
     pass_next();
     pass_wait();
     const float *x = a.x + (size_t) BID * (size_t) a.cols;
     float *y[2] = { a.y0 + (size_t) BID * (size_t) a.cols0, a.y1 + (size_t) BID * (size_t) a.cols1 };
-    for (int i = TID; i < a.cols; i += 256) {
+    const int n = a.width % 4 == 0 ? 4 : 1;        /* columns that stay together */
+    for (int i = n * TID; i < a.cols; i += n * COPY_THREADS) {
         const int group = i / a.width, at = group / 2 * a.width + i % a.width;
-        st((group & 1 ? y[1] : y[0]) + at, ld(x + i));
+        float *to = (group & 1 ? y[1] : y[0]) + at;
+        if (n == 4) st((float4 *) to, ld((const float4 *) (x + i)));
+        else st(to, ld(x + i));
     }
 }
 
-KERNEL(256, rows_join, JoinArgs)
+KERNEL(COPY_THREADS, rows_join, JoinArgs)
 {
     pass_next();
     pass_wait();
-    const int cols = a.cols0 + a.cols1;
-    float *y = a.y + (size_t) BID * (size_t) cols;
-    for (int i = TID; i < cols; i += 256)
-        st(y + i, i < a.cols0 ? ld(a.x0 + (size_t) BID * (size_t) a.cols0 + i)
-                              : ld(a.x1 + (size_t) BID * (size_t) a.cols1 + (i - a.cols0)));
+    float *y = a.y + (size_t) BID * (size_t) (a.cols0 + a.cols1);
+    const float *x0 = a.x0 + (size_t) BID * (size_t) a.cols0, *x1 = a.x1 + (size_t) BID * (size_t) a.cols1;
+    const int n = a.cols0 % 4 == 0 && a.cols1 % 4 == 0 ? 4 : 1;
+    for (int i = n * TID; i < a.cols0 + a.cols1; i += n * COPY_THREADS) {
+        const float *from = i < a.cols0 ? x0 + i : x1 + (i - a.cols0);
+        if (n == 4) st((float4 *) (y + i), ld((const float4 *) from));
+        else st(y + i, ld(from));
+    }
 }
 
-KERNEL(256, rows_logit_rows, PickRowsArgs)
+KERNEL(COPY_THREADS, rows_logit_rows, PickRowsArgs)
 {
     pass_next();
     pass_wait();
-    const bool is = BID < ld(a.rows.count + 2);
-    const float *x = a.x + (size_t) (is ? ld(a.rows.logit_row + BID) : 0) * (size_t) a.cols;
-    for (int i = TID; is && i < a.cols; i += 256) st(a.y + (size_t) BID * (size_t) a.cols + i, ld(x + i));
+    if (BID >= ld(a.rows.count + 2)) return;
+    const size_t cols = (size_t) a.cols;
+    copy_row<COPY_THREADS>(a.y + (size_t) BID * cols, a.x + (size_t) ld(a.rows.logit_row + BID) * cols, a.cols);
 }
 
-KERNEL(256, rows_tap, PickRowsArgs)
+KERNEL(COPY_THREADS, rows_tap, PickRowsArgs)
 {
     pass_next();
     pass_wait();
     const int slice = ld(a.rows.slice + BID), slot = slice < 0 ? -1 : ld(a.rows.tap_slot + BID);
     if (slot < 0) return;
     const size_t at = ((size_t) slot * (size_t) a.n_taps + (size_t) a.part) * (size_t) a.cols;
-    float *to = ld(&a.rows.slices[slice].taps) + at;
-    for (int i = TID; i < a.cols; i += 256) st(to + i, ld(a.x + (size_t) BID * (size_t) a.cols + i));
+    copy_row<COPY_THREADS>(ld(&a.rows.slices[slice].taps) + at, a.x + (size_t) BID * (size_t) a.cols, a.cols);
 }
 
-KERNEL(256, rows_tap_get, PickRowsArgs)
+KERNEL(COPY_THREADS, rows_tap_get, PickRowsArgs)
 {
     pass_next();
     pass_wait();
     const int slice = ld(a.rows.slice + BID), slot = slice < 0 ? -1 : ld(a.rows.tap_slot + BID);
     if (slot < 0) return;
-    const float *from = ld(&a.rows.slices[slice].taps) + (size_t) slot * (size_t) a.cols;
-    for (int i = TID; i < a.cols; i += 256) st(a.y + (size_t) BID * (size_t) a.cols + i, ld(from + i));
+    copy_row<COPY_THREADS>(a.y + (size_t) BID * (size_t) a.cols,
+                           ld(&a.rows.slices[slice].taps) + (size_t) slot * (size_t) a.cols, a.cols);
 }
+
+/* ---- rotation ---- */
 
 KERNEL(32, rows_rope_table, RopeTableArgs)
 {
