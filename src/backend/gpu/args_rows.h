@@ -6,7 +6,8 @@
  * the result (gated_norm); either, and w [period], may be NULL; period: a group, or a row, whose groups then have
  * weights of their own. y may be x. act: the rows are also quantised for the product that reads them, in the forms
  * whose code is not NULL. */
-enum { NORM_GROUPS = 1024 };                       /* at most, of a row */
+enum { NORM_GROUPS = 1024,                         /* at most, of a row */
+       NORM_COLS = 8192 };                         /* of a row in shared memory */
 typedef struct {
     float *y, *x;
     const float *dx, *w, *z;

@@ -137,12 +137,12 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
                          true);
         copy_commit();
         UNROLL
-        for (int j = 0; j < NT; j++) {
-            if (8 * (tile0 + j) + col >= a.n) break;
+        for (int i = 0; i < FEW_WARPS * P::SCALES; i++) {
+            const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
+            if (b >= blocks) break;
             UNROLL
-            for (int i = 0; i < FEW_WARPS * P::SCALES; i++) {
-                const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
-                if (b >= blocks) break;
+            for (int j = 0; j < NT; j++) {
+                if (8 * (tile0 + j) + col >= a.n) break;
                 const size_t at = ((size_t) (tile0 + j) * (size_t) blocks + (size_t) b) * 8 + (size_t) col;
                 const int isum = part[k][c][0][row][8 * j + col];
                 const int second = P::MINS ? part[k][c][P::MINS][row][8 * j + col]
@@ -324,7 +324,17 @@ template <class A, class B> DEV void few4_of_two(const MatmulArgs &a)
     else few<A, 4>(a, s.first);
 }
 
+template <class P> struct Wide4Shared { TileStage<P, 4, 4> stage[2]; };
 template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
+
+template <class A, class B> DEV void wide4_of_two(const MatmulArgs &a)
+{
+    typedef union { Wide4Shared<A> first; Wide4Shared<B> second; } Shared;
+    SHARED(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) tile<B, 4, 4, 1, 4>(a, s.second.stage);
+    else tile<A, 4, 4, 1, 4>(a, s.first.stage);
+}
 
 template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
 {
@@ -343,11 +353,9 @@ enum { MANY_BLOCKS = 2 };
 enum { MANY_BLOCKS = 3 };
 #endif
 
-/* WIDE_KERNEL: KERNEL, or KERNEL_OF_TWO for a pack that spills in the registers that the compiler gives to wide8, where
- * it sees room for three blocks. */
-#define KERNEL_OF_TWO(threads, name, Args) KERNEL_BLOCKS(threads, 2, name, Args)
-#define PRODUCTS(name, Pack) PRODUCTS_WIDE(name, Pack, KERNEL)
-#define PRODUCTS_WIDE(name, Pack, WIDE_KERNEL) \
+/* WIDE_BLOCKS: of wide8; two for a pack that spills in the registers that three leave. */
+#define PRODUCTS(name, Pack) PRODUCTS_WIDE(name, Pack, 3)
+#define PRODUCTS_WIDE(name, Pack, WIDE_BLOCKS) \
     KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) \
@@ -356,7 +364,12 @@ enum { MANY_BLOCKS = 3 };
         SHARED_BIG(Shared, s); \
         few<Pack, 4>(a, s); \
     } \
-    WIDE_KERNEL(256, matmul_##name##_wide8, MatmulArgs) \
+    KERNEL_BLOCKS(128, 4, matmul_##name##_wide4, MatmulArgs) \
+    { \
+        SHARED(Wide4Shared<Pack>, s); \
+        tile<Pack, 4, 4, 1, 4>(a, s.stage); \
+    } \
+    KERNEL_BLOCKS(256, WIDE_BLOCKS, matmul_##name##_wide8, MatmulArgs) \
     { \
         SHARED_BIG(WideShared<Pack>, s); \
         tile<Pack, 4, 8, 1, 4>(a, s.stage); \
@@ -371,6 +384,7 @@ enum { MANY_BLOCKS = 3 };
     KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) { few4_of_two<PackA, PackB>(a); } \
+    KERNEL_BLOCKS(128, 4, matmul_##name##_wide4, MatmulArgs) { wide4_of_two<PackA, PackB>(a); } \
     KERNEL_BLOCKS(256, 2, matmul_##name##_wide8, MatmulArgs) { wide8_of_two<PackA, PackB>(a); }
 
 #endif
