@@ -53,8 +53,12 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         a.partial = a.change + queries * (size_t) tiles;
         cuda_launch(c, codes_are_integers(s->k_type) ? GPU_attend_scores_codes : GPU_attend_scores, a.items, tiles, &a,
                     sizeof a);
-        cuda_launch(c, codes_are_integers(s->v_type) ? GPU_attend_values_codes : GPU_attend_values,
-                    (int64_t) a.items * (a.v_pad / ATTEND_COLS), a.splits, &a, sizeof a);
+        const int64_t few = (int64_t) a.items * (a.v_pad / ATTEND_COLS),
+                      many = (int64_t) a.items * ((a.v_pad + ATTEND_COLS_MANY - 1) / ATTEND_COLS_MANY);
+        if (codes_are_integers(s->v_type)) cuda_launch(c, GPU_attend_values_codes, few, a.splits, &a, sizeof a);
+        else if (few * a.splits <= 4 * c->card->processors)
+            cuda_launch(c, GPU_attend_values, few, a.splits, &a, sizeof a);
+        else cuda_launch(c, GPU_attend_values_many, many, a.splits, &a, sizeof a);
     }
     if (turned) {
         const int64_t groups = (int64_t) y->rows * y->cols / 128;

@@ -11,7 +11,7 @@
  * partial  [items, ATTEND_QUERIES, splits, v_pad] a split's weighted values; not used if splits is 1
  * tickets  [items, splits + v_pad / ATTEND_COLS] zeros between launches
  * Items [item0, item0 + items) of a pass; tiles and splits: the most that an item can have. */
-enum { ATTEND_QUERIES = 8, ATTEND_COLS = 32 };
+enum { ATTEND_QUERIES = 8, ATTEND_COLS = 32, ATTEND_COLS_MANY = 128 };
 typedef struct {
     float       *y;
     const float *q;

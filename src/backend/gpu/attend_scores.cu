@@ -4,20 +4,24 @@
 
 enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = KV_WIDTH / CODE_COLS, KV_MOST = 32639 };
 
-struct Weights { float top[ATTEND_QUERIES][SPLIT_TILES]; };
+/* of: the scores of a tile. The others are of all tiles of a split, when its last block makes weights: the largest
+ * score of a tile, and of all up to it, by which its weights are made; what earlier sums are multiplied by; its sum. */
+struct Scores {
+    alignas(16) float of[ATTEND_QUERIES][TILE + 4];
+    float top[ATTEND_QUERIES][SPLIT_TILES], most[ATTEND_QUERIES][SPLIT_TILES], change[ATTEND_QUERIES][SPLIT_TILES],
+          sum[ATTEND_QUERIES][SPLIT_TILES];
+};
 struct ScoresShared {
-    Sight sight;
-    union {
-        alignas(16) float q[ATTEND_QUERIES][KV_WIDTH];
-        Weights weights;
-    };
+    Sight  sight;
+    Scores scores;
+    alignas(16) float q[ATTEND_QUERIES][KV_WIDTH];
 };
 /* code: high and low bytes of rounded queries, as fragments: the lane's two words. */
 struct CodesShared {
-    Sight sight;
+    Sight  sight;
+    Scores scores;
     alignas(16) uint8_t code[2][KEY_BLOCKS][ATTEND_QUERIES][CODE_COLS];
-    float   scale[KEY_BLOCKS][ATTEND_QUERIES], sum[KEY_BLOCKS][ATTEND_QUERIES];
-    Weights weights;
+    float  scale[KEY_BLOCKS][ATTEND_QUERIES], sum[KEY_BLOCKS][ATTEND_QUERIES];
 };
 
 /* Sixteen slots: a tile's positions from pos0 on, or pending rows of a tree from row0 on, which may be below 0. */
@@ -40,9 +44,9 @@ DEV bool unit_counts(const Item &i, const Unit &u)
     return u.pos0 < i.shared && u.pos0 < i.hi && u.pos0 + UNIT > i.lo;
 }
 
-/* Stores the score of query e with slot j of a unit; there: the slot exists. */
-DEV void put_score(const AttendArgs &a, const Item &i, const Sight &v, const Unit &u, int tile, int e, int j, float s,
-                   bool there)
+/* Keeps the score of query e with slot j of a unit; there: the slot exists. */
+DEV void put_score(Scores &to, const AttendArgs &a, const Item &i, const Sight &v, const Unit &u, int tile, int e,
+                   int j, float s, bool there)
 {
     const float nothing = f32_of_bits(0xff800000u);
     const int tile_pos = (i.tile0 + tile) * TILE;
@@ -59,7 +63,7 @@ DEV void put_score(const AttendArgs &a, const Item &i, const Sight &v, const Uni
     if (e >= i.n) return;
     float x = f32_mul(s, a.spec.scale);
     if (a.spec.softcap > 0) x = f32_mul(a.spec.softcap, f32_tanh(f32_div(x, a.spec.softcap)));
-    st(weights_of(a, i, e) + (pos - i.tile0 * TILE), there && pos >= v.lo[e] && pos < v.hi[e] ? x : nothing);
+    to.of[e][pos - tile_pos] = there && pos >= v.lo[e] && pos < v.hi[e] ? x : nothing;
 }
 
 /* ---- weights ---- */
@@ -70,72 +74,110 @@ DEV float max_of_16(float v)
     return v;
 }
 
-/* A warp has a query; half a warp, lane by lane, a tile. */
-DEV void split_weights(const AttendArgs &a, const Item &i, Weights &w, int split)
+/* Where the weights of tile n % tiles of query n / tiles are, at this lane; beyond the last it is the last. */
+DEV float *tile_weights(const AttendArgs &a, const Item &i, int n, int t0, int tiles)
 {
-    const int e = TID >> 5, half = TID >> 4 & 1, lane = TID & 15;
+    const int k = n < i.n * tiles ? n : i.n * tiles - 1;
+    return weights_of(a, i, k / tiles) + (t0 + k % tiles) * TILE + TID % UNIT;
+}
+DEV void load_scores(float x[UNITS], const float *from)
+{
+    UNROLL
+    for (int b = 0; b < UNITS; b++) x[b] = ld(from + b * UNIT);
+}
+
+/* Scores of a split become weights. Half a warp, lane by lane, has a tile of a query at a time, and the next one's
+ * scores are on their way meanwhile. */
+DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
+{
+    const int half = TID >> 4 & 1, lane = TID & 15;
     const float nothing = f32_of_bits(0xff800000u);
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
-    if (e >= i.n) return;
-    float *s = weights_of(a, i, e) + lane;
-    for (int t = t0; t < t1; t += 2) {
-        float top = nothing;
-        for (int b = 0; t + half < t1 && b < UNITS; b++) top = f32_max(top, ld(s + (t + half) * TILE + b * UNIT));
-        top = max_of_16(top);
-        if (lane == 0) w.top[e][t + half - t0] = top;
+    const int tiles = t1 - t0, all = i.n * tiles, e = TID / SPLIT_TILES, t = TID % SPLIT_TILES;
+    const bool is = e < i.n && t < tiles;
+    if (is) s.top[e][t] = ld(change_of(a, i, e) + t0 + t);
+    sync_block();
+    if (is) {
+        float was = nothing;
+        for (int k = 0; k < t; k++) was = was > s.top[e][k] ? was : s.top[e][k];
+        const float m = was > s.top[e][t] ? was : s.top[e][t], c = m != was ? f32_exp(f32_sub(was, m)) : 1.0f;
+        s.most[e][t] = m;
+        s.change[e][t] = c;
+        st(change_of(a, i, e) + t0 + t, c);
     }
-    sync_warp();
-    float m = nothing, l = 0;
-    for (int t = t0; t < t1; t += 2) {
-        const float top0 = w.top[e][t - t0], m0 = m > top0 ? m : top0, c0 = m0 != m ? f32_exp(f32_sub(m, m0)) : 1.0f;
-        const float top1 = t + 1 < t1 ? w.top[e][t + 1 - t0] : nothing, m1 = m0 > top1 ? m0 : top1;
-        const float c1 = m1 != m0 ? f32_exp(f32_sub(m0, m1)) : 1.0f, own = half ? m1 : m0;
-        float sum = 0;
-        for (int b = 0; t + half < t1 && b < UNITS; b++) {
-            float *at = s + (t + half) * TILE + b * UNIT;
-            const float x = ld(at), p = f32_exp(f32_sub(x, own));
-            if (x != nothing) sum = f32_add(sum, p);
-            st(at, x != nothing ? p : -1.0f);
+    sync_block();
+    float next[UNITS];
+    load_scores(next, tile_weights(a, i, 2 * (TID >> 5) + half, t0, tiles));
+    for (int n = 2 * (TID >> 5); n < all; n += 2 * ATTEND_WARPS) {
+        const int own = n + half < all ? n + half : all - 1;
+        const float m = s.most[own / tiles][own % tiles];
+        float *at = tile_weights(a, i, own, t0, tiles), x[UNITS], sum = 0;
+        UNROLL
+        for (int b = 0; b < UNITS; b++) x[b] = next[b];
+        load_scores(next, tile_weights(a, i, own + 2 * ATTEND_WARPS, t0, tiles));
+        UNROLL
+        for (int b = 0; b < UNITS; b++) {
+            const float p = f32_exp(f32_sub(x[b], m));
+            if (x[b] != nothing) sum = f32_add(sum, p);
+            if (own == n + half) st(at + b * UNIT, x[b] != nothing ? p : -1.0f);
         }
         sum = sum_of_16(sum);
-        const float sum0 = shfl_f(sum, 0), sum1 = shfl_f(sum, 16);
-        l = f32_fma(l, c0, sum0);
-        if (t + 1 < t1) l = f32_fma(l, c1, sum1);
-        if (lane == 0 && t + half < t1) st(change_of(a, i, e) + t + half, half ? c1 : c0);
-        m = m1;
+        if (lane == 0 && own == n + half) s.sum[own / tiles][own % tiles] = sum;
     }
-    if ((TID & 31) == 0) st((float2 *) top_of(a, i, e, split), float2{m, l});
+    sync_block();
+    if (TID < i.n) {
+        float l = 0;
+        for (int k = 0; k < tiles; k++) l = f32_fma(l, s.change[TID][k], s.sum[TID][k]);
+        st((float2 *) top_of(a, i, TID, split), float2{s.most[TID][tiles - 1], l});
+    }
 }
 
-/* Behind the scores of a tile. */
-DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Weights &w, int tile)
+/* Behind the scores of a tile: a warp brings those of a query to memory, and the largest of them, for now, to where the
+ * change of the tile will be. */
+DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Scores &s, int tile)
 {
-    const int split = split_of(i, tile);
+    const int split = split_of(i, tile), e = TID >> 5, lane = TID & 31;
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
-    if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights(a, i, w, split);
+    sync_block();
+    if (e < i.n) {
+        float4 *to = (float4 *) (weights_of(a, i, e) + tile * TILE);
+        float top = f32_of_bits(0xff800000u);
+        UNROLL
+        for (int h = 0; h < 2; h++) st(to + lane + 32 * h, *(const float4 *) &s.of[e][4 * (lane + 32 * h)]);
+        UNROLL
+        for (int b = 0; b < UNITS; b++) top = f32_max(top, s.of[e][UNIT * b + lane % UNIT]);
+        top = max_of_16(top);
+        if (lane == 0) st(change_of(a, i, e) + tile, top);
+    }
+    if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights(a, i, s, split);
 }
 
 /* ---- keys that are floats ---- */
 
-/* Columns c and c + 1 of a head; 0 from `dim` on. */
-template <Type T> DEV float2 load_pair(const uint8_t *head, int c, int dim)
+/* Columns c and c + 1 of a head, as they are stored. T_TQ3_0 stands for all types in widths that are no multiples of
+ * 32, too: already floats, and 0 from `dim` on. */
+template <Type T> struct Pair { uint32_t bits; };
+template <> struct Pair<T_F32> { float2 bits; };
+template <> struct Pair<T_TQ3_0> { float2 bits; };
+
+template <Type T> DEV void load_pair(Pair<T> &x, Type, const uint8_t *head, int c, int dim)
 {
-    if (T == T_TQ3_0) return float2{tq3_value(head + c / 32 * 14, c % 32), tq3_value(head + c / 32 * 14, c % 32 + 1)};
-    if (c >= dim) return float2{0, 0};
-    if (T == T_F32) {
-        const float *p = (const float *) head + c;
-        if (dim % 2 == 0) return ld((const float2 *) p);
-        return float2{ld(p), c + 1 < dim ? ld(p + 1) : 0.0f};
-    }
-    const uint16_t *p = (const uint16_t *) head + c;
-    uint32_t two;
-    if (dim % 2 == 0) two = ld((const uint32_t *) p);
-    else two = ld(p) | (c + 1 < dim ? (uint32_t) ld(p + 1) << 16 : 0);
-    if (T == T_F16) return float2{f32_of_half(two & 0xffffu), f32_of_half(two >> 16)};
-    return float2{f32_of_bits(two << 16), f32_of_bits(two & 0xffff0000u)};
+    x.bits = ld((const uint32_t *) ((const uint16_t *) head + (c < dim ? c : c % 16)));
 }
+DEV void load_pair(Pair<T_F32> &x, Type, const uint8_t *head, int c, int dim)
+{
+    x.bits = ld((const float2 *) ((const float *) head + (c < dim ? c : c % 16)));
+}
+DEV void load_pair(Pair<T_TQ3_0> &x, Type t, const uint8_t *head, int c, int dim)
+{
+    x.bits = float2{load_one(t, head, c, dim), load_one(t, head, c + 1, dim)};
+}
+DEV float2 floats_of(Pair<T_F16> x) { return float2{f32_of_half(x.bits & 0xffffu), f32_of_half(x.bits >> 16)}; }
+DEV float2 floats_of(Pair<T_BF16> x) { return float2{f32_of_bits(x.bits << 16), f32_of_bits(x.bits & 0xffff0000u)}; }
+DEV float2 floats_of(Pair<T_F32> x) { return x.bits; }
+DEV float2 floats_of(Pair<T_TQ3_0> x) { return x.bits; }
 
 /* Sums of lanes over eight threads, as v_sum: a step leaves each thread half of its N sums. */
 template <int N> DEV void sum_step(float (&s)[32][2], int m)
@@ -150,11 +192,13 @@ template <int N> DEV void sum_step(float (&s)[32][2], int m)
         }
 }
 
-/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. */
-template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, const ScoresShared &s, const Head &keys,
+/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. Keys are on their way for
+ * AHEAD times sixteen columns. */
+template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, ScoresShared &s, const Head &keys,
                                        const Unit &u, int tile)
 {
-    const int lane = TID & 31, four = lane >> 3, t = lane & 7, dim = a.spec.head_dim;
+    enum { AHEAD = T == T_F32 ? 2 : T == T_TQ3_0 ? 1 : 4 };
+    const int lane = TID & 31, four = lane >> 3, t = lane & 7, dim = a.spec.head_dim, width = (dim + 31) / 32 * 32;
     const uint8_t *key[4];
     uint32_t there = 0;
     UNROLL
@@ -166,30 +210,43 @@ template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, const
         there |= slot >= 0 ? 1u << p : 0;
         key[p] = slot_of(keys, slot >= 0 ? slot : 0);
     }
+    Pair<T> ahead[AHEAD][4];
+    UNROLL
+    for (int n = 0; n < AHEAD; n++)
+        UNROLL
+        for (int p = 0; p < 4; p++) load_pair(ahead[n][p], keys.type, key[p], 16 * n + 2 * t, dim);
     float acc[32][2];                              /* [slot, query] */
     UNROLL
     for (int n = 0; n < 32; n++) acc[n][0] = acc[n][1] = 0;
-    for (int c = 2 * t; c < (dim + 31) / 32 * 32; c += 16) {
-        float2 k[4];
+    for (int c0 = 0; c0 < width; c0 += 16 * AHEAD)
         UNROLL
-        for (int p = 0; p < 4; p++) k[p] = load_pair<T>(key[p], c, dim);
-        UNROLL
-        for (int e = 0; e < ATTEND_QUERIES; e++) {
-            const float2 q = *(const float2 *) &s.q[e][c];
+        for (int n = 0; n < AHEAD; n++) {
+            const int c = c0 + 16 * n + 2 * t;
+            if (c0 + 16 * n >= width) break;
+            float2 k[4];
             UNROLL
             for (int p = 0; p < 4; p++) {
-                acc[8 * p + e][0] = f32_fma(q.x, k[p].x, acc[8 * p + e][0]);
-                acc[8 * p + e][1] = f32_fma(q.y, k[p].y, acc[8 * p + e][1]);
+                k[p] = floats_of(ahead[n][p]);
+                load_pair(ahead[n][p], keys.type, key[p], c + 16 * AHEAD, dim);
+            }
+            UNROLL
+            for (int e = 0; e < ATTEND_QUERIES; e++) {
+                const float2 q = *(const float2 *) &s.q[e][c];
+                UNROLL
+                for (int p = 0; p < 4; p++) {
+                    acc[8 * p + e][0] = f32_fma(q.x, k[p].x, acc[8 * p + e][0]);
+                    acc[8 * p + e][1] = f32_fma(q.y, k[p].y, acc[8 * p + e][1]);
+                }
             }
         }
-    }
     sum_step<32>(acc, 4);
     sum_step<16>(acc, 2);
     sum_step<8>(acc, 1);
     const int p = 2 * (t >> 2 & 1) + (t >> 1 & 1), e0 = 4 * (t & 1);
     UNROLL
     for (int k = 0; k < 4; k++)
-        put_score(a, i, s.sight, u, tile, e0 + k, 4 * four + p, f32_add(acc[k][0], acc[k][1]), (there >> p & 1) != 0);
+        put_score(s.scores, a, i, s.sight, u, tile, e0 + k, 4 * four + p, f32_add(acc[k][0], acc[k][1]),
+                  (there >> p & 1) != 0);
 }
 
 KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
@@ -202,7 +259,8 @@ KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
     if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
     {
         const float *q = query_of(a, i, warp);
-        for (int c = TID & 31; c < KV_WIDTH; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
+        UNROLL_BY(8)
+        for (int c = TID & 31; c < (dim + 31) / 32 * 32; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
         sync_warp();
         for (int c = 0; a.spec.k_type == T_TQ3_0 && c < dim; c += TQ3) tq3_turn(&s.q[warp][c], false);
     }
@@ -213,13 +271,13 @@ KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
         const int lane = TID & 31;
         if (!unit_counts(i, u)) {
             for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
-                put_score(a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
-        } else if (a.spec.k_type == T_F16) unit_scores<T_F16>(a, i, s, keys, u, tile);
-        else if (a.spec.k_type == T_BF16) unit_scores<T_BF16>(a, i, s, keys, u, tile);
-        else if (a.spec.k_type == T_F32) unit_scores<T_F32>(a, i, s, keys, u, tile);
-        else unit_scores<T_TQ3_0>(a, i, s, keys, u, tile);
+                put_score(s.scores, a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
+        } else if (dim % 32 || keys.type == T_TQ3_0) unit_scores<T_TQ3_0>(a, i, s, keys, u, tile);
+        else if (keys.type == T_F16) unit_scores<T_F16>(a, i, s, keys, u, tile);
+        else if (keys.type == T_BF16) unit_scores<T_BF16>(a, i, s, keys, u, tile);
+        else unit_scores<T_F32>(a, i, s, keys, u, tile);
     }
-    finish_tile(a, i, s.sight, s.weights, tile);
+    finish_tile(a, i, s.sight, s.scores, tile);
 }
 
 /* ---- keys with integer codes ---- */
@@ -257,7 +315,7 @@ DEV void round_query(CodesShared &s, const float *q, int e, int blocks)
 }
 
 /* A panel: its sixteen slots are rows of the fragments. */
-template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, const CodesShared &s, const Head &keys,
+template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, CodesShared &s, const Head &keys,
                                             const Unit &u, int tile)
 {
     const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.spec.head_dim / CODE_COLS;
@@ -299,7 +357,8 @@ template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, 
         }
     }
     UNROLL
-    for (int k = 0; k < 4; k++) put_score(a, i, s.sight, u, tile, 2 * t + (k & 1), g + 8 * (k >> 1), acc[k], true);
+    for (int k = 0; k < 4; k++)
+        put_score(s.scores, a, i, s.sight, u, tile, 2 * t + (k & 1), g + 8 * (k >> 1), acc[k], true);
 }
 
 KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
@@ -318,9 +377,9 @@ KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
         const int lane = TID & 31;
         if (!unit_counts(i, u)) {
             for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
-                put_score(a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
+                put_score(s.scores, a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
         } else if (keys.type == T_Q8_0) panel_scores<true>(a, i, s, keys, u, tile);
         else panel_scores<false>(a, i, s, keys, u, tile);
     }
-    finish_tile(a, i, s.sight, s.weights, tile);
+    finish_tile(a, i, s.sight, s.scores, tile);
 }

@@ -2,12 +2,17 @@
  * to be finished merges all. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_values.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
-enum { CHUNK = 64, GROUPS = ATTEND_WARPS, LANES_ALL = VALUE_PANEL };
+enum { VALUE_THREADS = 64, STAGES = 4, GROUPS = ATTEND_WARPS, LANES_ALL = VALUE_PANEL };
 constexpr float VALUE_MOST = 32639, SUM_MOST = 2097152;
 
-struct ValuesShared {
+/* A thread has Q queries, and four of ATTEND_COLS Q columns. A chunk is CHUNK positions of half floats, or half as many
+ * of floats; STAGES of them are here or on their way. */
+template <int Q> struct ValuesShared {
+    enum { COLS = ATTEND_COLS * Q, CHUNK = Q == 1 ? 64 : 32 };
     Sight sight;
-    alignas(16) float value[CHUNK][ATTEND_COLS + 4], weight[ATTEND_QUERIES][CHUNK];
+    float change[ATTEND_QUERIES][SPLIT_TILES];
+    alignas(16) uint8_t value[STAGES][2 * CHUNK * COLS];
+    alignas(16) float weight[STAGES][ATTEND_QUERIES][CHUNK + 4];
 };
 /* A warp has a group of positions. code: its rounded weights as fragments, [positions or pending rows] [low or high
  * bytes]; then its products. */
@@ -18,148 +23,252 @@ struct CodesShared {
     bool     any[GROUPS][ATTEND_QUERIES];
 };
 
-/* ---- the end of a split: thread = query (its warp) and column (its lane) ---- */
+/* ---- the end of a split ---- */
 
-/* Merges the splits of an item in ascending order, and writes the result. */
-DEV void merge(const AttendArgs &a, const Item &i, int cols, float o, int splits)
+/* N adjacent columns, N 1 or 4. */
+template <int N> DEV void load_cols(float o[N], const float *from)
 {
-    const int e = TID >> 5, c = ATTEND_COLS * cols + (TID & 31);
-    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
-    const float nothing = f32_of_bits(0xff800000u);
-    if (e >= i.n) return;
-    float m = nothing, l = 0, sum = 0;
-    for (int n = 0; n < splits; n++) {
-        const float2 top = ld((const float2 *) top_of(a, i, e, n));
-        if (top.x == nothing) continue;            /* the query saw nothing in this split */
-        if (splits > 1) o = ld(partial_of(a, i, e, n) + c);
-        if (m == nothing) {
-            sum = o, m = top.x, l = top.y;
-            continue;
-        }
-        const float most = m > top.x ? m : top.x, was = f32_exp(f32_sub(m, most)), by = f32_exp(f32_sub(top.x, most));
-        sum = f32_fma(sum, was, f32_mul(o, by));
-        l = f32_fma(l, was, f32_mul(top.y, by));
-        m = most;
+    if (N == 1) {
+        o[0] = ld(from);
+        return;
     }
-    if (c < dim) st(a.y + head_row(a, i, e, dim) + c, f32_div(sum, l));
+    const float4 x = ld((const float4 *) from);
+    o[0] = x.x, o[1] = x.y, o[2] = x.z, o[3] = x.w;
+}
+template <int N> DEV void store_cols(float *to, const float o[N])
+{
+    if (N == 1) st(to, o[0]);
+    else st((float4 *) to, float4{o[0], o[1], o[2], o[3]});
 }
 
-DEV void finish_split(const AttendArgs &a, const Item &i, Sight &v, int cols, int split, float o)
+/* Merges the splits of query e in ascending order, and writes the result for columns c to c + N - 1. */
+template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c, float o[N], int splits)
 {
-    const int splits = split_of(i, i.tiles - 1) + 1, e = TID >> 5;
-    if (splits > 1) {
-        if (e < i.n) st(partial_of(a, i, e, split) + ATTEND_COLS * cols + (TID & 31), o);
-        if (!last_to_come(v, tickets_of(a, i) + a.splits + cols, splits)) return;
+    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
+    const float nothing = f32_of_bits(0xff800000u);
+    float m = nothing, l = 0, sum[N], next[N] = { 0 };
+    float2 top = ld((const float2 *) top_of(a, i, e, 0));
+    UNROLL
+    for (int k = 0; k < N; k++) sum[k] = 0;
+    if (splits > 1) load_cols<N>(o, partial_of(a, i, e, 0) + c);
+    for (int n = 0; n < splits; n++) {
+        const int later = n + 1 < splits ? n + 1 : n;
+        const float2 next_top = ld((const float2 *) top_of(a, i, e, later));
+        if (splits > 1) load_cols<N>(next, partial_of(a, i, e, later) + c);
+        if (top.x != nothing) {                    /* else the query saw nothing in this split */
+            const bool first = m == nothing;
+            const float most = m > top.x ? m : top.x;
+            const float was = f32_exp(f32_sub(m, most)), by = f32_exp(f32_sub(top.x, most));
+            UNROLL
+            for (int k = 0; k < N; k++) sum[k] = first ? o[k] : f32_fma(sum[k], was, f32_mul(o[k], by));
+            l = first ? top.y : f32_fma(l, was, f32_mul(top.y, by));
+            m = first ? top.x : most;
+        }
+        top = next_top;
+        UNROLL
+        for (int k = 0; k < N; k++) o[k] = splits > 1 ? next[k] : o[k];
     }
-    merge(a, i, cols, o, splits);
+    float *y = a.y + head_row(a, i, e, dim) + c;
+    UNROLL
+    for (int k = 0; k < N; k++)
+        if (c + k < dim) st(y + k, f32_div(sum[k], l));
+}
+
+/* A thread has Q queries from e on, and N columns from c on, of all those of part `part` of the item. */
+template <int Q, int N> DEV void finish_split(const AttendArgs &a, const Item &i, Sight &v, int part, int split, int e,
+                                              int c, float o[Q][N])
+{
+    const int splits = split_of(i, i.tiles - 1) + 1;
+    if (splits > 1) {
+        UNROLL
+        for (int q = 0; q < Q; q++)
+            if (e + q < i.n && c < a.v_pad) store_cols<N>(partial_of(a, i, e + q, split) + c, o[q]);
+        if (!last_to_come(v, tickets_of(a, i) + a.splits + part, splits)) return;
+    }
+    UNROLL
+    for (int q = 0; q < Q; q++)
+        if (e + q < i.n && c < a.v_pad) merge<N>(a, i, e + q, c, o[q], splits);
 }
 
 /* ---- values that are floats ---- */
 
-/* Value c of a head; 0 from `dim` on. */
-DEV float load_one(Type t, const uint8_t *head, int c, int dim)
-{
-    if (c >= dim) return 0.0f;
-    if (t == T_TQ3_0) return tq3_value(head + c / 32 * 14, c % 32);
-    if (t == T_F32) return ld((const float *) head + c);
-    const uint32_t h = ld((const uint16_t *) head + c);
-    return t == T_F16 ? f32_of_half(h) : f32_of_bits(h << 16);
-}
+/* Some positions of a tile from pos0 on, or pending rows of a tree from row0 on, those that are in the tile. */
+struct Chunk { int tile, n, pos0, row0; bool pends; };
 
-/* Values c to c + 7 of a head, c a multiple of 8. */
-DEV void load_eight(float v[8], Type t, const uint8_t *head, int c, int dim)
+/* Finds the first chunk from x on that counts; behind the last, x.tile is t1. */
+template <int SIZE> DEV void find_chunk(Chunk &x, const Item &i, int t1)
 {
-    if ((t == T_F16 || t == T_BF16) && dim % 8 == 0 && c < dim) {
-        const uint4 eight = ld((const uint4 *) (head + 2 * c));
-        const uint32_t two[4] = { eight.x, eight.y, eight.z, eight.w };
-        UNROLL
-        for (int k = 0; k < 8; k++) {
-            const uint32_t h = two[k / 2] >> 16 * (k % 2) & 0xffffu;
-            v[k] = t == T_F16 ? f32_of_half(h) : f32_of_bits(h << 16);
+    for (; x.tile < t1; x.tile++, x.n = 0) {
+        const int tile_pos = (i.tile0 + x.tile) * TILE;
+        const int pending = i.kind == SLICE_TREE && tile_pos + TILE > i.base ? (i.rows + SIZE - 1) / SIZE : 0;
+        for (; x.n < TILE / SIZE + pending; x.n++) {
+            x.pends = x.n >= TILE / SIZE;
+            x.pos0 = tile_pos + SIZE * x.n;
+            x.row0 = SIZE * (x.n - TILE / SIZE);
+            if (x.pends || (x.pos0 < i.shared && x.pos0 < i.hi && x.pos0 + SIZE > i.lo)) return;
         }
+    }
+}
+
+/* The weight of query e and a pending row; below 0: the row is not of the query's path, or not in the tile. */
+DEV float pending_weight(const AttendArgs &a, const Item &i, const Sight &v, int tile, int e, int row)
+{
+    if (e >= i.n || row >= i.rows || !(v.path[e] >> row & 1)) return -1.0f;
+    const int at = i.base + v.depth[row] - i.tile0 * TILE;
+    return at >= tile * TILE && at < (tile + 1) * TILE ? ld(weights_of(a, i, e) + at) : -1.0f;
+}
+
+/* Sends for a chunk: values as they are stored, T_F16 or T_BF16, or as floats. Those that no query sees, and columns
+ * that do not exist, are left as they are. */
+template <Type T, int Q, int SIZE> DEV void bring_chunk(ValuesShared<Q> &s, const AttendArgs &a, const Item &i,
+                                                        const Head &values, int part, const Chunk &x, int stage)
+{
+    enum { EACH = T == T_F32 ? 4 : 8, PIECES = ValuesShared<Q>::COLS / EACH };
+    const bool floats = values.type == T_F32 && values.dim % EACH == 0;
+    UNROLL_BY(1)
+    for (int k = TID; k < SIZE * PIECES; k += VALUE_THREADS) {
+        const int j = k / PIECES, c = ValuesShared<Q>::COLS * part + k % PIECES * EACH, pos = x.pos0 + j;
+        int slot = -1;
+        if (x.pends) slot = x.row0 + j < i.rows ? pending_slot(i, x.row0 + j) : -1;
+        else if (pos >= i.lo && pos < i.hi && pos < i.shared) slot = shared_slot(i, pos);
+        if (slot < 0 || c >= values.dim) continue;
+        const uint8_t *head = slot_of(values, slot);
+        uint8_t *to = s.value[stage] + 16 * k;
+        if (T != T_F32) copy16_async(to, head + 2 * c);
+        else if (floats) copy16_async(to, head + 4 * c);
+        else {
+            UNROLL_BY(1)
+            for (int n = 0; n < 4; n++) ((float *) to)[n] = load_one(values.type, head, c + n, values.dim);
+        }
+    }
+    if (x.pends) {
+        UNROLL_BY(1)
+        for (int k = TID; k < ATTEND_QUERIES * SIZE; k += VALUE_THREADS)
+            s.weight[stage][k / SIZE][k % SIZE] = pending_weight(a, i, s.sight, x.tile, k / SIZE, x.row0 + k % SIZE);
         return;
     }
-    if (t == T_F32 && dim % 4 == 0 && c + 8 <= dim) {
-        const float4 x = ld((const float4 *) head + c / 4), y = ld((const float4 *) head + c / 4 + 1);
-        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w, v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
+    UNROLL_BY(1)
+    for (int k = TID; k < ATTEND_QUERIES * SIZE / 4; k += VALUE_THREADS) {
+        const int e = k / (SIZE / 4), j = k % (SIZE / 4) * 4;
+        copy16_async(&s.weight[stage][e][j], weights_of(a, i, e < i.n ? e : 0) + (x.pos0 - i.tile0 * TILE) + j);
+    }
+}
+
+template <Type T> DEV void four_values(float v[4], const uint8_t *from)
+{
+    if (T == T_F32) {
+        const float4 x = *(const float4 *) from;
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
         return;
     }
-    UNROLL
-    for (int k = 0; k < 8; k++) v[k] = load_one(t, head, c + k, dim);
-}
-
-/* The part that thread TID brings of the chunk at pos0: eight columns of a position. */
-DEV void load_chunk(float v[8], const Item &i, const Head &values, int cols, int pos0)
-{
-    const int pos = pos0 + TID / 4, c = ATTEND_COLS * cols + 8 * (TID % 4);
-    const int slot = pos >= i.lo && pos < i.hi && pos < i.shared ? shared_slot(i, pos) : -1;
-    UNROLL
-    for (int k = 0; k < 8; k++) v[k] = 0;
-    if (slot >= 0) load_eight(v, values.type, slot_of(values, slot), c, values.dim);
-}
-
-DEV bool chunk_counts(const Item &i, int pos0)
-{
-    return pos0 < i.shared && pos0 < i.hi && pos0 + CHUNK > i.lo;
-}
-
-/* Pending rows of a tree: each query has its own path. */
-DEV float path_values(const Item &i, const Sight &v, const Head &values, const float *weight, int cols, int tile,
-                      float o)
-{
-    const int e = TID >> 5, pos0 = (i.tile0 + tile) * TILE;
-    for (uint64_t rest = v.path[e]; rest; rest &= rest - 1) {
-        int row = 0;
-        while (!(rest >> row & 1)) row++;
-        const int pos = i.base + v.depth[row];
-        if (pos < pos0 || pos >= pos0 + TILE) continue;
-        const float p = ld(weight + (pos - i.tile0 * TILE));
-        const float x = load_one(values.type, slot_of(values, pending_slot(i, row)), ATTEND_COLS * cols + (TID & 31),
-                                 values.dim);
-        o = p < 0 ? o : f32_fma(p, x, o);
+    const uint2 x = *(const uint2 *) from;
+    if (T == T_F16) {
+        v[0] = f32_of_half(x.x & 0xffffu), v[1] = f32_of_half(x.x >> 16);
+        v[2] = f32_of_half(x.y & 0xffffu), v[3] = f32_of_half(x.y >> 16);
+    } else {
+        v[0] = f32_of_bits(x.x << 16), v[1] = f32_of_bits(x.x & 0xffff0000u);
+        v[2] = f32_of_bits(x.y << 16), v[3] = f32_of_bits(x.y & 0xffff0000u);
     }
-    return o;
 }
 
-KERNEL(ATTEND_THREADS, attend_values, AttendArgs)
+/* Adds the first n positions of a chunk to a thread's queries from e on and columns from 4 * four on. */
+template <Type T, int Q, int SIZE> DEV void add_chunk(float o[Q][4], const ValuesShared<Q> &s, int stage, int e,
+                                                      int four, int n)
 {
-    SHARED(ValuesShared, s);
-    pass_next();
-    pass_wait();
-    Item i;
-    const int parts = a.v_pad / ATTEND_COLS, cols = BID % parts, split = BID_Y, e = TID >> 5, lane = TID & 31;
-    if (!find_item(i, s.sight, a, BID / parts) || split > split_of(i, i.tiles - 1)) return;
+    const int bytes = T == T_F32 ? 4 : 2, row = bytes * ValuesShared<Q>::COLS;
+    UNROLL_BY(2)
+    for (int j = 0; j < n; j += 4) {
+        float p[Q][4];
+        UNROLL
+        for (int q = 0; q < Q; q++) {
+            const float4 w = *(const float4 *) &s.weight[stage][e + q][j];
+            p[q][0] = w.x, p[q][1] = w.y, p[q][2] = w.z, p[q][3] = w.w;
+        }
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            float v[4];
+            four_values<T>(v, s.value[stage] + row * (j + k) + 4 * bytes * four);
+            UNROLL
+            for (int q = 0; q < Q; q++) {
+                if (p[q][k] < 0 || j + k >= n) continue;
+                UNROLL
+                for (int c = 0; c < 4; c++) o[q][c] = f32_fma(p[q][k], v[c], o[q][c]);
+            }
+        }
+    }
+}
+
+/* The weighted values of a split, for queries from e on and the part's columns from 4 * four on. */
+template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &a, const Item &i, ValuesShared<Q> &s,
+                                               int part, int split, int e, int four)
+{
+    enum { SIZE = ValuesShared<Q>::CHUNK / (T == T_F32 ? 2 : 1) };
     const Head values = head_of(a.spec, i.l, i.kv, true);
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
-    const float *weight = weights_of(a, i, e < i.n ? e : 0), *change = change_of(a, i, e < i.n ? e : 0);
-    const int end = (i.tile0 + t1) * TILE;
-    float o = 0, next[8];
-    int pos0 = (i.tile0 + t0) * TILE;
-    load_chunk(next, i, values, cols, pos0);
-    for (int tile = t0; tile < t1; tile++) {
-        o = f32_mul(o, ld(change + tile));
-        for (int k = 0; k < TILE / CHUNK; k++, pos0 += CHUNK) {
-            const bool counts = chunk_counts(i, pos0);
-            sync_block();
-            if (counts) {
-                float4 *to = (float4 *) &s.value[TID / 4][8 * (TID % 4)];
-                to[0] = float4{next[0], next[1], next[2], next[3]};
-                to[1] = float4{next[4], next[5], next[6], next[7]};
-                *(float2 *) &s.weight[e][2 * lane] = ld((const float2 *) (weight + (pos0 - i.tile0 * TILE)) + lane);
-            }
-            sync_block();
-            if (pos0 + CHUNK < end && chunk_counts(i, pos0 + CHUNK)) load_chunk(next, i, values, cols, pos0 + CHUNK);
-            if (!counts) continue;
-            const int n = i.shared - pos0 < CHUNK ? i.shared - pos0 : CHUNK;
-            for (int j = 0; j < n; j++) {
-                const float p = s.weight[e][j];
-                o = p < 0 ? o : f32_fma(p, s.value[j][lane], o);
-            }
-        }
-        if (i.kind == SLICE_TREE) o = path_values(i, s.sight, values, weight, cols, tile, o);
+    for (int k = TID; k < ATTEND_QUERIES * SPLIT_TILES; k += VALUE_THREADS) {
+        const int q = k / SPLIT_TILES, t = t0 + k % SPLIT_TILES;
+        s.change[q][k % SPLIT_TILES] = q < i.n && t < t1 ? ld(change_of(a, i, q) + t) : 1.0f;
     }
-    finish_split(a, i, s.sight, cols, split, o);
+    UNROLL
+    for (int q = 0; q < Q; q++)
+        UNROLL
+        for (int c = 0; c < 4; c++) o[q][c] = 0;
+    Chunk now = { t0, 0, 0, 0, false }, later = now;
+    for (int k = 0; k < STAGES - 1; k++, later.n++) {
+        find_chunk<SIZE>(later, i, t1);
+        if (later.tile < t1) bring_chunk<T, Q, SIZE>(s, a, i, values, part, later, k);
+        copy_commit();
+    }
+    for (int k = 0, tile = t0;; k++, now.n++, later.n++) {
+        find_chunk<SIZE>(now, i, t1);
+        find_chunk<SIZE>(later, i, t1);
+        copy_wait<STAGES - 2>();
+        sync_block();
+        for (; tile < t1 && tile <= now.tile; tile++)
+            UNROLL
+            for (int q = 0; q < Q; q++)
+                UNROLL
+                for (int c = 0; c < 4; c++) o[q][c] = f32_mul(o[q][c], s.change[e + q][tile - t0]);
+        if (now.tile == t1) break;
+        if (later.tile < t1) bring_chunk<T, Q, SIZE>(s, a, i, values, part, later, (k + STAGES - 1) % STAGES);
+        copy_commit();
+        const int left = now.pends ? SIZE : i.shared - now.pos0;
+        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, four, left < SIZE ? left : SIZE);
+    }
+    copy_wait<0>();
+}
+
+template <int Q> DEV void values(const AttendArgs &a, ValuesShared<Q> &s)
+{
+    Item i;
+    const int cols = ValuesShared<Q>::COLS, parts = (a.v_pad + cols - 1) / cols, part = BID % parts, split = BID_Y;
+    if (!find_item(i, s.sight, a, BID / parts) || split > split_of(i, i.tiles - 1)) return;
+    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim, e = TID / (cols / 4) * Q,
+              four = TID % (cols / 4);
+    float o[Q][4];
+    if (dim % 8 == 0 && a.spec.v_type == T_F16) split_values<T_F16, Q>(o, a, i, s, part, split, e, four);
+    else if (dim % 8 == 0 && a.spec.v_type == T_BF16) split_values<T_BF16, Q>(o, a, i, s, part, split, e, four);
+    else split_values<T_F32, Q>(o, a, i, s, part, split, e, four);
+    finish_split<Q, 4>(a, i, s.sight, part, split, e, cols * part + 4 * four, o);
+}
+
+/* For few items: many blocks. */
+KERNEL(VALUE_THREADS, attend_values, AttendArgs)
+{
+    SHARED(ValuesShared<1>, s);
+    pass_next();
+    pass_wait();
+    values<1>(a, s);
+}
+
+/* For more: values that have been read are used for four queries. */
+KERNEL(VALUE_THREADS, attend_values_many, AttendArgs)
+{
+    SHARED(ValuesShared<4>, s);
+    pass_next();
+    pass_wait();
+    values<4>(a, s);
 }
 
 /* ---- values with integer codes ---- */
@@ -379,7 +488,7 @@ KERNEL(ATTEND_THREADS, attend_values_codes, AttendArgs)
     const int pos0 = (i.tile0 + t0) * TILE, end = (i.tile0 + t1) * TILE < i.hi ? (i.tile0 + t1) * TILE : i.hi;
     const int groups = (end - pos0 + VALUE_PANEL - 1) / VALUE_PANEL;
     const bool minimum = codes_have_minimum(values.type);
-    float o = 0;
+    float o[1][1] = { { 0 } };
     for (int round = 0; round < groups; round += GROUPS) {
         Group g;
         g.pos0 = pos0 + VALUE_PANEL * (round + warp);
@@ -396,14 +505,14 @@ KERNEL(ATTEND_THREADS, attend_values_codes, AttendArgs)
         }
         sync_block();
         for (int w = 0; warp < i.n && w < GROUPS && round + w < groups; w++) {
-            if (w % 2 == 0) o = f32_mul(o, ld(change + t0 + (round + w) / 2));
+            if (w % 2 == 0) o[0][0] = f32_mul(o[0][0], ld(change + t0 + (round + w) / 2));
             if (!s.any[w][warp]) continue;
-            o = f32_fma(s.scale[w][warp], ((const float *) s.code[w])[warp * ATTEND_COLS + lane], o);
-            if (minimum) o = f32_add(o, s.least[w][warp]);
+            o[0][0] = f32_fma(s.scale[w][warp], ((const float *) s.code[w])[warp * ATTEND_COLS + lane], o[0][0]);
+            if (minimum) o[0][0] = f32_add(o[0][0], s.least[w][warp]);
         }
         sync_block();
     }
-    finish_split(a, i, s.sight, cols, split, o);
+    finish_split<1, 1>(a, i, s.sight, cols, split, warp, ATTEND_COLS * cols + lane, o);
 }
 
 /* ---- TQ3_0 ---- */

@@ -59,6 +59,7 @@ DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
         if (r < i.rows) {
             uint64_t path = 0;
             int depth = 0;
+            UNROLL_BY(1)
             for (int up = r; up >= 0 && depth < ROWS_DECODE; up = v.parent[up]) path |= (uint64_t) 1 << up, depth++;
             v.row_path[r] = path;
             v.depth[r] = depth - 1;
@@ -104,6 +105,16 @@ DEV int shared_slot(const Item &i, int pos)
 
 /* The slot of a tree's pending row. */
 DEV int pending_slot(const Item &i, int row) { return i.ring ? i.ring + row : slot_at(i.wrap, i.base + row); }
+
+/* Value c of a head that is not in integer codes; 0 from `dim` on. */
+DEV float load_one(Type t, const uint8_t *head, int c, int dim)
+{
+    if (c >= dim) return 0.0f;
+    if (t == T_TQ3_0) return tq3_value(head + c / 32 * 14, c % 32);
+    if (t == T_F32) return ld((const float *) head + c);
+    const uint32_t h = ld((const uint16_t *) head + c);
+    return t == T_F16 ? f32_of_half(h) : f32_of_bits(h << 16);
+}
 
 /* Where query e has its row of a [rows, heads, width]. */
 DEV size_t head_row(const AttendArgs &a, const Item &i, int e, int width)
