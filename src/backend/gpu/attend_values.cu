@@ -154,45 +154,55 @@ template <Type T, int Q, int SIZE> DEV void bring_chunk(ValuesShared<Q> &s, cons
     }
 }
 
-template <Type T> DEV void four_values(float v[4], const uint8_t *from)
+/* Four columns of a position as they are stored. */
+template <Type T> struct Stored { uint2 bits; };
+template <> struct Stored<T_F32> { float4 bits; };
+
+DEV void floats_of(float v[4], Stored<T_F32> x) { v[0] = x.bits.x, v[1] = x.bits.y, v[2] = x.bits.z, v[3] = x.bits.w; }
+DEV void floats_of(float v[4], Stored<T_F16> x)
 {
-    if (T == T_F32) {
-        const float4 x = *(const float4 *) from;
-        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
-        return;
-    }
-    const uint2 x = *(const uint2 *) from;
-    if (T == T_F16) {
-        v[0] = f32_of_half(x.x & 0xffffu), v[1] = f32_of_half(x.x >> 16);
-        v[2] = f32_of_half(x.y & 0xffffu), v[3] = f32_of_half(x.y >> 16);
-    } else {
-        v[0] = f32_of_bits(x.x << 16), v[1] = f32_of_bits(x.x & 0xffff0000u);
-        v[2] = f32_of_bits(x.y << 16), v[3] = f32_of_bits(x.y & 0xffff0000u);
-    }
+    v[0] = f32_of_half(x.bits.x & 0xffffu), v[1] = f32_of_half(x.bits.x >> 16);
+    v[2] = f32_of_half(x.bits.y & 0xffffu), v[3] = f32_of_half(x.bits.y >> 16);
+}
+DEV void floats_of(float v[4], Stored<T_BF16> x)
+{
+    v[0] = f32_of_bits(x.bits.x << 16), v[1] = f32_of_bits(x.bits.x & 0xffff0000u);
+    v[2] = f32_of_bits(x.bits.y << 16), v[3] = f32_of_bits(x.bits.y & 0xffff0000u);
 }
 
-/* Adds the first n positions of a chunk to a thread's queries from e on and columns from 4 * four on. */
+/* Four positions of a chunk, weights and values, in a thread's registers. */
+template <Type T, int Q> struct Step { float4 weight[Q]; Stored<T> value[4]; };
+template <Type T, int Q> DEV void load_step(Step<T, Q> &x, const ValuesShared<Q> &s, int stage, int e, int four, int j)
+{
+    UNROLL
+    for (int q = 0; q < Q; q++) x.weight[q] = *(const float4 *) &s.weight[stage][e + q][j];
+    UNROLL
+    for (int k = 0; k < 4; k++)
+        x.value[k] = ((const Stored<T> *) s.value[stage])[ValuesShared<Q>::COLS / 4 * (j + k) + four];
+}
+
+/* Adds the first n positions of a chunk, a multiple of four, to a thread's queries from e on and columns from 4 * four
+ * on. A step is loaded while the one before is added. */
 template <Type T, int Q, int SIZE> DEV void add_chunk(float o[Q][4], const ValuesShared<Q> &s, int stage, int e,
                                                       int four, int n)
 {
-    const int bytes = T == T_F32 ? 4 : 2, row = bytes * ValuesShared<Q>::COLS;
+    Step<T, Q> next;
+    load_step(next, s, stage, e, four, 0);
     UNROLL_BY(2)
     for (int j = 0; j < n; j += 4) {
-        float p[Q][4];
-        UNROLL
-        for (int q = 0; q < Q; q++) {
-            const float4 w = *(const float4 *) &s.weight[stage][e + q][j];
-            p[q][0] = w.x, p[q][1] = w.y, p[q][2] = w.z, p[q][3] = w.w;
-        }
+        const Step<T, Q> x = next;
+        load_step(next, s, stage, e, four, (j + 4) % SIZE);
         UNROLL
         for (int k = 0; k < 4; k++) {
             float v[4];
-            four_values<T>(v, s.value[stage] + row * (j + k) + 4 * bytes * four);
+            floats_of(v, x.value[k]);
             UNROLL
             for (int q = 0; q < Q; q++) {
-                if (p[q][k] < 0 || j + k >= n) continue;
+                const float4 w = x.weight[q];
+                const float p = k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w;
+                if (p < 0) continue;
                 UNROLL
-                for (int c = 0; c < 4; c++) o[q][c] = f32_fma(p[q][k], v[c], o[q][c]);
+                for (int c = 0; c < 4; c++) o[q][c] = f32_fma(p, v[c], o[q][c]);
             }
         }
     }
@@ -233,8 +243,13 @@ template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &
         if (now.tile == t1) break;
         if (later.tile < t1) bring_chunk<T, Q, SIZE>(s, a, i, values, part, later, (k + STAGES - 1) % STAGES);
         copy_commit();
-        const int left = now.pends ? SIZE : i.shared - now.pos0;
-        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, four, left < SIZE ? left : SIZE);
+        const int left = now.pends ? i.rows - now.row0 : i.shared - now.pos0, n = left < SIZE ? left : SIZE;
+        if (n % 4) {                               /* weights behind them are pending rows', which come later */
+            const int j = n / 4 * 4 + TID % 4;
+            if (TID < 4 * ATTEND_QUERIES && j >= n) s.weight[k % STAGES][TID / 4][j] = -1.0f;
+            sync_block();
+        }
+        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, four, (n + 3) / 4 * 4);
     }
     copy_wait<0>();
 }
@@ -263,7 +278,7 @@ KERNEL(VALUE_THREADS, attend_values, AttendArgs)
 }
 
 /* For more: values that have been read are used for four queries. */
-KERNEL(VALUE_THREADS, attend_values_many, AttendArgs)
+KERNEL_BLOCKS(VALUE_THREADS, 8, attend_values_many, AttendArgs)
 {
     SHARED(ValuesShared<4>, s);
     pass_next();
