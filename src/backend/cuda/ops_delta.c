@@ -25,9 +25,9 @@ static void delta_all(Cuda *c, DeltaArgs a)
         fail(&c->error, ST_UNSUPPORTED, "delta rule: keys of %d values are too wide", s->k_dim);
         return;
     }
-    const int64_t parts = (s->v_dim + DELTA_COLS - 1) / DELTA_COLS;
-    a.tickets = c->tickets + MARK_MATRIX * TICKETS;
     const bool full = s->k_dim == DELTA_KEYS && s->v_dim == DELTA_KEYS;
+    const int64_t cols = full ? DELTA_COLS : DELTA_ANY_COLS, parts = (s->v_dim + cols - 1) / cols;
+    a.tickets = c->tickets + MARK_MATRIX * TICKETS;
     cuda_launch(c, full ? GPU_delta_128 : GPU_delta_any, a.rows.n_slices * s->v_heads * parts, 1, &a, sizeof a);
 }
 

@@ -13,9 +13,10 @@ typedef struct {
     int32_t     *tickets;
 } ConvArgs;
 
-/* The delta rule: a block per slice, value head and DELTA_COLS columns of its matrix. qkv as conv makes it; beta, alpha
- * [rows, v_heads]; a, dt [v_heads]; y [rows, v_heads * v_dim]. Without rows all of these are NULL. */
-enum { DELTA_COLS = 32, DELTA_KEYS = 128 };        /* columns of a block; the most keys of a head */
+/* The delta rule: a block per slice, value head and DELTA_COLS columns of its matrix (DELTA_ANY_COLS if that is not
+ * [DELTA_KEYS, DELTA_KEYS]), with two warps more than these take. qkv as conv makes it; beta, alpha [rows, v_heads];
+ * a, dt [v_heads]; y [rows, v_heads * v_dim]. Without rows all of these are NULL. */
+enum { DELTA_COLS = 64, DELTA_ANY_COLS = 32, DELTA_KEYS = 128 };       /* DELTA_KEYS: the most keys of a head */
 typedef struct {
     float       *y;
     const float *qkv, *beta, *alpha, *a, *dt;

@@ -5,7 +5,8 @@
 /* Rows of the noted path that are not in the stored state yet. */
 DEV int pending(const Slice *s, const StateLayer *l, int mark)
 {
-    return ld(ld(&l->mark) + mark) == ld(&s->gen) ? 0 : ld(&s->n_path);
+    const int n = ld(&s->n_path);                  /* not behind the others */
+    return ld(ld(&l->mark) + mark) == ld(&s->gen) ? 0 : n;
 }
 
 /* Marks the state as that of the noted path once all blocks of a slice, `parts`, have come here and know the old mark;
@@ -98,28 +99,36 @@ KERNEL(CONV_THREADS, conv_rows, ConvArgs)
 }
 
 /* ---- delta rule ----
- * Each thread of the first warp has a column of the head's matrix, over all rows of the slice, and keeps it in
- * registers: the matrix is read and written once. Sums are chains of dependent additions, which is what the time goes
- * to, so the output of a row and the first sum of its successor are made in one visit. Meanwhile the second warp
- * prepares the next rows in shared memory.
+ * A thread has a column of the head's matrix, over all rows of the slice, and keeps it in registers: the matrix is read
+ * and written once. Sums are chains of dependent additions, which is what the time goes to, so the output of a row and
+ * the first sum of its successor are made in one visit. Two more warps prepare the next rows in shared memory
+ * meanwhile: they have schedulers of their own, and the columns wait for nothing else.
  * The work is a list of steps: the noted path's rows with their stored deltas, then the rows of the slice. A tree's
  * rows are visited depth first, smaller subtrees before larger ones, and most continue where the one before has ended.
  * The main line goes on to the largest child each time. The matrix of a row of it that has several children is put
  * aside; one place is enough, since the next row of the main line comes after all other children. A row that cannot
  * continue begins anew at its last ancestor of the main line, with the stored deltas of the rows between them. */
 
-enum { DELTA_THREADS = 64, BATCH = 2, SLOTS = 3 * BATCH, PER_LANE = DELTA_KEYS / 16 };
+enum { BATCH = 4, SLOTS = 2 * BATCH + 1, PER_LANE = DELTA_KEYS / 16 };
+enum { GATES = 32 };                                           /* steps whose gates are made at once, a lane each */
 enum { AGAIN = 64, ANEW = 128, COMMITTED = 256, KEPT = 512 };
-enum { STEPS = ROWS_DECODE * (ROWS_DECODE + 1) / 2 };          /* at the most */
+/* At the most: of a subtree that is not the main line's, at most half of the rows, each may need all before it. */
+enum { STEPS = ROWS_DECODE / 2 + ROWS_DECODE / 2 * (ROWS_DECODE / 2 + 1) / 2 };
 
-struct DeltaShared {
-    float   k[SLOTS][DELTA_KEYS], q[SLOTS][DELTA_KEYS], a[SLOTS], b[SLOTS];
-    float   aside[DELTA_KEYS][DELTA_COLS];
-    /* Of a tree: parents, rows of the subtree, rows of siblings that come earlier, place in the order of visits. */
+/* What is known of a tree's rows and steps. */
+struct DeltaSteps {
+    /* Parents, rows of the subtree, rows of siblings that come earlier, place in the order of visits. */
     int     up[ROWS_DECODE], size[ROWS_DECODE], before[ROWS_DECODE], place[ROWS_DECODE];
     int     length[ROWS_DECODE], steps;                        /* steps of a row, and of all */
     uint8_t last[ROWS_DECODE], kept[ROWS_DECODE];              /* the last of its siblings; is put aside */
     uint16_t step[STEPS];                                      /* row, AGAIN, ANEW, COMMITTED, KEPT */
+};
+
+/* v: values, or stored deltas; none: a key for which S' = k d + T is T. */
+template <int COLS> struct DeltaShared : DeltaSteps {
+    alignas(16) float k[SLOTS][DELTA_KEYS];
+    float q[SLOTS][DELTA_KEYS], none[DELTA_KEYS], v[SLOTS + 1][COLS], aside[DELTA_KEYS][COLS];
+    float a[2 * GATES], b[2 * GATES];
 };
 
 /* What one block works on. */
@@ -130,36 +139,40 @@ struct DeltaTask {
     bool              tree;
 };
 
-/* path: of the noted path; again: with its stored delta; anew: from what was put aside on, committed: from the
- * committed matrix on; kept: the result is put aside. */
+/* path: of the noted path, as whose row `row`; again: with its stored delta; anew: from what was put aside on,
+ * committed: from the committed matrix on; kept: the result is put aside. */
 struct Step { int row; bool path, again, anew, committed, kept; };
 
-/* FULL: k_dim and v_dim are DELTA_KEYS. */
-template <bool FULL> DEV DeltaTask delta_task(const DeltaArgs &a)
+/* What the block's number says, before anything is read. FULL: k_dim and v_dim are DELTA_KEYS. */
+template <bool FULL, int COLS> DEV DeltaTask delta_task(const DeltaArgs &a)
 {
-    DeltaTask t;
+    DeltaTask t = {};
     t.k_dim = FULL ? DELTA_KEYS : a.spec.k_dim;
     t.v_dim = FULL ? DELTA_KEYS : a.spec.v_dim;
-    t.parts = (t.v_dim + DELTA_COLS - 1) / DELTA_COLS;
+    t.parts = (t.v_dim + COLS - 1) / COLS;
     t.slice = a.rows.slices + BID / t.parts / a.spec.v_heads;
-    t.l = ld(&t.slice->layer) + a.il;
     t.head = BID / t.parts % a.spec.v_heads;
     t.k_head = t.head % a.spec.k_heads;
-    t.col0 = BID % t.parts * DELTA_COLS;
+    t.col0 = BID % t.parts * COLS;
+    return t;
+}
+
+/* What the slice says; n_path follows. */
+DEV void read_slice(const DeltaArgs &a, DeltaTask &t)
+{
+    t.l = ld(&t.slice->layer) + a.il;
     t.kind = ld(&t.slice->kind);
     t.tree = t.kind == SLICE_TREE;
     t.n = ld(&t.slice->n);
     t.row0 = ld(&t.slice->row0);
     t.gen = ld(&t.slice->gen);
-    t.n_path = pending(t.slice, t.l, MARK_MATRIX);
-    return t;
 }
 
-DEV int steps_of(const DeltaTask &t, const DeltaShared &s) { return t.n_path + (t.tree ? s.steps : t.n); }
+DEV int steps_of(const DeltaTask &t, const DeltaSteps &s) { return t.n_path + (t.tree ? s.steps : t.n); }
 
-DEV Step step_at(const DeltaTask &t, const DeltaShared &s, int m)
+DEV Step step_at(const DeltaTask &t, const DeltaSteps &s, int m)
 {
-    if (m < t.n_path) return Step{ld(&t.slice->path[m]), true, true, false, false, false};
+    if (m < t.n_path) return Step{m, true, true, false, false, false};
     m -= t.n_path;
     if (!t.tree) return Step{m, false, false, false, false, false};
     const int code = s.step[m];
@@ -168,7 +181,7 @@ DEV Step step_at(const DeltaTask &t, const DeltaShared &s, int m)
 }
 
 /* The tree's shape, by one warp. */
-DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
+DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
 {
     const int lane = TID & 31;
     if (lane == 0) s.steps = 0;
@@ -194,7 +207,7 @@ DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
 }
 
 /* Lists a tree's steps, by one warp. */
-DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
+DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
 {
     const int lane = TID & 31;
     measure_tree(a, t, s);
@@ -226,73 +239,97 @@ DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s)
 /* Where row `row` is in records with two banks. */
 DEV size_t banked(int gen, int row) { return (size_t) (gen & 1) * ROWS_DECODE + (size_t) row; }
 
-/* Decay and beta of a step, by one thread; record: the decay is stored. */
-DEV void prepare_gates(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s, const Step &step, int slot, bool record)
+/* Decays and betas of steps [m, m + GATES), by one warp; record: the decays are stored. */
+DEV void prepare_gates(const DeltaArgs &a, const DeltaTask &t, const DeltaSteps &s, float *decays, float *betas, int m,
+                       bool record)
 {
     const size_t heads = (size_t) a.spec.v_heads, head = (size_t) t.head;
+    const int i = m + (TID & 31);
+    if (i >= steps_of(t, s)) return;
+    const Step step = step_at(t, s, i);
     if (step.path) {
-        s.a[slot] = ld(ld(&t.l->rec_a) + banked(t.gen - 1, step.row) * heads + head);
+        const int row = ld(&t.slice->path[step.row]);
+        decays[i % (2 * GATES)] = ld(ld(&t.l->rec_a) + banked(t.gen - 1, row) * heads + head);
         return;
     }
     const size_t at = (size_t) (t.row0 + step.row) * heads + head;
-    const float wide = f32_softplus(f32_add(ld(a.alpha + at), ld(a.dt + head)));
-    const float decay = f32_exp(f32_mul(ld(a.a + head), wide));
-    s.a[slot] = decay;
-    s.b[slot] = f32_sigmoid(ld(a.beta + at));
-    if (record) st(ld(&t.l->rec_a) + banked(t.gen, step.row) * heads + head, decay);
+    const float alpha = ld(a.alpha + at), beta = ld(a.beta + at), by = ld(a.a + head), dt = ld(a.dt + head);
+    const float decay = f32_exp(f32_mul(by, f32_softplus(f32_add(alpha, dt))));
+    decays[i % (2 * GATES)] = decay;
+    betas[i % (2 * GATES)] = f32_sigmoid(beta);
+    if (record && !step.again) st(ld(&t.l->rec_a) + banked(t.gen, step.row) * heads + head, decay);
 }
 
-/* Steps [m, m + BATCH), by one warp: half of it has the query, the other half the key. Of all blocks that have the same
- * key or decay, one stores the record. */
-DEV void prepare(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s, int m)
+/* What a lane has of a step before it is prepared: half of the warp of the query, the other half of the key. */
+template <int COLS> struct DeltaRow { float x[PER_LANE], v[COLS / 32]; };
+
+template <int COLS>
+DEV void fetch_row(DeltaRow<COLS> &r, const DeltaArgs &a, const DeltaTask &t, const DeltaSteps &s, int m)
 {
-    const int lane = TID & 31, first = lane & 15, steps = steps_of(t, s);
-    const bool keys = lane >= 16, recorder = t.tree && t.col0 == 0;
+    if (m >= steps_of(t, s)) return;
+    const int lane = TID & 31, first = lane & 15;
     const size_t key_cols = (size_t) (a.spec.k_heads * t.k_dim), key_at = (size_t) (t.k_head * t.k_dim + first);
-    const size_t width = 2 * key_cols + (size_t) (a.spec.v_heads * t.v_dim);
-    const float by = keys ? 1.0f : f32_div(1.0f, f32_sqrt(f32_of_int(t.k_dim)));
-    float x[BATCH][PER_LANE];
-    UNROLL
-    for (int j = 0; j < BATCH; j++) {
-        if (m + j >= steps) break;
-        const Step step = step_at(t, s, m + j);
-        const float *from = step.path ? ld(&t.l->rec_k) + banked(t.gen - 1, step.row) * key_cols
-                                      : a.qkv + (size_t) (t.row0 + step.row) * width + (keys ? key_cols : 0);
-        UNROLL
-        for (int e = 0; e < PER_LANE; e++) x[j][e] = 16 * e + first < t.k_dim ? ld(from + key_at + 16 * e) : 0;
-    }
-    if (lane < BATCH && m + lane < steps) {
-        const Step step = step_at(t, s, m + lane);
-        prepare_gates(a, t, s, step, (m + lane) % SLOTS, recorder && !step.again);
+    const size_t values = (size_t) (a.spec.v_heads * t.v_dim), at = (size_t) (t.head * t.v_dim + t.col0 + lane);
+    const Step step = step_at(t, s, m);
+    const float *from, *v;
+    if (step.path) {
+        const int row = ld(&t.slice->path[step.row]);
+        from = ld(&t.l->rec_k) + banked(t.gen - 1, row) * key_cols;
+        v = ld(&t.l->rec_d) + (size_t) row * values;
+    } else {
+        const float *row = a.qkv + (size_t) (t.row0 + step.row) * (2 * key_cols + values);
+        from = row + (lane >= 16 ? key_cols : 0);
+        v = row + 2 * key_cols;
     }
     UNROLL
-    for (int j = 0; j < BATCH; j++) {
-        if (m + j >= steps) break;
-        const Step step = step_at(t, s, m + j);
+    for (int e = 0; e < PER_LANE; e++) r.x[e] = 16 * e + first < t.k_dim ? ld(from + key_at + 16 * e) : 0;
+    UNROLL
+    for (int u = 0; u < COLS / 32; u++) r.v[u] = t.col0 + lane + 32 * u < t.v_dim ? ld(v + at + 32 * u) : 0;
+}
+
+/* Those of steps [m, m + BATCH) that are this warp's, every second one: *next is the first of them, and the one after
+ * these in the end. by: for queries. Of all blocks that have the same key or decay, one stores the record. */
+template <int COLS>
+DEV void prepare(DeltaRow<COLS> &next, const DeltaArgs &a, const DeltaTask &t, DeltaShared<COLS> &s, int m, float by)
+{
+    const int lane = TID & 31, first = lane & 15, part = (TID - COLS) >> 5, steps = steps_of(t, s);
+    const bool keys = lane >= 16, recorder = t.tree && t.col0 == 0;
+    if (part == 1 && m % GATES == 0) prepare_gates(a, t, s, s.a, s.b, m, recorder);
+    UNROLL_BY(1)
+    for (int i = m + part; i < m + BATCH && i < steps; i += 2) {
+        DeltaRow<COLS> r = next;
+        fetch_row(next, a, t, s, i + 2);
+        const Step step = step_at(t, s, i);
         const bool record = recorder && !step.again && t.head < a.spec.k_heads && keys;
-        const int slot = (m + j) % SLOTS;          /* within the choice, gcc's UBSan leaves it undefined */
-        float *to = keys ? s.k[slot] : s.q[slot], acc = 0;
+        const int slot = i % SLOTS;                /* within the choice, gcc's UBSan leaves it undefined */
+        float *to = (keys ? s.k[slot] : s.q[slot]) + first, *stored = nullptr;
+        if (record) {
+            const size_t row = banked(t.gen, step.row) * (size_t) a.spec.k_heads + (size_t) t.k_head;
+            stored = ld(&t.l->rec_k) + row * (size_t) t.k_dim + first;
+        }
+        float acc = 0, r_by = 1;
         if (!step.path) {                          /* of the path they are normalised */
             UNROLL
-            for (int e = 0; e < PER_LANE; e++) acc = f32_fma(x[j][e], x[j][e], acc);
-            const float r = f32_div(1.0f, f32_sqrt(f32_add(sum_of_16(acc), a.spec.eps)));
-            UNROLL
-            for (int e = 0; e < PER_LANE; e++) x[j][e] = f32_mul(f32_mul(x[j][e], r), by);
+            for (int e = 0; e < PER_LANE; e++) acc = f32_fma(r.x[e], r.x[e], acc);
+            r_by = f32_div(1.0f, f32_sqrt(f32_add(sum_of_16(acc), a.spec.eps)));
         }
         UNROLL
         for (int e = 0; e < PER_LANE; e++) {
             if (16 * e + first >= t.k_dim) continue;
-            to[16 * e + first] = x[j][e];
-            if (record) st(ld(&t.l->rec_k) + banked(t.gen, step.row) * key_cols + key_at + 16 * e, x[j][e]);
+            const float x = f32_mul(f32_mul(r.x[e], r_by), keys ? 1.0f : by);
+            to[16 * e] = x;
+            if (record) st(stored + 16 * e, x);
         }
+        UNROLL
+        for (int u = 0; u < COLS / 32; u++) s.v[slot][lane + 32 * u] = r.v[u];
     }
 }
 
 /* A thread's column: in registers, which need its length and the matrix's when compiling; else in shared memory. */
-struct FullColumn { float S[DELTA_KEYS]; };
-struct AnyColumn { float *S; int k_dim, v_dim; };
+struct FullColumn { enum { COLS = DELTA_COLS }; float S[DELTA_KEYS]; };
+struct AnyColumn { enum { COLS = DELTA_ANY_COLS }; float *S; int k_dim, v_dim; };
 DEV float &value(FullColumn &c, int i) { return c.S[i]; }
-DEV float &value(AnyColumn &c, int i) { return c.S[i * DELTA_COLS]; }
+DEV float &value(AnyColumn &c, int i) { return c.S[i * DELTA_ANY_COLS]; }
 DEV int rows_of(const FullColumn &) { return DELTA_KEYS; }
 DEV int rows_of(const AnyColumn &c) { return c.k_dim; }
 DEV int cols_of(const FullColumn &) { return DELTA_KEYS; }
@@ -310,41 +347,43 @@ template <class C> DEV void store(float *matrix, C &c)
     for (int i = 0; i < rows_of(c); i++) st(matrix + i * cols_of(c), value(c, i));
 }
 
-/* T = a * S; returns the sum of k_i * T_i. */
-template <class C> DEV float begin(C &c, const float *k, float a)
+/* S' = k d + T ends a row, whose output, the sum of q_i * S'_i, is *sum; T = a S' begins its successor, and *next is
+ * the sum of k_next_i * T_i. */
+DEV void visit_value(float *sum, float *next, float &value, float k, float d, float q, float k_next, float a_next)
 {
-    float sum = 0;
-    UNROLL
-    for (int i = 0; i < rows_of(c); i++) {
-        value(c, i) = f32_mul(a, value(c, i));
-        sum = f32_fma(k[i], value(c, i), sum);
-    }
-    return sum;
+    const float full = f32_fma(k, d, value), t = f32_mul(a_next, full);
+    *sum = f32_fma(q, full, *sum);
+    value = t;
+    *next = f32_fma(k_next, t, *next);
 }
 
-/* S' = k d + T; returns the sum of q_i * S'_i. */
-template <class C> DEV float finish(C &c, const float *k, float d, const float *q)
-{
-    float sum = 0;
-    UNROLL
-    for (int i = 0; i < rows_of(c); i++) {
-        value(c, i) = f32_fma(k[i], d, value(c, i));
-        sum = f32_fma(q[i], value(c, i), sum);
-    }
-    return sum;
-}
-
-/* finish for one row and begin for its successor; *next: the latter's sum. */
-template <class C> DEV float finish_begin(float *next, C &c, const float *k, float d, const float *q,
-                                          const float *k_next, float a_next)
+DEV float visit(float *next, AnyColumn &c, const float *k, float d, const float *q, const float *k_next, float a_next)
 {
     float sum = 0, kv = 0;
+    for (int i = 0; i < c.k_dim; i++) visit_value(&sum, &kv, value(c, i), k[i], d, q[i], k_next[i], a_next);
+    *next = kv;
+    return sum;
+}
+
+/* Factors are on their way from shared memory while those before them are used. */
+enum { AHEAD = 7 };
+DEV float visit(float *next, FullColumn &c, const float *k, float d, const float *q, const float *k_next, float a_next)
+{
+    float4 x[AHEAD + 1], y[AHEAD + 1], z[AHEAD + 1];
+    float sum = 0, kv = 0;
     UNROLL
-    for (int i = 0; i < rows_of(c); i++) {
-        const float full = f32_fma(k[i], d, value(c, i)), t = f32_mul(a_next, full);
-        sum = f32_fma(q[i], full, sum);
-        value(c, i) = t;
-        kv = f32_fma(k_next[i], t, kv);
+    for (int i = -AHEAD; i < DELTA_KEYS / 4; i++) {
+        const int later = i + AHEAD, to = later % (AHEAD + 1), at = i & AHEAD;
+        if (later < DELTA_KEYS / 4) {
+            x[to] = ((const float4 *) k)[later];
+            y[to] = ((const float4 *) q)[later];
+            z[to] = ((const float4 *) k_next)[later];
+        }
+        if (i < 0) continue;
+        visit_value(&sum, &kv, c.S[4 * i], x[at].x, d, y[at].x, z[at].x, a_next);
+        visit_value(&sum, &kv, c.S[4 * i + 1], x[at].y, d, y[at].y, z[at].y, a_next);
+        visit_value(&sum, &kv, c.S[4 * i + 2], x[at].z, d, y[at].z, z[at].z, a_next);
+        visit_value(&sum, &kv, c.S[4 * i + 3], x[at].w, d, y[at].w, z[at].w, a_next);
     }
     *next = kv;
     return sum;
@@ -353,93 +392,116 @@ template <class C> DEV float finish_begin(float *next, C &c, const float *k, flo
 template <class C> DEV void put_aside(float *aside, C &c)
 {
     UNROLL
-    for (int i = 0; i < rows_of(c); i++) aside[i * DELTA_COLS] = value(c, i);
+    for (int i = 0; i < rows_of(c); i++) aside[i * C::COLS] = value(c, i);
 }
 
 template <class C> DEV void restore(C &c, const float *aside)
 {
     UNROLL
-    for (int i = 0; i < rows_of(c); i++) value(c, i) = aside[i * DELTA_COLS];
+    for (int i = 0; i < rows_of(c); i++) value(c, i) = aside[i * C::COLS];
 }
 
-/* T = a * S, S' = k d + T with a stored delta. */
-template <class C> DEV void replay(C &c, const float *k, float a, float d)
+/* The steps of a column, by its thread; the other warps wait for as many barriers. */
+template <class C>
+DEV void take_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared<C::COLS> &s, C &c, const float *in, float *out)
 {
-    UNROLL
-    for (int i = 0; i < rows_of(c); i++) value(c, i) = f32_fma(k[i], d, f32_mul(a, value(c, i)));
-}
-
-/* Both warps take the same steps: the second is one batch ahead. */
-template <class C> DEV void delta_rule(const DeltaArgs &a, const DeltaTask &t, DeltaShared &s, C &c)
-{
-    const int col = t.col0 + (TID & 31), set_in = ld(&t.slice->set_in), set_out = ld(&t.slice->set_out);
-    const bool prepares = TID >= 32, columns = !prepares && col < t.v_dim;
+    const int steps = steps_of(t, s), col = t.col0 + TID;
+    const bool there = col < t.v_dim, folds = t.tree && (t.n_path || in != out);
     const size_t values = (size_t) (a.spec.v_heads * t.v_dim), at = (size_t) (t.head * t.v_dim + col);
-    const size_t keys = 2 * (size_t) (a.spec.k_heads * t.k_dim), set = (size_t) t.k_dim * values;
-    float *matrix = ld(&t.l->matrix) + (size_t) t.head * (size_t) (t.k_dim * t.v_dim) + (size_t) col;
-    float *out = matrix + (size_t) set_out * set, *deltas = ld(&t.l->rec_d) + at;
-    float *aside = &s.aside[0][TID & 31];
-    if (columns) load(c, matrix + (size_t) set_in * set);
-    if (prepares && t.tree) list_steps(a, t, s);
-    if (prepares) prepare(a, t, s, 0);
-    sync_block();
-    if (TID == 0)
-        set_mark(t.slice, t.l, MARK_MATRIX, a.tickets + (t.slice - a.rows.slices), a.spec.v_heads * t.parts);
-    const int steps = steps_of(t, s);
-    const bool folds = t.tree && (t.n_path || set_in != set_out);
-    int open = -1, was = 0;                        /* the row that is begun; the slot of the step before */
-    bool keep = false;
-    float d = 0;
-    for (int m = 0; m < steps; m += BATCH) {
-        if (prepares) prepare(a, t, s, m + BATCH);
-        for (int j = m; columns && j < m + BATCH && j < steps; j++) {
-            const Step step = step_at(t, s, j);
-            const int now = j % SLOTS;
-            const float *v = a.qkv + (size_t) (t.row0 + step.row) * (keys + values) + keys + at;
-            const float given = step.again ? ld(deltas + (size_t) step.row * values) : ld(v);
-            float o = 0, kv = 0;
-            if (folds && j == t.n_path) store(out, c);
-            if (open >= 0 && !step.again && !step.anew && !keep) {
-                o = finish_begin(&kv, c, s.k[was], d, s.q[was], s.k[now], s.a[now]);
-            } else {
-                if (open >= 0) o = finish(c, s.k[was], d, s.q[was]);
+    float *deltas = ld(&t.l->rec_d) + at, *aside = s.aside[0] + TID;
+    int open = -1, was = 0;                        /* the row whose output is wanted; the slot of the step before */
+    bool begun = false, keep = false;              /* that step is begun; its result is put aside */
+    float d = 1;
+    for (int j = 0; j <= steps; j++) {
+        if (j && j % BATCH == 0) sync_block();
+        if (!there) continue;
+        const bool last = j == steps, stores = (folds && j == t.n_path) || (last && t.kind == SLICE_CHAIN);
+        Step step = {};
+        if (!last) step = step_at(t, s, j);
+        const int now = last ? was : j % SLOTS;
+        const bool apart = last || stores || keep || step.anew;
+        float given = 0, kv = 0;
+        if (step.again && !step.path) given = ld(deltas + (size_t) step.row * values);
+        /* Where something happens to the matrix between two steps, a visit ends the first before another begins the
+         * second. They are visits like all others, with factors that change nothing: there is one copy of these
+         * instructions, since to fetch them for the first time takes longer than to work them off. */
+        for (bool ends = begun && apart;; ends = false) {
+            if (!ends && apart) {
+                if (stores) store(out, c);
                 if (keep) put_aside(aside, c);
                 if (step.committed) load(c, out);
                 else if (step.anew) restore(c, aside);
-                if (step.again) replay(c, s.k[now], s.a[now], given);
-                else kv = begin(c, s.k[now], s.a[now]);
+                if (last) break;
             }
+            const float o = visit(&kv, c, begun ? s.k[was] : s.none, d, s.q[was], s.k[now],
+                                  ends ? 1.0f : s.a[j % (2 * GATES)]);
             if (open >= 0) st(a.y + (size_t) (t.row0 + open) * values + at, o);
-            open = step.again ? -1 : step.row;
-            keep = step.kept;
-            was = now;
-            if (open < 0) continue;
-            d = f32_mul(s.b[now], f32_sub(given, kv));
-            if (t.tree) st(deltas + (size_t) open * values, d);
+            /* Stored also where nobody reads it, else compilers make the second sum apart from the first. */
+            const float v = s.v[now][TID], made = f32_mul(s.b[j % (2 * GATES)], f32_sub(v, kv));
+            s.v[ends ? SLOTS : now][TID] = made;
+            d = ends ? 1.0f : !step.again ? made : step.path ? v : given;
+            if (!ends) break;
+            begun = false, open = -1;
         }
-        sync_block();
+        if (last) break;
+        open = step.again ? -1 : step.row;
+        if (t.tree && open >= 0) st(deltas + (size_t) open * values, d);
+        begun = true, keep = step.kept, was = now;
     }
-    if (!columns) return;
-    if (open >= 0) st(a.y + (size_t) (t.row0 + open) * values + at, finish(c, s.k[was], d, s.q[was]));
-    if (t.kind == SLICE_CHAIN || (folds && steps == t.n_path)) store(out, c);
 }
 
-KERNEL(DELTA_THREADS, delta_128, DeltaArgs)
+/* Two warps prepare, a batch ahead of the others, which have columns. */
+template <class C> DEV void delta_rule(const DeltaArgs &a, DeltaTask &t, DeltaShared<C::COLS> &s, C &c)
 {
-    SHARED(DeltaShared, s);
+    const int set_in = ld(&t.slice->set_in), set_out = ld(&t.slice->set_out), col = t.col0 + TID;
+    const bool prepares = TID >= C::COLS;
+    const size_t one = (size_t) (t.k_dim * t.v_dim), set = one * (size_t) a.spec.v_heads;
+    float *matrix = ld(&t.l->matrix) + (size_t) t.head * one + (size_t) col;
+    const float *in = matrix + (size_t) set_in * set;
+    if (!prepares && col < t.v_dim) load(c, in);
+    t.n_path = pending(t.slice, t.l, MARK_MATRIX);
+    for (int i = TID; i < DELTA_KEYS; i += C::COLS + 64) s.none[i] = -0.0f;
+    if (t.tree) {
+        if (TID >= C::COLS + 32) list_steps(a, t, s);
+        sync_block();
+    }
+    if (!prepares) {
+        sync_block();
+        take_steps(a, t, s, c, in, matrix + (size_t) set_out * set);
+        return;
+    }
+    const int steps = steps_of(t, s);
+    const float by = f32_div(1.0f, f32_sqrt(f32_of_int(t.k_dim)));
+    DeltaRow<C::COLS> next;
+    fetch_row(next, a, t, s, (TID - C::COLS) >> 5);
+    for (int m = 0; m <= steps; m += BATCH) {
+        prepare(next, a, t, s, m, by);
+        sync_block();
+    }
+    if (TID == C::COLS)
+        set_mark(t.slice, t.l, MARK_MATRIX, a.tickets + (t.slice - a.rows.slices), a.spec.v_heads * t.parts);
+}
+
+KERNEL(DELTA_COLS + 64, delta_128, DeltaArgs)
+{
+    SHARED(DeltaShared<DELTA_COLS>, s);
     FullColumn c;
+    DeltaTask t = delta_task<true, DELTA_COLS>(a);
     pass_next();
     pass_wait();
-    delta_rule(a, delta_task<true>(a), s, c);
+    read_slice(a, t);
+    delta_rule(a, t, s, c);
 }
 
 /* Heads of any size. */
-struct DeltaAnyShared { DeltaShared s; float S[DELTA_KEYS][DELTA_COLS]; };
-KERNEL(DELTA_THREADS, delta_any, DeltaArgs)
+struct DeltaAnyShared { DeltaShared<DELTA_ANY_COLS> s; float S[DELTA_KEYS][DELTA_ANY_COLS]; };
+KERNEL(DELTA_ANY_COLS + 64, delta_any, DeltaArgs)
 {
     SHARED(DeltaAnyShared, s);
-    AnyColumn c = { &s.S[0][TID & 31], a.spec.k_dim, a.spec.v_dim };
+    AnyColumn c = { &s.S[0][TID % DELTA_ANY_COLS], a.spec.k_dim, a.spec.v_dim };
+    DeltaTask t = delta_task<false, DELTA_ANY_COLS>(a);
     pass_next();
     pass_wait();
-    delta_rule(a, delta_task<false>(a), s.s, c);
+    read_slice(a, t);
+    delta_rule(a, t, s.s, c);
 }
