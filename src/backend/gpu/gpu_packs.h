@@ -168,12 +168,14 @@ DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
 /* Minima of K4 and K5 from the lines of scales: those of this lane's sums 4 t .. 4 t + 3, which are two. */
 DEV void k4_mins(uint32_t min[2], const uint32_t *w, int line, int g, int t)
 {
+    /* the first four minima are six bits of one line, the others of three; masks, since branches would cost more */
+    const uint32_t later = t < 2 ? 0 : 0xffffffffu, own = t < 2 ? 0x3f3f : 0x3030;
+    const int shift = t < 2 ? 0 : 2;
     UNROLL
     for (int r = 0; r < 2; r++) {
         const int h = t & 1, at = g + 8 * r;
         const uint32_t h0 = half_of(w, line, h, at), h1 = half_of(w, line + 1, h, at), h2 = half_of(w, line + 2, h, at);
-        const uint32_t both = t < 2 ? h2 & 0x3f3f : (h0 >> 6 & 0x0303) | (h1 >> 4 & 0x0c0c) | (h2 >> 2 & 0x3030);
-        min[r] = byte_perm(both, 0, 0x1100);
+        min[r] = byte_perm((h0 >> 6 & later & 0x0303) | (h1 >> 4 & later & 0x0c0c) | (h2 >> shift & own), 0, 0x1100);
     }
 }
 

@@ -88,6 +88,7 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     const int lane = TID & 31, warp = TID >> 5, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES, tile0 = BID * NT;
     const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile */
+    const int outputs = (a.n - 8 * tile0 - col + 7) / 8 < NT ? (a.n - 8 * tile0 - col + 7) / 8 : NT;
     int group = BID_Y;
     const ProductArgs p = product_at(a, &group);
     const uint8_t *w = p.w + (size_t) group * P::group_bytes(blocks);
@@ -112,6 +113,8 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     for (int u0 = 0, round = 0; u0 < units; u0 += FEW_WARPS, round++) {
         const int u = u0 + warp, slot = round % FEW_STAGES;
         auto &part = s.part[round % FewShared<P, NT>::PARTS];
+        UnitRows<P, NT> next = x;
+        if (NT == 1) load_rows(next, u + FEW_WARPS, blocks);
         copy_wait<FEW_STAGES - 2>();
         sync_warp();
         const uint32_t *unit = s.w[slot][warp];
@@ -131,18 +134,19 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
                 put_part(part[warp][c][P::MINS], msum, 8 * j, g, t);
             }
         }
-        load_rows(x, u + FEW_WARPS, blocks);
+        if (NT == 1) x = next;
+        else load_rows(x, u + FEW_WARPS, blocks);  /* more of them would leave too few registers */
         sync_block();                              /* and nobody reads the slot of the round before any more */
         stage_few<P, NT>(s, (round + FEW_STAGES - 1) % FEW_STAGES, a, w, tile0, u + (FEW_STAGES - 1) * FEW_WARPS, true,
                          true);
         copy_commit();
         UNROLL
-        for (int i = 0; i < FEW_WARPS * P::SCALES; i++) {
+        for (int i = 0; outputs && i < FEW_WARPS * P::SCALES; i++) {
             const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
             if (b >= blocks) break;
             UNROLL
             for (int j = 0; j < NT; j++) {
-                if (8 * (tile0 + j) + col >= a.n) break;
+                if (NT > 1 && j >= outputs) break;
                 const size_t at = ((size_t) (tile0 + j) * (size_t) blocks + (size_t) b) * 8 + (size_t) col;
                 const int isum = part[k][c][0][row][8 * j + col];
                 const int second = P::MINS ? part[k][c][P::MINS][row][8 * j + col]
@@ -356,7 +360,7 @@ enum { MANY_BLOCKS = 3 };
 /* WIDE_BLOCKS: of wide8; two for a pack that spills in the registers that three leave. */
 #define PRODUCTS(name, Pack) PRODUCTS_WIDE(name, Pack, 3)
 #define PRODUCTS_WIDE(name, Pack, WIDE_BLOCKS) \
-    KERNEL(128, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
+    KERNEL_BLOCKS(128, 6, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) \
     { \
