@@ -11,7 +11,7 @@ typedef struct { const float *q_norm, *k_norm, *turn; int32_t n_rot, neox; float
  * all of them. move: the path is moved, only with one group. tickets [n_slices]: zeros, between launches. Behind these
  * blocks there is one for each KV_WARPS heads of a row of q [rows, heads, head_dim]; q NULL: none. Of the heads of
  * `from` [rows, 2 heads, head_dim] every other one is q's and the rest are the gate's; NULL: q is there already. */
-enum { KV_THREADS = 128, KV_WARPS = KV_THREADS / 32, KV_WIDTH = 512 };   /* WIDTH: of a head, at most */
+enum { KV_THREADS = 256, KV_WARPS = KV_THREADS / 32, KV_WIDTH = 512 };   /* WIDTH: of a head, at most */
 typedef struct {
     const float *k, *v, *from;
     float       *q, *gate;

@@ -3,7 +3,7 @@
  * quant_tq3.c, the same operations in the same order. */
 #include "backend/gpu/gpu_kv.h"
 
-/* Each warp has a copy of the head that is stored. */
+/* x: a head of each of KV_WARPS rows. */
 struct KvShared { float x[KV_WARPS][KV_WIDTH], y[KV_WARPS][TQ3]; uint8_t code[KV_WARPS][TQ3]; };
 
 /* One block of 32 columns in the hands of a warp: lane k has byte k of its codes; high: the fifth bits. */
@@ -228,33 +228,58 @@ DEV void tq3_put(uint8_t *to, const float *x, float *y, uint8_t *code)
 
 /* ---- moving and storing ---- */
 
-DEV void move_slot(const Head &h, int to, int from)
+/* Row path[t] of the rows from slot_at(first) on becomes row t. A warp, or a thread, has the same part of every slot.
+ * path[t] ascends and is not below t, so no slot is written before it has been read, and MOVES may be read at once. */
+template <int MOVES> DEV void move_path(const Head &h, int wrap, int first, const int32_t *path, int n)
 {
-    if (codes_are_integers(h.type)) {
-        for (int c = TID >> 5; c < h.dim / CODE_COLS; c += KV_WARPS) block_put(h, to, c, block_get(h, from, c));
-        return;
+    for (int t0 = 0; t0 < n; t0 += MOVES) {
+        int from[MOVES];
+        UNROLL
+        for (int k = 0; k < MOVES; k++) from[k] = t0 + k < n ? ld(path + t0 + k) : t0 + k;
+        if (codes_are_integers(h.type)) {
+            UNROLL_BY(1)
+            for (int c = TID >> 5; c < h.dim / CODE_COLS; c += KV_WARPS) {
+                Block b[MOVES];
+                UNROLL
+                for (int k = 0; k < MOVES; k++)
+                    if (from[k] != t0 + k) b[k] = block_get(h, slot_at(wrap, first + from[k]), c);
+                UNROLL
+                for (int k = 0; k < MOVES; k++)
+                    if (from[k] != t0 + k) block_put(h, slot_at(wrap, first + t0 + k), c, b[k]);
+            }
+            continue;
+        }
+        UNROLL_BY(1)
+        for (int i = TID; i < row_bytes(h.type, h.dim) / 2; i += KV_THREADS) {
+            uint16_t v[MOVES] = {};
+            UNROLL
+            for (int k = 0; k < MOVES; k++)
+                if (from[k] != t0 + k) v[k] = ld((const uint16_t *) slot_of(h, slot_at(wrap, first + from[k])) + i);
+            UNROLL
+            for (int k = 0; k < MOVES; k++)
+                if (from[k] != t0 + k) st((uint16_t *) slot_of(h, slot_at(wrap, first + t0 + k)) + i, v[k]);
+        }
     }
-    const uint16_t *f = (const uint16_t *) slot_of(h, from);
-    uint16_t *t = (uint16_t *) slot_of(h, to);
-    for (int i = TID; i < row_bytes(h.type, h.dim) / 2; i += KV_THREADS) st(t + i, ld(f + i));
 }
 
-/* Stores the head that every warp has in shared memory. */
-template <bool TURNED> DEV void put_row(const Head &h, int slot, KvShared &s)
+/* Stores the head in s.x[row]. */
+template <bool TURNED> DEV void put_row(const Head &h, int slot, KvShared &s, int row)
 {
     const int warp = TID >> 5, lane = TID & 31;
-    const float *x = s.x[warp];
+    const float *x = s.x[row];
     if (codes_are_integers(h.type)) {
+        UNROLL_BY(1)
         for (int c = warp; c < h.dim / CODE_COLS; c += KV_WARPS)
             block_put(h, slot, c, encode(h.type, x[c * CODE_COLS + lane]));
         return;
     }
     uint8_t *to = slot_of(h, slot);
-    if (TURNED && h.type == T_TQ3_0) {
-        for (int g = warp; g < h.dim / TQ3; g += KV_WARPS)
-            tq3_put(to + g * TQ3_BYTES, x + g * TQ3, s.y[warp], s.code[warp]);
+    if (TURNED && h.type == T_TQ3_0) {             /* a group for a warp, each row's for others */
+        const int n = h.dim / TQ3, g = (warp + KV_WARPS - row * n % KV_WARPS) % KV_WARPS;
+        if (g < n) tq3_put(to + g * TQ3_BYTES, x + g * TQ3, s.y[warp], s.code[warp]);
         return;
     }
+    UNROLL_BY(1)
     for (int i = TID; i < h.dim; i += KV_THREADS) {
         const float v = x[i];
         if (h.type == T_F32) st((float *) to + i, v);
@@ -262,27 +287,53 @@ template <bool TURNED> DEV void put_row(const Head &h, int slot, KvShared &s)
     }
 }
 
-/* A warp brings a head to shared memory, norms it by w and turns it by t; either may be NULL. */
+/* Turns pair k of a head by a cosine and a sine. */
+DEV void turn_pair(float *y, const HeadsArgs &h, int k, float c, float s)
+{
+    float *p = y + (h.neox ? k : 2 * k), *q = y + (h.neox ? h.n_rot / 2 + k : 2 * k + 1);
+    const float a = *p, b = *q;
+    *p = f32_sub(f32_mul(a, c), f32_mul(b, s));
+    *q = f32_add(f32_mul(a, s), f32_mul(b, c));
+}
+
+/* A warp brings a head to shared memory, norms it by w and turns it by t; either may be NULL. The first 256 values of
+ * both are on their way meanwhile. */
 DEV void bring_head(float *y, const float *x, int dim, const HeadsArgs &h, const float *w, const float *t)
 {
+    enum { EACH = KV_WIDTH / 32, EARLY = 8 };
     const int lane = TID & 31, half = h.n_rot / 2;
+    float by[EARLY], cosine[EARLY / 2], sine[EARLY / 2];
+    UNROLL_BY(8)
     for (int c = lane; c < dim; c += 32) y[c] = ld(x + c);
+    UNROLL
+    for (int n = 0; n < EARLY; n++)
+        if (w && lane + 32 * n < dim) by[n] = ld_weight(w + lane + 32 * n);
+    UNROLL
+    for (int n = 0; n < EARLY / 2; n++) {
+        if (!t || lane + 32 * n >= half) break;
+        cosine[n] = ld(t + lane + 32 * n);
+        sine[n] = ld(t + half + lane + 32 * n);
+    }
     sync_warp();
     if (w) {
         float sum = 0;                             /* sixteen lanes, twice */
+        UNROLL_BY(8)
         for (int c = lane & 15; c < dim; c += 16) sum = f32_fma(y[c], y[c], sum);
         const float mean = f32_div(sum_of_16(sum), f32_of_int(dim)),
                     r = f32_div(1.0f, f32_sqrt(f32_add(mean, h.eps)));
         sync_warp();
-        for (int c = lane; c < dim; c += 32) y[c] = f32_mul(f32_mul(y[c], r), ld_weight(w + c));
+        UNROLL
+        for (int n = 0; n < EACH; n++) {
+            const int c = lane + 32 * n;
+            if (c < dim) y[c] = f32_mul(f32_mul(y[c], r), n < EARLY ? by[n % EARLY] : ld_weight(w + c));
+        }
         sync_warp();
     }
-    for (int k = lane; t && k < half; k += 32) {
-        float *p = y + (h.neox ? k : 2 * k), *q = y + (h.neox ? half + k : 2 * k + 1);
-        const float u = *p, v = *q, c = ld(t + k), s = ld(t + half + k);
-        *p = f32_sub(f32_mul(u, c), f32_mul(v, s));
-        *q = f32_add(f32_mul(u, s), f32_mul(v, c));
-    }
+    UNROLL
+    for (int n = 0; n < EARLY / 2; n++)
+        if (t && lane + 32 * n < half) turn_pair(y, h, lane + 32 * n, cosine[n], sine[n]);
+    UNROLL_BY(1)
+    for (int k = lane + 16 * EARLY; t && k < half; k += 32) turn_pair(y, h, k, ld(t + k), ld(t + half + k));
     sync_warp();
 }
 
@@ -319,10 +370,7 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
     const Head h = head_of(a.spec, l, head, values);
     if (a.move && !ring && ld(mark) != gen) {
         const int n_path = ld(&s->n_path), first = base - n_path;
-        for (int t = 0; t < n_path; t++) {         /* a warp, or a thread, has the same part of every slot */
-            const int from = ld(&s->path[t]);
-            if (from != t) move_slot(h, slot_at(wrap, first + t), slot_at(wrap, first + from));
-        }
+        move_path<TURNED ? 1 : 4>(h, wrap, first, s->path, n_path);
         sync_block();
         if (TID == 0) {
             fence();
@@ -340,19 +388,26 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
         from = from < 0 ? 0 : from, to = to > n ? n : to;
     }
     const float *x = (values ? a.v : a.k) + (size_t) row0 * (size_t) width + (size_t) (head * h.dim);
-    for (int i = from; i < to; i++) {
-        int slot = ring ? ring + i : slot_at(wrap, base + i);
-        if (ring && chain) slot = n - i > ring ? -1 : (base + i) % ring;
-        if (slot < 0) continue;                    /* a later row of the chain takes that slot */
-        sync_warp();
-        bring_head(shared.x[warp], x + (size_t) i * (size_t) width, h.dim, a.heads, values ? NULL : a.heads.k_norm,
-                   values || !a.heads.turn ? NULL : a.heads.turn + (size_t) (row0 + i) * (size_t) a.heads.n_rot);
-        put_row<TURNED>(h, slot, shared);
-        if (ring && chain && head == 0 && !values && TID == 0) st(ld(&l->slot_pos) + slot, base + i);
+    for (int i0 = from; i0 < to; i0 += KV_WARPS) { /* a warp brings a row, all store it */
+        const int own = i0 + warp;
+        sync_block();
+        if (own < to)
+            bring_head(shared.x[warp], x + (size_t) own * (size_t) width, h.dim, a.heads,
+                       values ? NULL : a.heads.k_norm, values || !a.heads.turn ? NULL :
+                       a.heads.turn + (size_t) (row0 + own) * (size_t) a.heads.n_rot);
+        sync_block();
+        UNROLL_BY(1)
+        for (int i = i0; i < to && i < i0 + KV_WARPS; i++) {
+            int slot = ring ? ring + i : slot_at(wrap, base + i);
+            if (ring && chain) slot = n - i > ring ? -1 : (base + i) % ring;
+            if (slot < 0) continue;                /* a later row of the chain takes that slot */
+            put_row<TURNED>(h, slot, shared, i - i0);
+            if (ring && chain && head == 0 && !values && TID == 0) st(ld(&l->slot_pos) + slot, base + i);
+        }
     }
 }
 
-KERNEL_BLOCKS(KV_THREADS, 4, kv_put, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 2, kv_put, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
@@ -361,7 +416,7 @@ KERNEL_BLOCKS(KV_THREADS, 4, kv_put, KvPutArgs)
 }
 
 /* Keys or values, or both, of type TQ3_0. */
-KERNEL_BLOCKS(KV_THREADS, 4, kv_put_turned, KvPutArgs)
+KERNEL_BLOCKS(KV_THREADS, 2, kv_put_turned, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
