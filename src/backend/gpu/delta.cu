@@ -28,31 +28,31 @@ struct ConvShared {
     int   up[CONV_ROWS];                                               /* parents */
 };
 
-/* The value of row i of rows [from, from + CONV_ROWS), whose own input goes to *own. */
-template <int TAPS> DEV float conv_at(float *own, const ConvArgs &a, const ConvShared &s, const float *x, int i,
-                                      int from)
+/* The value of row i of rows [from, from + CONV_ROWS), whose own input is own. */
+template <int TAPS>
+DEV float conv_at(float own, const ConvArgs &a, const ConvShared &s, const float *x, int i, int from)
 {
     const int lane = TID & 31;
     float in[TAPS], acc = 0;
     int at = i, committed = a.width - 2;
     UNROLL
     for (int back = 0; back < TAPS; back++) {
-        in[back] = 0;
+        in[back] = own;
         if (back >= a.width) continue;
         if (at < 0) {
             in[back] = s.past[committed--][lane];
             continue;
         }
-        in[back] = ld(x + (size_t) at * (size_t) a.channels);
+        if (back) in[back] = ld(x + (size_t) at * (size_t) a.channels);
         at = at < from ? at - 1 : s.up[at - from];             /* only chains have rows before these */
     }
     UNROLL
     for (int back = TAPS - 1; back >= 0; back--)               /* the oldest first */
         if (back < a.width) acc = f32_fma(s.w[a.width - 1 - back][lane], in[back], acc);
-    *own = in[0];
     return f32_silu(acc);
 }
 
+/* What takes a row time is waiting for one load behind another: all loads are as early as their addresses are known. */
 KERNEL(CONV_THREADS, conv_rows, ConvArgs)
 {
     SHARED(ConvShared, s);
@@ -66,36 +66,39 @@ KERNEL(CONV_THREADS, conv_rows, ConvArgs)
     pass_wait();
     const Slice *sl = a.rows.slices + slice;
     const StateLayer *l = ld(&sl->layer) + a.il;
-    const int n = ld(&sl->n), row0 = ld(&sl->row0), kind = ld(&sl->kind);
-    const size_t first = (size_t) row0 * ch + (size_t) c;
+    const int n = ld(&sl->n), row0 = ld(&sl->row0), kind = ld(&sl->kind), n_path = ld(&sl->n_path);
+    const size_t set = (size_t) keep * ch, in = (size_t) ld(&sl->set_in) * set, out = (size_t) ld(&sl->set_out) * set;
+    const int gen = ld(&sl->gen), end = n < from + CONV_ROWS ? n : from + CONV_ROWS;
     if (from && from >= n) return;
+    const float *x = a.x + (size_t) row0 * ch + (size_t) c;
+    float *window = ld(&l->window) + c, *rec = ld(&l->rec_x) + c, own = 0;
+    int i = from + warp;
+    if (there && i < end) own = ld(x + (size_t) i * ch);
+    for (int up = from + TID; up < end; up += CONV_THREADS) s.up[up - from] = ld(a.rows.parent + row0 + up);
     if (from == 0 && there) {
-        const int n_path = pending(sl, l, MARK_WINDOW);
+        const int32_t *mark = ld(&l->mark) + MARK_WINDOW;
         for (int j = warp; j < keep; j += CONV_WARPS) {        /* stored window, then path: the last of them */
             const int at = n_path + j;
-            const float *row = ld(&l->window) + ((size_t) ld(&sl->set_in) * (size_t) keep + (size_t) at) * ch;
-            if (at >= keep) row = ld(&l->rec_x) + (size_t) ld(&sl->path[at - keep]) * ch;
-            s.past[j][lane] = ld(row + c);
+            const float stored = ld(window + in + (size_t) j * ch);
+            const float noted = ld(at < keep ? window + in + (size_t) at * ch
+                                             : rec + (size_t) ld(&sl->path[at - keep]) * ch);
+            s.past[j][lane] = ld(mark) == gen ? stored : noted;
         }
     }
-    for (int i = TID; i < CONV_ROWS && from + i < n; i += CONV_THREADS) s.up[i] = ld(a.rows.parent + row0 + from + i);
     sync_block();
-    if (from == 0 && TID == 0) set_mark(sl, l, MARK_WINDOW, a.tickets + slice, parts);
-    if (!there) return;
-    for (int i = from + warp; i < n && i < from + CONV_ROWS; i += CONV_WARPS) {
-        const float *x = a.x + first;
-        float own;
-        const float y = a.width <= 4 ? conv_at<4>(&own, a, s, x, i, from) : conv_at<CONV_TAPS>(&own, a, s, x, i, from);
-        st(a.y + first + (size_t) i * ch, y);
-        if (kind == SLICE_TREE) st(ld(&l->rec_x) + (size_t) i * ch + (size_t) c, own);
+    for (; there && i < end; i += CONV_WARPS) {
+        const float y = a.width <= 4 ? conv_at<4>(own, a, s, x, i, from) : conv_at<CONV_TAPS>(own, a, s, x, i, from);
+        st(a.y + (size_t) (row0 + i) * ch + (size_t) c, y);
+        if (kind == SLICE_TREE) st(rec + (size_t) i * ch, own);
+        if (i + CONV_WARPS < end) own = ld(x + (size_t) (i + CONV_WARPS) * ch);
     }
     if (from || kind == SLICE_BLOCK) return;
     const int rows = kind == SLICE_CHAIN ? n : 0;
-    float *window = ld(&l->window) + (size_t) ld(&sl->set_out) * (size_t) keep * ch + (size_t) c;
-    for (int j = warp; j < keep; j += CONV_WARPS) {
-        const int i = rows + j - keep;                         /* of the rows, or before them */
-        st(window + (size_t) j * ch, i < 0 ? s.past[rows + j][lane] : ld(a.x + first + (size_t) i * ch));
+    for (int j = warp; there && j < keep; j += CONV_WARPS) {
+        const int last = rows + j - keep;                      /* of the rows, or before them */
+        st(window + out + (size_t) j * ch, last < 0 ? s.past[rows + j][lane] : ld(x + (size_t) last * ch));
     }
+    if (TID == 0) set_mark(sl, l, MARK_WINDOW, a.tickets + slice, parts);
 }
 
 /* ---- delta rule ----
