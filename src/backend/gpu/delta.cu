@@ -120,8 +120,10 @@ enum { STEPS = ROWS_DECODE / 2 + ROWS_DECODE / 2 * (ROWS_DECODE / 2 + 1) / 2 };
 
 /* What is known of a tree's rows and steps. */
 struct DeltaSteps {
+    uint64_t line[ROWS_DECODE];                                /* ancestors, as bits */
     /* Parents, rows of the subtree, rows of siblings that come earlier, place in the order of visits. */
     int     up[ROWS_DECODE], size[ROWS_DECODE], before[ROWS_DECODE], place[ROWS_DECODE];
+    int     far[ROWS_DECODE];                                  /* the nearest ancestor that is not known yet */
     int     length[ROWS_DECODE], steps;                        /* steps of a row, and of all */
     uint8_t last[ROWS_DECODE], kept[ROWS_DECODE];              /* the last of its siblings; is put aside */
     uint16_t step[STEPS];                                      /* row, AGAIN, ANEW, COMMITTED, KEPT */
@@ -183,28 +185,59 @@ DEV Step step_at(const DeltaTask &t, const DeltaSteps &s, int m)
                 (code & KEPT) != 0};
 }
 
-/* The tree's shape, by one warp. */
-DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
+/* Ancestors of a tree's rows as bits, by one warp: in each turn twice as many are known. */
+DEV void find_lines(const DeltaTask &t, DeltaSteps &s)
 {
     const int lane = TID & 31;
-    if (lane == 0) s.steps = 0;
-    for (int i = lane; i < t.n; i += 32) {
-        s.up[i] = ld(a.rows.parent + t.row0 + i);
-        s.size[i] = s.kept[i] = 0;
+    for (int known = 1; known < t.n; known *= 2) {
+        uint64_t line[2] = { 0, 0 };
+        int far[2] = { -1, -1 };
+        UNROLL
+        for (int u = 0; u < 2; u++) {
+            const int i = lane + 32 * u, r = i < t.n ? s.far[i] : -1;
+            if (r >= 0) line[u] = s.line[r], far[u] = s.far[r];
+        }
+        sync_warp();
+        UNROLL
+        for (int u = 0; u < 2; u++) {
+            const int i = lane + 32 * u;
+            if (i < t.n) s.line[i] |= line[u], s.far[i] = far[u];
+        }
+        sync_warp();
+    }
+}
+
+/* The tree's shape, by one warp: what a lane knows of rows lane and lane + 32 takes a loop over all rows, but no walk
+ * from row to row. */
+DEV void measure_tree(const DeltaTask &t, DeltaSteps &s)
+{
+    const int lane = TID & 31;
+    int size[2] = { 1, 1 }, before[2] = { 0, 0 }, later[2] = { 0, 0 };
+    find_lines(t, s);
+    for (int r = 0; r < t.n; r++) {
+        const uint64_t line = s.line[r];
+        size[0] += (uint32_t) line >> lane & 1, size[1] += (uint32_t) (line >> 32) >> lane & 1;
+    }
+    UNROLL
+    for (int u = 0; u < 2; u++) {
+        const int i = lane + 32 * u;
+        if (i < t.n) s.size[i] = size[u], s.kept[i] = 0;
     }
     sync_warp();
-    for (int i = lane; i < t.n; i += 32)
-        for (int r = i; r >= 0; r = s.up[r]) atomic_add(&s.size[r], 1);
-    sync_warp();
-    for (int i = lane; i < t.n; i += 32) {
-        int before = 0, later = 0;
-        for (int r = 0; r < t.n; r++) {
-            if (s.up[r] != s.up[i] || r == i) continue;
-            if (s.size[r] < s.size[i] || (s.size[r] == s.size[i] && r < i)) before += s.size[r];
-            else later++;
+    for (int r = 0; r < t.n; r++) {
+        const int up = s.up[r], rows = s.size[r];
+        UNROLL
+        for (int u = 0; u < 2; u++) {
+            const int i = lane + 32 * u;
+            if (i >= t.n || up != s.up[i] || r == i) continue;
+            const bool first = rows < size[u] || (rows == size[u] && r < i);
+            before[u] += first ? rows : 0, later[u] += !first;
         }
-        s.before[i] = before;
-        s.last[i] = later == 0;
+    }
+    UNROLL
+    for (int u = 0; u < 2; u++) {
+        const int i = lane + 32 * u;
+        if (i < t.n) s.before[i] = before[u], s.last[i] = later[u] == 0;
     }
     sync_warp();
 }
@@ -213,10 +246,23 @@ DEV void measure_tree(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
 DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
 {
     const int lane = TID & 31;
-    measure_tree(a, t, s);
+    bool chain = true;
     for (int i = lane; i < t.n; i += 32) {
+        const int up = ld(a.rows.parent + t.row0 + i);
+        chain = chain && up == i - 1;
+        s.up[i] = s.far[i] = up;
+        s.line[i] = up < 0 ? 0 : (uint64_t) 1 << up;
+        s.step[i] = (uint16_t) i;
+    }
+    if (lane == 0) s.steps = t.n;
+    sync_warp();
+    if (warp_ballot(!chain) == 0) return;                      /* as most drafts are */
+    measure_tree(t, s);
+    for (int i = lane; i < t.n; i += 32) {
+        const uint64_t line = s.line[i];
         int place = s.before[i], passed = 0, between = 0;      /* ancestors: all, and those below the main line */
-        for (int r = s.up[i]; r >= 0; r = s.up[r]) {
+        for (int r = i - 1; r >= 0; r--) {                     /* a parent comes before its children */
+            if (!(line >> r & 1)) continue;
             place += 1 + s.before[r];
             passed++;
             if (!s.last[r]) between = passed;
