@@ -32,11 +32,14 @@ DEV void open_path(OpenShared &s, const DrawArgs &a, const Slice *sl, int row)
 }
 
 /* Loads the window [n] that penalties see; returns n. Ends with a barrier. */
-DEV int open_window(OpenShared &s, const Draw *w)
+DEV int open_window(OpenShared &s, const DrawArgs &a, const Slice *sl, int row)
 {
-    const int most = ld(&w->p.rep_window), n_tail = ld(&w->n_tail), all = n_tail + s.n_path;
+    const Draw *w = &sl->draw;
+    const int most = ld(&w->p.rep_window), n_tail = ld(&w->n_tail);
     const bool any = ld(&w->p.rep) != 1.0f || ld(&w->p.freq) != 0.0f || ld(&w->p.presence) != 0.0f;
-    const int first = all > most ? all - most : 0, n = any ? all - first : 0;
+    if (!any) return 0;
+    open_path(s, a, sl, row);
+    const int all = n_tail + s.n_path, first = all > most ? all - most : 0, n = all - first;
     if (TID < n) {
         const int at = first + TID;
         s.window[TID] = at < n_tail ? ld(w->tail + at) : s.back[all - 1 - at];
@@ -81,8 +84,11 @@ DEV void open_row(OpenShared &s, const DrawArgs &a, DrawRow *d, const Slice *sl,
 {
     const Draw *w = &sl->draw;
     const float *logits = logits_of(a, BID);
-    open_path(s, a, sl, row);
-    const int n_window = open_window(s, w), n_bias = ld(&w->n_bias), b = TID - HISTORY;
+    const int n_bias = ld(&w->n_bias), n_window = open_window(s, a, sl, row), b = TID - HISTORY;
+    if (n_window == 0 && n_bias == 0) {
+        if (TID == 0) st(&d->n_patches, 0);
+        return;
+    }
     if (TID < n_bias) s.bias_id[TID] = ld(&w->bias[TID].id), s.add[TID] = ld(&w->bias[TID].add);
     if (TID < DRAW_PATCHES) s.id[TID] = -1;
     sync_block();
@@ -97,40 +103,46 @@ DEV void open_row(OpenShared &s, const DrawArgs &a, DrawRow *d, const Slice *sl,
     sync_block();
     const int id = TID < DRAW_PATCHES ? s.id[TID] : -1;
     int before = 0, all = 0;
-    for (int i = 0; i < HISTORY + n_bias; i++) before += s.id[i] >= 0 && s.id[i] < id, all += s.id[i] >= 0;
+    for (int i = n_window ? 0 : HISTORY; i < HISTORY + n_bias; i = i + 1 == n_window ? HISTORY : i + 1)
+        before += s.id[i] >= 0 && s.id[i] < id, all += s.id[i] >= 0;
     if (id >= 0) st(d->patch_id + before, id), st(d->patch + before, s.to[TID]);
     if (TID == 0) st(&d->n_patches, all);
 }
 
-KERNEL(576, draw_open, DrawArgs)
+/* By one thread. */
+DEV void open_sampling(const DrawArgs &a, DrawRow *d, const Sampling *p, int row)
+{
+    const float temperature = ld(&p->temperature), top_p = ld(&p->top_p), min_p = ld(&p->min_p);
+    const int top_k = ld(&p->top_k), pos = ld(a.pos + row);
+    const uint64_t seed = ld(&p->seed);
+    const bool filters = a.picks && (top_k > 0 || top_p < 1.0f);
+    st(&d->way, (int) (temperature < 1e-5f ? DRAW_GREEDY : filters ? DRAW_HEAD : DRAW_NOISE));
+    st(&d->top_k, top_k);
+    st(&d->n_list, 0);
+    st(&d->temperature, temperature);
+    st(&d->top_p, top_p);
+    st(&d->min_p, min_p);
+    st(&d->seed, seed);
+    st(&d->pos, (int64_t) pos + a.picks);
+    if (min_p > 0) st(&d->likely, f64_sub(f64_log(f64_of_f32(min_p)), 1e-9));
+}
+
+enum { OPEN_THREADS = 576 };
+KERNEL(OPEN_THREADS, draw_open, DrawArgs)
 {
     SHARED(OpenShared, s);
     pass_next();
     pass_wait();
     DrawRow *d = row_at(a, BID);
-    const int j = a.row0 + BID;
-    int row = -1, slice = -1;
-    if (j < ld(a.count + 2)) row = ld(a.logit_row + j), slice = ld(a.slice + row);
+    const int j = a.row0 + BID, count = ld(a.count + 2), at = ld(a.logit_row + j);
+    const int row = j < count ? at : -1, slice = row < 0 ? -1 : ld(a.slice + row);
     if (slice < 0) {
         if (TID == 0) st(&d->way, (int) DRAW_SKIP);
     } else {
         const Slice *sl = a.slices + slice;
-        open_row(s, a, d, sl, row);
+        if (TID == OPEN_THREADS - 1) open_sampling(a, d, &sl->draw.p, row);
         if (TID < DRAW_BINS) st(d->bin + TID, 0);
-        if (TID == 0) {
-            const Sampling *p = &sl->draw.p;
-            const float temperature = ld(&p->temperature), top_p = ld(&p->top_p), min_p = ld(&p->min_p);
-            const bool filters = a.picks && (ld(&p->top_k) > 0 || top_p < 1.0f);
-            st(&d->way, (int) (temperature < 1e-5f ? DRAW_GREEDY : filters ? DRAW_HEAD : DRAW_NOISE));
-            st(&d->top_k, ld(&p->top_k));
-            st(&d->n_list, 0);
-            st(&d->temperature, temperature);
-            st(&d->top_p, top_p);
-            st(&d->min_p, min_p);
-            st(&d->seed, ld(&p->seed));
-            st(&d->pos, (int64_t) ld(a.pos + row) + a.picks);
-            if (min_p > 0) st(&d->likely, f64_sub(f64_log(f64_of_f32(min_p)), 1e-9));
-        }
+        open_row(s, a, d, sl, row);
     }
 }
 
@@ -193,7 +205,52 @@ DEV void put_best(DrawBest *to, const DrawBest &b)
     st(&to->id, b.id);
 }
 
-struct PeakShared { Patches p; DrawBest list[8 * 2], top[2]; uint32_t odd[8]; };
+struct PeakShared { Patches p; DrawBest list[8], top[1]; uint64_t two[16]; uint32_t odd[8]; };
+
+/* The two larger ones of a >= b and two others like these; all are different, or 0. */
+DEV void two_of(uint64_t &a, uint64_t &b, uint64_t other_a, uint64_t other_b)
+{
+    const bool mine = a > other_a;
+    const uint64_t less = mine ? other_a : a, second = mine ? b : other_b;
+    a = mine ? a : other_a;
+    b = less > second ? less : second;
+}
+
+template <int LANES> DEV void lanes_two(uint64_t &a, uint64_t &b)
+{
+    UNROLL
+    for (int m = LANES / 2; m; m >>= 1) {
+        const uint64_t other_a = shfl_xor_u64(a, m), other_b = shfl_xor_u64(b, m);
+        two_of(a, b, other_a, other_b);
+    }
+}
+
+/* The tile's two best in a and b of the first warp, as key << 32 | ~id, 0: none. Begins and ends with a barrier. */
+DEV void tile_two(uint64_t &a, uint64_t &b, PeakShared &s, const float (&x)[8], int first)
+{
+    a = b = 0;
+    UNROLL
+    for (int u = 0; u < 8; u++)
+        if (x[u] > -f32_infinity())
+            two_of(a, b, (uint64_t) key_of_f32(x[u]) << 32 | (uint32_t) ~(first + TID + 256 * u), 0);
+    lanes_two<32>(a, b);
+    sync_block();
+    if ((TID & 31) == 0) s.two[TID >> 5] = a, s.two[8 + (TID >> 5)] = b;
+    sync_block();
+    if (TID < 32) {
+        a = s.two[TID & 7], b = s.two[8 + (TID & 7)];
+        lanes_two<8>(a, b);
+    }
+}
+
+DEV void put_two(DrawBest *to, uint64_t best, const float *logits)
+{
+    st(&to->key, best >> 32);
+    if (!best) return;
+    const int id = (int) ~(uint32_t) best;
+    st(&to->logit, ld(logits + id));
+    st(&to->id, id);
+}
 
 KERNEL(256, draw_peak, DrawArgs)
 {
@@ -204,32 +261,35 @@ KERNEL(256, draw_peak, DrawArgs)
     if (ld(&d->way) != DRAW_SKIP) {
         DrawTile *t = tiles_of(d) + BID;
         const int first = BID * DRAW_TILE;
+        const float *logits = logits_of(a, BID_Y);
         float x[8];
-        uint64_t key[8];
-        int id[8];
+        tile_load(x, logits, first, a.vocab);
         tile_patches(s.p, d, first);
-        tile_load(x, logits_of(a, BID_Y), first, a.vocab);
-        if (a.picks) {
-            bool odd = false;
-            UNROLL
-            for (int u = 0; u < 8; u++) odd |= !(x[u] <= -DRAW_LOWEST), x[u] = finite_or_lowest(x[u]);
+        const bool as_it_is = !a.mask && s.p.n == 0;
+        bool odd = false;
+        UNROLL
+        for (int u = 0; u < 8; u++) odd |= !(x[u] <= -DRAW_LOWEST), x[u] = finite_or_lowest(x[u]);
+        if (a.picks || as_it_is) {
+            uint64_t one, two;
             const uint32_t any = warp_ballot(odd);
             if ((TID & 31) == 0) s.odd[TID >> 5] = any;
-            tile_keys(key, id, x, first);
-            block_top<8, 8>(key, x, id, 2, s.list, s.top);
+            tile_two(one, two, s, x, first);
             if (TID == 0) {
                 uint32_t all = 0;
                 for (int w = 0; w < 8; w++) all |= s.odd[w];
-                st(&t->odd, all != 0);
-                put_best(&t->raw[0], s.top[0]);
-                put_best(&t->raw[1], s.top[1]);
+                if (a.picks) st(&t->odd, all != 0);
+                if (a.picks) put_two(&t->raw[0], one, logits), put_two(&t->raw[1], two, logits);
+                if (as_it_is) put_two(&t->best, one, logits);
             }
-            sync_block();
         }
-        tile_adjust(x, s.p, a, first);
-        tile_keys(key, id, x, first);
-        block_top<8, 8>(key, x, id, 1, s.list, s.top);
-        if (TID == 0) put_best(&t->best, s.top[0]);
+        if (!as_it_is) {
+            uint64_t key[8];
+            int id[8];
+            tile_adjust(x, s.p, a, first);
+            tile_keys(key, id, x, first);
+            block_top<8, 8>(key, x, id, 1, s.list, s.top);
+            if (TID == 0) put_best(&t->best, s.top[0]);
+        }
     }
 }
 
