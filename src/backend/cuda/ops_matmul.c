@@ -96,7 +96,7 @@ PackedTable cuda_table(const Tensor *w)
 
 static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 {
-    LAUNCH(cuda_of(b), matmul_embed, x->rows, 1, EmbedArgs, .x = x->data, .ids = ids->data,
+    LAUNCH(cuda_of(b), matmul_embed, x->rows, (x->cols + 255) / 256, EmbedArgs, .x = x->data, .ids = ids->data,
            .failed = &cuda_of(b)->report->wrong, .table = cuda_table(table));
 }
 

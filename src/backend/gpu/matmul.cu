@@ -4,15 +4,16 @@
 
 /* ---- embed ---- */
 
+/* A block per row and 256 columns: every value takes several loads, so a thread has one. */
 KERNEL(256, matmul_embed, EmbedArgs)
 {
     pass_next();
     pass_wait();
     const int id = ld(a.ids + BID);
     if (id >= 0 && id < a.table.rows) {
-        float *x = a.x + (size_t) BID * (size_t) a.table.cols;
-        for (int i = TID; i < a.table.cols; i += 256) st(x + i, table_value(a.table, id, i));
-    } else if (TID == 0 && ld(&a.failed->code) == GPU_FINE) {
+        const int i = BID_Y * 256 + TID;
+        if (i < a.table.cols) st(a.x + (size_t) BID * (size_t) a.table.cols + i, table_value(a.table, id, i));
+    } else if (TID == 0 && BID_Y == 0 && ld(&a.failed->code) == GPU_FINE) {
         bool first = true;                         /* the first of the rows that are wrong is told */
         for (int i = 0; i < BID; i++) first = first && ld(a.ids + i) >= 0 && ld(a.ids + i) < a.table.rows;
         if (first) {
