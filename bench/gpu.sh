@@ -20,14 +20,16 @@
 #   rates-SHAPE   prompts of 2,048 tokens and plain decoding; with LLAMA_BENCH=... llama.cpp beside it on the same file
 #   steps-27b     whole steps with a drafter of the 27B's size: acceptance is simulated
 #
-# From the environment: LLAMA_BENCH, BUILD (a build folder), BACKEND (cuda:1), MODELS (a folder of models, or for them); TOKENS
-# and PROMPTS: what is verified (64 tokens of 4 prompts). RATOON_CUDA_DRIVER=build/libfake_cuda.so RATOON_EMU_DRY=FILE: everything but the arithmetic
-# runs on the emulated GPU (tests/gpu/test_script.py).
+# From the environment: LLAMA_BENCH, BUILD (a build folder), BACKEND (cuda:1), MODELS (a folder of models, or for them);
+# TOKENS and PROMPTS: what is verified (64 tokens of 4 prompts); JOBS: tests at once (one for each processor).
+# RATOON_CUDA_DRIVER=build/libfake_cuda.so RATOON_EMU_DRY=FILE: everything but the arithmetic runs on the emulated GPU
+# (tests/gpu/test_script.py).
 set -uo pipefail
 dir=${1:?usage: bench/gpu.sh DIR [STEP...]}
 shift
 limit=${LIMIT:-480} began=$SECONDS
 build=${BUILD:-build} backend=${BACKEND:-cuda} models=${MODELS:-$dir/models}
+jobs=${JOBS:-$(nproc)}
 rt=$build/ratoon
 [ -x "$rt" ] || rt=./ratoon
 mkdir -p "$dir" "$models"
@@ -55,19 +57,45 @@ within() # COMMAND: ended where LIMIT does
     return "$code"
 }
 
-# A sanitizer may take a hundred times as long: case by case, in as many calls as that takes.
+# Most of it is the CPU's part, so it is divided.
+parity()
+{
+    local i code=0 parts=()
+    for ((i = 0; i < jobs; i++)); do
+        RATOON_TEST_PART=$i/$jobs within "$build/tests/test_ops" --backend "$backend" > "$dir/parity.$i" 2>&1 &
+        parts+=($!)
+    done
+    for ((i = 0; i < jobs; i++)); do
+        wait "${parts[i]}" || { code=1; echo "part $i of $jobs:"; grep -v "^\[ *\(RUN\|OK\)" "$dir/parity.$i"; }
+    done
+    [ "$code" != 0 ] || cat "$dir/parity.0"
+    rm -f "$dir"/parity.[0-9]*
+    return "$code"
+}
+
+# A sanitizer may take a hundred times as long: some cases at once, in as many calls as that takes.
 sanitize() # TOOL
 {
-    local name cases
+    local i at name code=0 cases todo=() some=() running=()
     cases=$(sed -n 's/^\[ *OK \] \([a-z0-9_]*\)$/\1/p' "$dir/parity.log" 2>/dev/null)
     [ -n "$cases" ] || { echo "the cases are those of the step parity, which has not run here yet"; return 1; }
     touch "$dir/$1.cases"
-    for name in $cases; do
-        grep -qx "$name" "$dir/$1.cases" && continue
+    for name in $cases; do grep -qx "$name" "$dir/$1.cases" || todo+=("$name"); done
+    for ((at = 0; at < ${#todo[@]}; at += jobs)); do
         [ "$(left)" -gt $((limit / 4)) ] || { echo "$(wc -l < "$dir/$1.cases") of $(wc -w <<< "$cases") cases so far"; return 75; }
-        RATOON_TEST_PART=0/8 within compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
-            "$build/tests/test_ops" --backend "$backend" "$name" || { echo "in the case $name"; return 1; }
-        echo "$name" >> "$dir/$1.cases"
+        some=("${todo[@]:at:jobs}") running=()
+        for name in "${some[@]}"; do
+            RATOON_TEST_PART=0/8 within compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 9 \
+                --print-limit 20 "$build/tests/test_ops" --backend "$backend" "$name" > "$dir/$1.$name" 2>&1 &
+            running+=($!)
+        done
+        for i in "${!some[@]}"; do
+            name=${some[i]}
+            wait "${running[i]}" && echo "$name" >> "$dir/$1.cases" || { code=1; echo "in the case $name"; }
+            cat "$dir/$1.$name"
+            rm -f "$dir/$1.$name"
+        done
+        [ "$code" = 0 ] || return 1
     done
     rm "$dir/$1.cases"
 }
@@ -139,7 +167,7 @@ run_step() # a step's name
     case $1 in
     build)        build_it ;;
     instructions) within "$build/tests/test_gpu_instructions" ;;
-    parity)       within "$build/tests/test_ops" --backend "$backend" ;;
+    parity)       parity ;;
     faults)       within "$build/tests/test_cuda" --device ;;
     verify)       verify ;;
     memcheck | racecheck | initcheck) sanitize "$1" ;;

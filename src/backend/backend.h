@@ -258,6 +258,7 @@ typedef struct {
     const char *name;
     bool   (*there)(void);
     Status (*card)(BackendCard *out, int32_t i, Error *err);
+    void   (*driver)(const char *library);         /* see backend_driver; NULL: it has none */
     Status (*open)(Backend **out, const char *detail, const BackendOptions *o, Error *err);
 } BackendEntry;
 
@@ -267,6 +268,10 @@ Status backend_open(Backend **out, const char *text, const BackendOptions *o, Er
 /* Describes the i-th card that a backend sees; ST_END past the last. Another failure says why there
  * is none. */
 Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err);
+
+/* Names another library than the system's for the driver of a backend's cards, before that backend is first used. The
+ * string is kept. */
+void backend_driver(const char *backend, const char *library);
 
 /* Counts bytes per part and computes nothing; asks `like` for sizes, and does not own it. */
 Status backend_null_open(Backend **out, Backend *like, Error *err);

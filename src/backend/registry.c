@@ -36,6 +36,12 @@ Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err
     return fail(err, ST_UNSUPPORTED, "backend: '%s' has no cards", backend);
 }
 
+void backend_driver(const char *backend, const char *library)
+{
+    for (int32_t k = 0; entry(k); k++)
+        if (strcmp(entry(k)->name, backend) == 0 && entry(k)->driver) entry(k)->driver(library);
+}
+
 Status backend_open(Backend **out, const char *text, const BackendOptions *o, Error *err)
 {
     *out = NULL;

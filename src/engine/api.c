@@ -704,6 +704,8 @@ void rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fast
     *fastest = (rt_peaks) { p.bytes_per_s, p.int8_ops_per_s, p.f32_ops_per_s };
 }
 
+void rt_card_driver(const char *backend, const char *library) { backend_driver(backend, library); }
+
 rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e)
 {
     Error err = { 0 };

@@ -1,8 +1,10 @@
 /* ratoon: the program. It selects the command; each command has its own file and uses the library through ratoon.h. */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "programs/program.h"
+#include "ratoon_lab.h"
 
 /* Model files are mmapped. If one is truncated while it is read, the kernel reports it by this signal. */
 static void on_bus_error(int sig)
@@ -20,6 +22,8 @@ int main(int argc, char **argv)
     /* writing to a closed connection then fails with an error; output_failed sees to standard output */
     sigaction(SIGPIPE, &(struct sigaction) { .sa_handler = SIG_IGN }, NULL);
     sigaction(SIGXFSZ, &(struct sigaction) { .sa_handler = SIG_IGN }, NULL); /* likewise exceeding ulimit -f */
+    const char *driver = getenv("RATOON_CUDA_DRIVER");         /* the tests' emulated one */
+    if (driver && *driver) rt_card_driver("cuda", driver);
     if (argc < 2) {
         commands_help(stderr);
         return EXIT_USAGE;

@@ -14,6 +14,7 @@
 #include "programs/program.h"
 #include "programs/suggest.h"
 #include "ratoon.h"
+#include "ratoon_lab.h"
 
 /* Prints "ratoon COMMAND: WHERE: ...". Returns false. */
 static bool refuse(const Options *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -294,6 +295,20 @@ static bool take_layers(Options *o, const CommandLine *l)
     return !o->tree || !o->chain || refuse(o, "there can be only one of --tree and --chain");
 }
 
+/* "auto" is the first card, as far as the model fits, where there is one that this build has kernels for, and else the
+ * CPU. A driver that is named is the tests', whose cards are slow. Not for lists of backends, which compare them. */
+static void choose_backend(Options *o)
+{
+    const OptionSpec *s = option_named(command_bit(o->command), "backend");
+    const char *driver = getenv("RATOON_CUDA_DRIVER");
+    rt_card card;
+    if (!s || strcmp(s->value, "NAME") != 0 || (o->backend && strcmp(o->backend, "auto") != 0)) return;
+    if ((driver && *driver) || o->gpu_layers == RT_LAYERS_NONE || o->no_repack) return;
+    if (rt_card_at(&card, "cuda", 0, NULL) != RT_OK || card.why[0]) return;
+    o->backend = "cuda";
+    if (o->gpu_layers == 0) o->gpu_layers = RT_LAYERS_AUTO;
+}
+
 /* Whether the words ask for an object, as far as that can be said of words with a mistake. */
 static bool json_asked(const Options *o, int argc, char **argv)
 {
@@ -315,6 +330,7 @@ bool options_read(Options *o, int argc, char **argv, int *status)
         *status = EXIT_USAGE;
         good = false;
     }
+    if (good) choose_backend(o);
     if (!good && json_asked(o, argc, argv)) error_as_json();
     for (int32_t i = 0; good && i < l.n_foreign; i++) note(o, "%s: %s", l.foreign[i].name, l.foreign[i].option->word);
     line_free(&l);

@@ -345,7 +345,7 @@ bool program_session(Program *p)
     return false;
 }
 
-/* "auto" chooses the CPU. */
+/* "auto" that options_read has left is the CPU. */
 static bool names_gpu(const Options *o)
 {
     return o->backend && strcmp(o->backend, "auto") != 0 && strncmp(o->backend, "cpu", 3) != 0;

@@ -105,7 +105,7 @@ class Calls(Script):
         super().setUp()
         (self.folder / "bin").mkdir()
         (self.folder / "build/tests").mkdir(parents=True)
-        self.env.update(BUILD=str(self.folder / "build"), PATH="%s:%s" % (self.folder / "bin", os.environ["PATH"]))
+        self.env.update(BUILD=str(self.folder / "build"), JOBS="1", PATH="%s:%s" % (self.folder / "bin", os.environ["PATH"]))
         (self.dir / "build.ok").touch()
         self.program("build/ratoon", "exit 0")
         for test in ("gpu_instructions", "cuda"):

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/cuda/driver.h"
+#include "gpu_driver.h"
 
 typedef struct {
     const CudaDriver *cu;
@@ -53,6 +53,7 @@ static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
     enum { MAJOR = 75, MINOR = 76 };
     static char none[16];
     int n = 0, major = 0, minor = 0;
+    gpu_driver();
     *d = (GpuDevice) { .cu = cuda_driver(why) };
     if (!d->cu) return false;
     if (d->cu->cuDeviceGetCount(&n) || n == 0) {

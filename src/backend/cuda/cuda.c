@@ -552,4 +552,5 @@ static Status cuda_card(BackendCard *out, int32_t i, Error *err)
     return ST_OK;
 }
 
-const BackendEntry backend_cuda = { .name = "cuda", .there = cuda_there, .card = cuda_card, .open = cuda_open };
+const BackendEntry backend_cuda = { .name = "cuda", .there = cuda_there, .card = cuda_card, .driver = cuda_driver_name,
+                                    .open = cuda_open };

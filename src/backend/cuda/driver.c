@@ -2,17 +2,16 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CudaDriver driver;
 static bool emulated;
+static const char *so_name = "libcuda.so.1";
 static Error why;                                  /* code ST_OK: the driver is there */
 
 static void load(void)
 {
-    const char *named = getenv("RATOON_CUDA_DRIVER"), *name = named && *named ? named : "libcuda.so.1";
-    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *so = dlopen(so_name, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         fail(&why, ST_UNSUPPORTED, "cuda: no NVIDIA driver on this machine (%s)", dlerror());
         return;
@@ -21,7 +20,7 @@ static void load(void)
 #define FIND(function, args) \
     *(void **) &driver.function = dlsym(so, #function); \
     if (!driver.function) { \
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA %d.%d or newer", name, \
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA %d.%d or newer", so_name, \
              #function, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10); \
         return; \
     }
@@ -31,9 +30,11 @@ static void load(void)
     if (code == 0) code = driver.cuDriverGetVersion(&version);
     if (code) cuda_fail(&why, &driver, code, "starting the driver");
     else if (version < cuda_driver_least)
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", name,
+        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", so_name,
              version / 1000, version % 1000 / 10, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10);
 }
+
+void cuda_driver_name(const char *library) { so_name = library; }
 
 const CudaDriver *cuda_driver(Error *err)
 {

@@ -1,6 +1,6 @@
 /* driver.h - the functions of NVIDIA's driver that the backend calls, found by dlopen: no CUDA header is needed to
  * build, and no library to run. Names and arguments are those of the driver API (versioned names in full); handles are
- * void *, device addresses too. RATOON_CUDA_DRIVER names another library than libcuda.so.1: the tests' emulated one. */
+ * void *, device addresses too. */
 #ifndef RATOON_BACKEND_CUDA_DRIVER_H
 #define RATOON_BACKEND_CUDA_DRIVER_H
 
@@ -66,6 +66,10 @@ typedef struct { CUDA_DRIVER(CUDA_FIELD) } CudaDriver;
 /* The CUDA version that a driver must have for the kernels of this build, 12040 for 12.4 (images.py); the functions
  * above need less. */
 extern const int32_t cuda_driver_least;
+
+/* Names another library than libcuda.so.1, such as the tests' emulated driver, before the driver is first asked for and
+ * while no other thread uses the backend. The string is kept. */
+void cuda_driver_name(const char *library);
 
 /* The driver, loaded and initialised once for the process, from any thread; NULL with an error: no driver, one that is
  * too old, or one that lacks a function. */

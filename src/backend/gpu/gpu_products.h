@@ -113,8 +113,6 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     for (int u0 = 0, round = 0; u0 < units; u0 += FEW_WARPS, round++) {
         const int u = u0 + warp, slot = round % FEW_STAGES;
         auto &part = s.part[round % FewShared<P, NT>::PARTS];
-        UnitRows<P, NT> next = x;
-        if (NT == 1) load_rows(next, u + FEW_WARPS, blocks);
         copy_wait<FEW_STAGES - 2>();
         sync_warp();
         const uint32_t *unit = s.w[slot][warp];
@@ -134,8 +132,7 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
                 put_part(part[warp][c][P::MINS], msum, 8 * j, g, t);
             }
         }
-        if (NT == 1) x = next;
-        else load_rows(x, u + FEW_WARPS, blocks);  /* more of them would leave too few registers */
+        load_rows(x, u + FEW_WARPS, blocks);
         sync_block();                              /* and nobody reads the slot of the round before any more */
         stage_few<P, NT>(s, (round + FEW_STAGES - 1) % FEW_STAGES, a, w, tile0, u + (FEW_STAGES - 1) * FEW_WARPS, true,
                          true);

@@ -1,14 +1,13 @@
 /* The host's side of the CUDA backend over the emulated driver, which RATOON_CUDA_DRIVER names: what is said of drivers
  * and cards that cannot be used, what happens if any call of the driver fails, recorded passes, decoding.
  *     test_cuda [CASE]              test_cuda --device [CASE]    what can be shown on a card, by whatever driver */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gpu/fake_cuda.h"
+#include "gpu_driver.h"
 #include "model_helper.h"
 #include "part.h"
 
@@ -17,8 +16,7 @@ static bool on_device;                             /* fake is nobody's, and what
 
 static FakeCuda *emulated(void)
 {
-    void *so = dlopen(getenv("RATOON_CUDA_DRIVER"), RTLD_NOW | RTLD_LOCAL);
-    FakeCuda *f = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
+    FakeCuda *f = gpu_emulated();
     if (!f) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_cuda)");
     return f;
 }
@@ -43,7 +41,7 @@ static Error opened_by_another(const Given *g)
         Backend *b;
         if (g->version) emulated()->version = g->version;
         if (g->fail_in) emulated()->fail_in = g->fail_in, emulated()->fail_with = 999;
-        if (g->driver) setenv("RATOON_CUDA_DRIVER", g->driver, 1);
+        if (g->driver) cuda_driver_name(g->driver);
         const Status st = open_named(&b, "cuda", &err);
         _exit(st != ST_OK && write(ends[1], &err, sizeof err) == sizeof err ? 0 : 1);
     }
@@ -87,6 +85,7 @@ static int load(void **state)
     (void) state;
     static FakeCuda nobodys = { .devices = 1 };
     fake = on_device ? &nobodys : emulated();
+    if (on_device) gpu_driver();
     return 0;
 }
 

@@ -1,7 +1,6 @@
 /* test_gpu_store.c - experts of which the emulated GPU's memory holds only some: what a mixture makes of rows is, to
  * the bit, what it makes of them with all experts in device memory, whatever moves meanwhile; what is counted; two
  * forks; and any call of the driver failing. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "gpu/fake_cuda.h"
+#include "gpu_driver.h"
 #include "part.h"
 #include "rows_helper.h"
 
@@ -891,9 +890,7 @@ static void refused(void **state)
 static int load(void **state)
 {
     (void) state;
-    const char *driver = getenv("RATOON_CUDA_DRIVER");
-    void *so = driver ? dlopen(driver, RTLD_NOW | RTLD_LOCAL) : NULL;
-    fake = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
+    fake = gpu_emulated();
     if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_store)");
     const int fd = mkstemp(path);
     assert_true(fd >= 0);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/level.h"
 #include "device_backend.h"
+#include "gpu_driver.h"
 #include "ops_cases.h"
 #include "part.h"
 
@@ -279,6 +280,7 @@ static void run_case(void **state)
 
 int main(int argc, char **argv)
 {
+    gpu_driver();
     if (argc > 2 && strcmp(argv[1], "--backend") == 0) asked = argv[2], argv += 2, argc -= 2;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     struct CMUnitTest tests[CASES];

@@ -1,14 +1,13 @@
 /* test_gpu_layers.c - a model whose last layers run on a device: the text, checkpoints and images are those of the CPU
  * for every number of layers, and of experts of which its memory holds only some; and both follow from the device's
  * memory, before anything is loaded. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include "gpu/fake_cuda.h"
+#include "gpu_driver.h"
 #include "model_helper.h"
 #include "part.h"
 #include "ratoon.h"
@@ -178,22 +177,12 @@ static void every_number_of_layers(void **state)
 static void on_a_gpu(void **state)
 {
     (void) state;
-    if (!getenv("RATOON_CUDA_DRIVER")) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-test_gpu_layers)");
     device = "cuda";
     RigOptions o = rig_with_draft(rig_kind(2, false), true);
     check_texts(&o, 2, 2, "with a drafter, cuda");
     o = rig_with_mtp(rig_kind(3, false));
     check_texts(&o, o.tm.n_layer - 1, 8, "with its own layer as drafter, cuda");
     device = "card";
-}
-
-static FakeCuda *emulated(void)
-{
-    const char *driver = getenv("RATOON_CUDA_DRIVER");
-    void *so = driver ? dlopen(driver, RTLD_NOW | RTLD_LOCAL) : NULL;
-    FakeCuda *fake = so ? dlsym(so, "ratoon_emulated_driver") : NULL;
-    if (!fake) fail_msg("RATOON_CUDA_DRIVER: expected build/libfake_cuda.so (make run-test_gpu_layers)");
-    return fake;
 }
 
 /* ---- writing by denoising ---- */
@@ -242,7 +231,8 @@ static void denoised(void **state)
     (void) state;
     PublicRig p;
     int32_t want[TEXTS][DENOISED], text[TEXTS][DENOISED];
-    FakeCuda *fake = emulated();
+    FakeCuda *fake = gpu_emulated();
+    if (!fake) skip();                             /* what it counts is asked for */
     RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
     o.tm.tied = false;                             /* the last stage reads the embedding all the same */
     public_files(&p, &o);
@@ -349,7 +339,8 @@ static void check_both_stores(const RigOptions *o)
 static void mixtures_on_a_gpu(void **state)
 {
     (void) state;
-    FakeCuda *fake = emulated();
+    FakeCuda *fake = gpu_emulated();
+    if (!fake) skip();                             /* what it counts is asked for */
     device = "cuda";
     for (int32_t i = 0; i < MIXTURES; i++) {
         const RigOptions o = mixture(i);
@@ -375,7 +366,8 @@ static void mixtures_on_a_gpu(void **state)
 static void check_planned(bool from_file)
 {
     enum { RECORDS = 256 * (256 << 10) };          /* the plan's share for recorded passes, which the driver keeps */
-    FakeCuda *fake = emulated();
+    FakeCuda *fake = gpu_emulated();
+    if (!fake) skip();                             /* what it counts is asked for */
     const RigOptions o = mixture(0);
     const rt_session_options so = RT_SESSION_OPTIONS(.ctx = CTX);
     const rt_step_options sto = RT_STEP_OPTIONS(.budget = 12, .chunk = 40);
@@ -458,7 +450,8 @@ static void *tell_alone(void *arg)
 static void check_two_threads(bool from_file)
 {
     enum { THREADS = 2 };
-    FakeCuda *fake = emulated();
+    FakeCuda *fake = gpu_emulated();
+    if (!fake) skip();                             /* what it counts is asked for */
     const RigOptions o = mixture(0);
     PublicRig p;
     rt_error e;
@@ -557,7 +550,8 @@ static void check_main_memory(const PublicRig *p, const RigOptions *o, const rt_
 static void as_many_experts_as_fit(void **state)
 {
     (void) state;
-    FakeCuda *fake = emulated();
+    FakeCuda *fake = gpu_emulated();
+    if (!fake) skip();                             /* what it counts is asked for */
     RigOptions o = mixture(0);
     PublicRig p;
     rt_needs whole, n;
@@ -779,6 +773,7 @@ static void too_little_is_refused(void **state)
 
 int main(int argc, char **argv)
 {
+    gpu_driver();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu), cmocka_unit_test(denoised),
