@@ -105,24 +105,25 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 /* How a launch divides its work: a block has some rows of x and some groups of weights. Few rows leave the columns to
  * be shared by warps, more make it worth that warps share what is read; many fill the card with larger tiles. All give
  * the same bits. */
-typedef enum { FEW1, FEW2, FEW4, WIDE4, WIDE8, MANY } Shape;
-static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 }, [FEW4] = { 32, 1 },
-                                                             [WIDE4] = { 32, 4 }, [WIDE8] = { 64, 4 },
-                                                             [MANY] = { 64, 4 } };
+typedef enum { DEEP1, FEW1, FEW2, FEW4, WIDE4, WIDE8, MANY } Shape;
+static const struct { int32_t rows, groups; } shape_of[] = { [DEEP1] = { 8, 1 }, [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 },
+                                                             [FEW4] = { 32, 1 }, [WIDE4] = { 32, 4 },
+                                                             [WIDE8] = { 64, 4 }, [MANY] = { 64, 4 } };
 
-/* For n rows of x and so many groups of weights. Where large tiles would leave multiprocessors without a block, smaller
- * ones read the weights more than once, from the cache. */
+/* For n rows of x and so many groups of weights. Blocks with more warps, or with fewer groups, are for weights that
+ * would leave multiprocessors with little to do. */
 static Shape choose_shape(const CudaCard *card, int32_t n, int64_t groups)
 {
     if (n > 64) return MANY;
-    if (n <= 16) return n <= 8 ? FEW1 : FEW2;
+    if (n <= 8) return groups <= 3 * (int64_t) card->processors ? DEEP1 : FEW1;
+    if (n <= 16) return FEW2;
     return groups / shape_of[WIDE8].groups < card->processors ? FEW4 : n <= 32 ? WIDE4 : WIDE8;
 }
 
 static GpuKernel choose(Type t, Shape s)
 {
-#define BY_SHAPE(pack) s == FEW1 ? GPU_matmul_##pack##_few1 : s == FEW2 ? GPU_matmul_##pack##_few2 \
-                     : s == FEW4 ? GPU_matmul_##pack##_few4 \
+#define BY_SHAPE(pack) s == DEEP1 ? GPU_matmul_##pack##_deep1 : s == FEW1 ? GPU_matmul_##pack##_few1 \
+                     : s == FEW2 ? GPU_matmul_##pack##_few2 : s == FEW4 ? GPU_matmul_##pack##_few4 \
                      : s == WIDE4 ? GPU_matmul_##pack##_wide4 : s == WIDE8 ? GPU_matmul_##pack##_wide8 \
                      : GPU_matmul_##pack##_many
     switch (t) {
@@ -158,9 +159,9 @@ static bool same_pack(Type a, Type b) { return choose(a, FEW1) == choose(b, FEW1
 /* The kernel for weights packed as those of a and, as its second, those of b, of up to 64 rows; else none. */
 static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 {
-#define OF_TWO(packs) s == FEW1 ? GPU_matmul_##packs##_few1 : s == FEW2 ? GPU_matmul_##packs##_few2 \
-                    : s == FEW4 ? GPU_matmul_##packs##_few4 : s == WIDE4 ? GPU_matmul_##packs##_wide4 \
-                    : GPU_matmul_##packs##_wide8
+#define OF_TWO(packs) s == DEEP1 ? GPU_matmul_##packs##_deep1 : s == FEW1 ? GPU_matmul_##packs##_few1 \
+                    : s == FEW2 ? GPU_matmul_##packs##_few2 : s == FEW4 ? GPU_matmul_##packs##_few4 \
+                    : s == WIDE4 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
     const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
     if (s == MANY || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
     *kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);

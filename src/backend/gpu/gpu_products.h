@@ -16,17 +16,18 @@ DEV ProductArgs product_at(const MatmulArgs &a, int *at)
     return p;
 }
 
-/* ---- up to 32 rows: the warps of a block share the columns of one group; integers meet in shared memory ---- */
+/* ---- up to 32 rows: the warps of a block share the columns of one group; integers meet in shared memory. Four warps,
+ * or eight where there are few groups: then a multiprocessor has few blocks ---- */
 
-enum { FEW_WARPS = 4, FEW_STAGES = 3 };
-template <class P, int NT> struct FewShared {
+template <class P, int NT, int WARPS> struct FewShared {
     /* Two of them where there is room: then the next round need not wait until the floats are added. */
-    typedef int Part[FEW_WARPS][P::SCALES][1 + P::MINS][16][8 * NT + 1];
-    enum { STAGED = NT * P::SCALES < 16,           /* scales, too, where there is room */
+    typedef int Part[WARPS][P::SCALES][1 + P::MINS][16][8 * NT + 1];
+    enum { STAGES = WARPS == 4 ? 3 : 2,
+           STAGED = NT * P::SCALES < 16,           /* scales, too, where there is room */
            SCALES = STAGED ? P::SCALES * 8 : 4, OF_WARP = (P::WORDS + NT * SCALES) * 4,
-           PARTS = FEW_STAGES * FEW_WARPS * OF_WARP + 2 * sizeof(Part) <= 48 << 10 ? 2 : 1 };
-    uint32_t w[FEW_STAGES][FEW_WARPS][P::WORDS];
-    float    scale[FEW_STAGES][FEW_WARPS][NT][SCALES];
+           PARTS = STAGES == 3 && STAGES * WARPS * OF_WARP + 2 * sizeof(Part) <= 48 << 10 ? 2 : 1 };
+    uint32_t w[STAGES][WARPS][P::WORDS];
+    float    scale[STAGES][WARPS][NT][SCALES];
     Part     part[PARTS];
 };
 
@@ -70,25 +71,27 @@ template <int COLS> DEV void put_part(int (&to)[16][COLS], const int from[4], in
     for (int k = 0; k < 4; k++) to[g + 8 * (k >> 1)][col + 2 * t + (k & 1)] = from[k];
 }
 
-template <class P, int NT>
-DEV void stage_few(FewShared<P, NT> &s, int slot, const MatmulArgs &a, const uint8_t *w, int tile0, int unit, bool weights,
+template <class P, int NT, int WARPS>
+DEV void stage_few(FewShared<P, NT, WARPS> &s, int slot, const MatmulArgs &a, const uint8_t *w, int tile0, int unit, bool weights,
                    bool rows)
 {
     const int lane = TID & 31, warp = TID >> 5, blocks = a.act.blocks, left = blocks - unit * P::SCALES;
     if (weights) P::template stage<32>(s.w[slot][warp], w, unit, blocks, left, lane);
     enum { EACH = 2 * P::SCALES };                 /* copies of 16 bytes for a tile's scales */
     const int j = lane / EACH, i = lane % EACH;
-    if (FewShared<P, NT>::STAGED && rows && lane < NT * EACH && i / 2 < left)
+    if (FewShared<P, NT, WARPS>::STAGED && rows && lane < NT * EACH && i / 2 < left)
         copy16_async(&s.scale[slot][warp][j][4 * i],
                      a.act.scale + ((size_t) (tile0 + j) * (size_t) blocks + (size_t) unit * P::SCALES) * 8 + 4 * i);
 }
 
-template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s)
+template <class P, int NT, int WARPS> DEV void few(const MatmulArgs &a, FewShared<P, NT, WARPS> &s)
 {
+    typedef FewShared<P, NT, WARPS> Shared;
+    enum { STAGES = Shared::STAGES };
     const int lane = TID & 31, warp = TID >> 5, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES, tile0 = BID * NT;
-    const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile */
-    const int outputs = (a.n - 8 * tile0 - col + 7) / 8 < NT ? (a.n - 8 * tile0 - col + 7) / 8 : NT;
+    const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile, up to 7 */
+    const int tiles = (a.n - 8 * tile0 - col + 7) / 8, outputs = col >= 8 ? 0 : tiles < NT ? tiles : NT;
     int group = BID_Y;
     const ProductArgs p = product_at(a, &group);
     const uint8_t *w = p.w + (size_t) group * P::group_bytes(blocks);
@@ -96,12 +99,12 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     UNROLL
     for (int j = 0; j < NT; j++) acc[j] = 0;
     UNROLL
-    for (int i = 0; i < FEW_STAGES - 1; i++) stage_few<P, NT>(s, i, a, w, tile0, warp + i * FEW_WARPS, true, false);
+    for (int i = 0; i < 2; i++) stage_few(s, i, a, w, tile0, warp + i * WARPS, true, false);
     pass_next();
     pass_wait();
     UNROLL
-    for (int i = 0; i < FEW_STAGES - 1; i++) {
-        stage_few<P, NT>(s, i, a, w, tile0, warp + i * FEW_WARPS, false, true);
+    for (int i = 0; i < 2; i++) {
+        stage_few(s, i, a, w, tile0, warp + i * WARPS, false, true);
         copy_commit();
     }
     UnitRows<P, NT> x;
@@ -110,10 +113,10 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
     x.codes = (const uint2 *) a.act.code + (size_t) tile0 * (size_t) blocks * P::CHUNKS * 32 + own;
     x.of_sums = (const uint2 *) a.act.sums + (size_t) tile0 * (size_t) blocks * 32 + own;
     load_rows(x, warp, blocks);
-    for (int u0 = 0, round = 0; u0 < units; u0 += FEW_WARPS, round++) {
-        const int u = u0 + warp, slot = round % FEW_STAGES;
-        auto &part = s.part[round % FewShared<P, NT>::PARTS];
-        copy_wait<FEW_STAGES - 2>();
+    for (int u0 = 0, round = 0; u0 < units; u0 += WARPS, round++) {
+        const int u = u0 + warp, slot = round % STAGES;
+        auto &part = s.part[round % Shared::PARTS];
+        copy_wait<1>();
         sync_warp();
         const uint32_t *unit = s.w[slot][warp];
         UNROLL
@@ -132,13 +135,14 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
                 put_part(part[warp][c][P::MINS], msum, 8 * j, g, t);
             }
         }
-        load_rows(x, u + FEW_WARPS, blocks);
+        load_rows(x, u + WARPS, blocks);
         sync_block();                              /* and nobody reads the slot of the round before any more */
-        stage_few<P, NT>(s, (round + FEW_STAGES - 1) % FEW_STAGES, a, w, tile0, u + (FEW_STAGES - 1) * FEW_WARPS, true,
-                         true);
-        copy_commit();
+        if (STAGES > 2) {
+            stage_few(s, (round + 2) % STAGES, a, w, tile0, u + 2 * WARPS, true, true);
+            copy_commit();
+        }
         UNROLL
-        for (int i = 0; outputs && i < FEW_WARPS * P::SCALES; i++) {
+        for (int i = 0; outputs && i < WARPS * P::SCALES; i++) {
             const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
             if (b >= blocks) break;
             UNROLL
@@ -148,17 +152,21 @@ template <class P, int NT> DEV void few(const MatmulArgs &a, FewShared<P, NT> &s
                 const int isum = part[k][c][0][row][8 * j + col];
                 const int second = P::MINS ? part[k][c][P::MINS][row][8 * j + col]
                                  : P::ROW_SUMS ? ld((const int32_t *) a.act.sums + at) : 0;
-                const float da = FewShared<P, NT>::STAGED ? s.scale[slot][k][j][8 * c + col] : ld(a.act.scale + at);
+                const float da = Shared::STAGED ? s.scale[slot][k][j][8 * c + col] : ld(a.act.scale + at);
                 acc[j] = P::finish(acc[j], s.w[slot][k], c, row, isum, second, da);
             }
         }
-        if (FewShared<P, NT>::PARTS == 1) sync_block();
+        if (Shared::PARTS == 1) sync_block();
+        if (STAGES == 2) {
+            stage_few(s, slot, a, w, tile0, u + 2 * WARPS, true, true);
+            copy_commit();
+        }
     }
     copy_wait<0>();
     UNROLL
     for (int j = 0; j < NT; j++) {
         const int to = group * 16 + row, from = 8 * (tile0 + j) + col;
-        if (from < a.n && to < p.rows) st(p.y + (size_t) from * (size_t) p.stride + to, acc[j]);
+        if (j < outputs && to < p.rows) st(p.y + (size_t) from * (size_t) p.stride + to, acc[j]);
     }
 }
 
@@ -301,28 +309,37 @@ DEV void tile(const MatmulArgs &a, TileStage<P, MT, NT> (&s)[STAGES])
 /* The shapes in which few and tile are used. */
 template <class P, int NT> DEV void few_alone(const MatmulArgs &a)
 {
-    typedef FewShared<P, NT> Shared;
+    typedef FewShared<P, NT, 4> Shared;
     SHARED(Shared, s);
-    few<P, NT>(a, s);
+    few<P, NT, 4>(a, s);
 }
 
 /* Weights of two packs: those of B are marked as `second`. */
 template <class A, class B, int NT> DEV void few_of_two(const MatmulArgs &a)
 {
-    typedef union { FewShared<A, NT> first; FewShared<B, NT> second; } Shared;
+    typedef union { FewShared<A, NT, 4> first; FewShared<B, NT, 4> second; } Shared;
     SHARED(Shared, s);
     int at = BID_Y;
-    if (product_at(a, &at).second) few<B, NT>(a, s.second);
-    else few<A, NT>(a, s.first);
+    if (product_at(a, &at).second) few<B, NT, 4>(a, s.second);
+    else few<A, NT, 4>(a, s.first);
+}
+
+template <class A, class B> DEV void deep1_of_two(const MatmulArgs &a)
+{
+    typedef union { FewShared<A, 1, 8> first; FewShared<B, 1, 8> second; } Shared;
+    SHARED_BIG(Shared, s);
+    int at = BID_Y;
+    if (product_at(a, &at).second) few<B, 1, 8>(a, s.second);
+    else few<A, 1, 8>(a, s.first);
 }
 
 template <class A, class B> DEV void few4_of_two(const MatmulArgs &a)
 {
-    typedef union { FewShared<A, 4> first; FewShared<B, 4> second; } Shared;
+    typedef union { FewShared<A, 4, 4> first; FewShared<B, 4, 4> second; } Shared;
     SHARED_BIG(Shared, s);
     int at = BID_Y;
-    if (product_at(a, &at).second) few<B, 4>(a, s.second);
-    else few<A, 4>(a, s.first);
+    if (product_at(a, &at).second) few<B, 4, 4>(a, s.second);
+    else few<A, 4, 4>(a, s.first);
 }
 
 template <class P> struct Wide4Shared { TileStage<P, 4, 4> stage[2]; };
@@ -357,13 +374,19 @@ enum { MANY_BLOCKS = 3 };
 /* WIDE_BLOCKS: of wide8; two for a pack that spills in the registers that three leave. */
 #define PRODUCTS(name, Pack) PRODUCTS_WIDE(name, Pack, 3)
 #define PRODUCTS_WIDE(name, Pack, WIDE_BLOCKS) \
+    KERNEL_BLOCKS(256, 3, matmul_##name##_deep1, MatmulArgs) \
+    { \
+        typedef FewShared<Pack, 1, 8> Shared; \
+        SHARED_BIG(Shared, s); \
+        few<Pack, 1, 8>(a, s); \
+    } \
     KERNEL_BLOCKS(128, 6, matmul_##name##_few1, MatmulArgs) { few_alone<Pack, 1>(a); } \
     KERNEL(128, matmul_##name##_few2, MatmulArgs) { few_alone<Pack, 2>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) \
     { \
-        typedef FewShared<Pack, 4> Shared; \
+        typedef FewShared<Pack, 4, 4> Shared; \
         SHARED_BIG(Shared, s); \
-        few<Pack, 4>(a, s); \
+        few<Pack, 4, 4>(a, s); \
     } \
     KERNEL_BLOCKS(128, 4, matmul_##name##_wide4, MatmulArgs) \
     { \
@@ -382,6 +405,7 @@ enum { MANY_BLOCKS = 3 };
     }
 
 #define PRODUCTS_OF_TWO(name, PackA, PackB) \
+    KERNEL_BLOCKS(256, 2, matmul_##name##_deep1, MatmulArgs) { deep1_of_two<PackA, PackB>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); } \
     KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) { few4_of_two<PackA, PackB>(a); } \
