@@ -450,49 +450,67 @@ template <class C> DEV void restore(C &c, const float *aside)
     for (int i = 0; i < rows_of(c); i++) value(c, i) = aside[i * C::COLS];
 }
 
-/* The steps of a column, by its thread; the other warps wait for as many barriers. */
-template <class C>
-DEV void take_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared<C::COLS> &s, C &c, const float *in, float *out)
+/* The steps of a column, by its thread; the other warps wait for as many barriers. Where something happens to the
+ * matrix between two steps, a visit ends the first before another begins the second. They are visits like all others,
+ * with factors that change nothing: there is one copy of these instructions, since to fetch them for the first time
+ * takes longer than to work them off. An idle visit before all others fetches them, while the launch before runs. */
+template <class C> DEV void take_steps(const DeltaArgs &a, DeltaTask &t, DeltaShared<C::COLS> &s, C &c)
 {
-    const int steps = steps_of(t, s), col = t.col0 + TID;
-    const bool there = col < t.v_dim, folds = t.tree && (t.n_path || in != out);
+    const int col = t.col0 + TID;
+    const bool there = col < t.v_dim;
     const size_t values = (size_t) (a.spec.v_heads * t.v_dim), at = (size_t) (t.head * t.v_dim + col);
-    float *deltas = ld(&t.l->rec_d) + at, *aside = s.aside[0] + TID;
-    int open = -1, was = 0;                        /* the row whose output is wanted; the slot of the step before */
-    bool begun = false, keep = false;              /* that step is begun; its result is put aside */
+    float *out = nullptr, *deltas = nullptr, *aside = s.aside[0] + TID;
+    int steps = 0, open = -1, was = 0;             /* the row whose output is wanted; the slot of the step before */
+    bool begun = false, keep = false, folds = false;           /* that step is begun; its result is put aside */
     float d = 1;
-    for (int j = 0; j <= steps; j++) {
-        if (j && j % BATCH == 0) sync_block();
-        if (!there) continue;
-        const bool last = j == steps, stores = (folds && j == t.n_path) || (last && t.kind == SLICE_CHAIN);
+    for (int j = -1; j <= steps; j++) {
+        const bool idle = j < 0, last = j == steps;
+        if (j > 0 && j % BATCH == 0) sync_block();
+        if (!there && !idle) continue;
+        const bool stores = (folds && j == t.n_path) || (last && t.kind == SLICE_CHAIN);
         Step step = {};
-        if (!last) step = step_at(t, s, j);
-        const int now = last ? was : j % SLOTS;
-        const bool apart = last || stores || keep || step.anew;
+        if (!idle && !last) step = step_at(t, s, j);
+        const int now = idle || last ? was : j % SLOTS;
+        const bool apart = idle || last || stores || keep || step.anew;
         float given = 0, kv = 0;
         if (step.again && !step.path) given = ld(deltas + (size_t) step.row * values);
-        /* Where something happens to the matrix between two steps, a visit ends the first before another begins the
-         * second. They are visits like all others, with factors that change nothing: there is one copy of these
-         * instructions, since to fetch them for the first time takes longer than to work them off. */
-        for (bool ends = begun && apart;; ends = false) {
+        for (bool ends = idle || (begun && apart);; ends = false) {
             if (!ends && apart) {
                 if (stores) store(out, c);
                 if (keep) put_aside(aside, c);
                 if (step.committed) load(c, out);
                 else if (step.anew) restore(c, aside);
-                if (last) break;
+                if (idle || last) break;
             }
-            const float o = visit(&kv, c, begun ? s.k[was] : s.none, d, s.q[was], s.k[now],
+            const float *k = idle ? s.aside[0] : begun ? s.k[was] : s.none;
+            const float o = visit(&kv, c, k, d, idle ? s.aside[0] : s.q[was], idle ? s.aside[0] : s.k[now],
                                   ends ? 1.0f : s.a[j % (2 * GATES)]);
             if (open >= 0) st(a.y + (size_t) (t.row0 + open) * values + at, o);
             /* Stored also where nobody reads it, else compilers make the second sum apart from the first. */
-            const float v = s.v[now][TID], made = f32_mul(s.b[j % (2 * GATES)], f32_sub(v, kv));
+            const float v = s.v[idle ? SLOTS : now][TID];
+            const float made = f32_mul(ends ? 1.0f : s.b[j % (2 * GATES)], f32_sub(v, kv));
             s.v[ends ? SLOTS : now][TID] = made;
             d = ends ? 1.0f : !step.again ? made : step.path ? v : given;
             if (!ends) break;
             begun = false, open = -1;
         }
         if (last) break;
+        if (idle) {
+            pass_wait();
+            read_slice(a, t);
+            const int set_in = ld(&t.slice->set_in), set_out = ld(&t.slice->set_out);
+            const size_t one = (size_t) (t.k_dim * t.v_dim), set = one * (size_t) a.spec.v_heads;
+            float *matrix = ld(&t.l->matrix) + (size_t) t.head * one + (size_t) col;
+            if (there) load(c, matrix + (size_t) set_in * set);
+            out = matrix + (size_t) set_out * set;
+            deltas = ld(&t.l->rec_d) + at;
+            t.n_path = pending(t.slice, t.l, MARK_MATRIX);
+            folds = t.tree && (t.n_path || set_in != set_out);
+            if (t.tree) sync_block();              /* the steps are listed */
+            sync_block();                          /* the first of them are prepared */
+            steps = steps_of(t, s);
+            continue;
+        }
         open = step.again ? -1 : step.row;
         if (t.tree && open >= 0) st(deltas + (size_t) open * values, d);
         begun = true, keep = step.kept, was = now;
@@ -502,25 +520,21 @@ DEV void take_steps(const DeltaArgs &a, const DeltaTask &t, DeltaShared<C::COLS>
 /* Two warps prepare, a batch ahead of the others, which have columns. */
 template <class C> DEV void delta_rule(const DeltaArgs &a, DeltaTask &t, DeltaShared<C::COLS> &s, C &c)
 {
-    const int set_in = ld(&t.slice->set_in), set_out = ld(&t.slice->set_out), col = t.col0 + TID;
-    const bool prepares = TID >= C::COLS;
-    const size_t one = (size_t) (t.k_dim * t.v_dim), set = one * (size_t) a.spec.v_heads;
-    float *matrix = ld(&t.l->matrix) + (size_t) t.head * one + (size_t) col;
-    const float *in = matrix + (size_t) set_in * set;
-    if (!prepares && col < t.v_dim) load(c, in);
+    pass_next();
+    if (TID < C::COLS) {
+        take_steps(a, t, s, c);
+        return;
+    }
+    for (int i = TID - C::COLS; i < DELTA_KEYS; i += 64) s.none[i] = -0.0f;
+    const float by = f32_div(1.0f, f32_sqrt(f32_of_int(t.k_dim)));
+    pass_wait();
+    read_slice(a, t);
     t.n_path = pending(t.slice, t.l, MARK_MATRIX);
-    for (int i = TID; i < DELTA_KEYS; i += C::COLS + 64) s.none[i] = -0.0f;
     if (t.tree) {
         if (TID >= C::COLS + 32) list_steps(a, t, s);
         sync_block();
     }
-    if (!prepares) {
-        sync_block();
-        take_steps(a, t, s, c, in, matrix + (size_t) set_out * set);
-        return;
-    }
     const int steps = steps_of(t, s);
-    const float by = f32_div(1.0f, f32_sqrt(f32_of_int(t.k_dim)));
     DeltaRow<C::COLS> next;
     fetch_row(next, a, t, s, (TID - C::COLS) >> 5);
     for (int m = 0; m <= steps; m += BATCH) {
@@ -531,14 +545,12 @@ template <class C> DEV void delta_rule(const DeltaArgs &a, DeltaTask &t, DeltaSh
         set_mark(t.slice, t.l, MARK_MATRIX, a.tickets + (t.slice - a.rows.slices), a.spec.v_heads * t.parts);
 }
 
-KERNEL(DELTA_COLS + 64, delta_128, DeltaArgs)
+/* Without the number of blocks nvcc saves registers for sm_100 and waits for each factor. */
+KERNEL_BLOCKS(DELTA_COLS + 64, 2, delta_128, DeltaArgs)
 {
     SHARED(DeltaShared<DELTA_COLS>, s);
-    FullColumn c;
+    FullColumn c = {};
     DeltaTask t = delta_task<true, DELTA_COLS>(a);
-    pass_next();
-    pass_wait();
-    read_slice(a, t);
     delta_rule(a, t, s, c);
 }
 
@@ -549,8 +561,5 @@ KERNEL(DELTA_ANY_COLS + 64, delta_any, DeltaArgs)
     SHARED(DeltaAnyShared, s);
     AnyColumn c = { &s.S[0][TID % DELTA_ANY_COLS], a.spec.k_dim, a.spec.v_dim };
     DeltaTask t = delta_task<false, DELTA_ANY_COLS>(a);
-    pass_next();
-    pass_wait();
-    read_slice(a, t);
     delta_rule(a, t, s.s, c);
 }
