@@ -470,7 +470,7 @@ template <class C> DEV void take_steps(const DeltaArgs &a, DeltaTask &t, DeltaSh
         const bool stores = (folds && j == t.n_path) || (last && t.kind == SLICE_CHAIN);
         Step step = {};
         if (!idle && !last) step = step_at(t, s, j);
-        const int now = idle || last ? was : j % SLOTS;
+        const int now = idle || last ? was : j % SLOTS, gate = j & (2 * GATES - 1);
         const bool apart = idle || last || stores || keep || step.anew;
         float given = 0, kv = 0;
         if (step.again && !step.path) given = ld(deltas + (size_t) step.row * values);
@@ -484,11 +484,11 @@ template <class C> DEV void take_steps(const DeltaArgs &a, DeltaTask &t, DeltaSh
             }
             const float *k = idle ? s.aside[0] : begun ? s.k[was] : s.none;
             const float o = visit(&kv, c, k, d, idle ? s.aside[0] : s.q[was], idle ? s.aside[0] : s.k[now],
-                                  ends ? 1.0f : s.a[j % (2 * GATES)]);
+                                  ends ? 1.0f : s.a[gate]);
             if (open >= 0) st(a.y + (size_t) (t.row0 + open) * values + at, o);
             /* Stored also where nobody reads it, else compilers make the second sum apart from the first. */
             const float v = s.v[idle ? SLOTS : now][TID];
-            const float made = f32_mul(ends ? 1.0f : s.b[j % (2 * GATES)], f32_sub(v, kv));
+            const float made = f32_mul(ends ? 1.0f : s.b[gate], f32_sub(v, kv));
             s.v[ends ? SLOTS : now][TID] = made;
             d = ends ? 1.0f : !step.again ? made : step.path ? v : given;
             if (!ends) break;
