@@ -287,75 +287,109 @@ DEV uint32_t *code_at(CodesShared &s, int high, int c, int e, int col)
     return (uint32_t *) s.code[high][c][e] + (col >> 2 & 3) * 2 + (col >> 4);
 }
 
-/* A warp rounds the blocks of a query. */
+/* A warp rounds the blocks of a query, four of which it loads at once. */
 DEV void round_query(CodesShared &s, const float *q, int e, int blocks)
 {
+    enum { TOGETHER = 4 };
     const int lane = TID & 31;
-    for (int c = 0; c < blocks; c++) {
-        const float x = ld(q + CODE_COLS * c + lane);
-        uint32_t most = bits_of_f32(x) & 0x7fffffffu;
-        for (int m = 16; m; m >>= 1) {
-            const uint32_t other = (uint32_t) shfl_xor((int) most, m);
-            most = other > most ? other : most;
-        }
-        const float amax = f32_of_bits(most);
-        const bool none = most >= 0x7f800000u || amax < 0x1p-100f;
-        const float up = none ? 0.0f : f32_div((float) KV_MOST, amax);
-        const int u = none ? 0 : (int16_t) (bits_of_f32(f32_add(f32_mul(x, up), 12582912.0f)) & 0xffffu);
-        int sum = u;
-        for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
-        ((uint8_t *) code_at(s, 1, c, e, lane))[lane & 3] = (uint8_t) ((u + 128) >> 8);
-        ((uint8_t *) code_at(s, 0, c, e, lane))[lane & 3] = (uint8_t) u;
-        if (lane == 0) {
-            const float nan = f32_of_bits(0x7fc00000u);
-            s.scale[c][e] = most >= 0x7f800000u ? nan : none ? 0.0f : f32_div(amax, (float) KV_MOST);
-            s.sum[c][e] = none ? 0.0f : f32_of_int(sum);
+    for (int c0 = 0; c0 < blocks; c0 += TOGETHER) {
+        float four[TOGETHER];
+        UNROLL
+        for (int k = 0; k < TOGETHER; k++) four[k] = c0 + k < blocks ? ld(q + CODE_COLS * (c0 + k) + lane) : 0.0f;
+        UNROLL
+        for (int k = 0; k < TOGETHER; k++) {
+            const int c = c0 + k;
+            if (c >= blocks) break;
+            const float x = four[k];
+            uint32_t most = bits_of_f32(x) & 0x7fffffffu;
+            for (int m = 16; m; m >>= 1) {
+                const uint32_t other = (uint32_t) shfl_xor((int) most, m);
+                most = other > most ? other : most;
+            }
+            const float amax = f32_of_bits(most);
+            const bool none = most >= 0x7f800000u || amax < 0x1p-100f;
+            const float up = none ? 0.0f : f32_div((float) KV_MOST, amax);
+            const int u = none ? 0 : (int16_t) (bits_of_f32(f32_add(f32_mul(x, up), 12582912.0f)) & 0xffffu);
+            int sum = u;
+            for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
+            ((uint8_t *) code_at(s, 1, c, e, lane))[lane & 3] = (uint8_t) ((u + 128) >> 8);
+            ((uint8_t *) code_at(s, 0, c, e, lane))[lane & 3] = (uint8_t) u;
+            if (lane == 0) {
+                const float nan = f32_of_bits(0x7fc00000u);
+                s.scale[c][e] = most >= 0x7f800000u ? nan : none ? 0.0f : f32_div(amax, (float) KV_MOST);
+                s.sum[c][e] = none ? 0.0f : f32_of_int(sum);
+            }
         }
     }
 }
 
-/* A panel: its sixteen slots are rows of the fragments. */
+/* A lane's words of a panel's block: codes as they are stored, of rows g and g + 8, and their scales. */
+struct PanelBlock { uint32_t code[4], fifth[4], d[2], m[2]; };
+
+template <bool BYTES> DEV void load_block(PanelBlock &x, const Head &keys, const uint8_t *head, int c)
+{
+    const int g = (TID & 31) >> 2, t = TID & 3;
+    const uint8_t *code = head + keys.parts.codes + keys.parts.block * (size_t) c;
+    const uint16_t *halves = (const uint16_t *) head + KEY_PANEL * c;
+    UNROLL
+    for (int r = 0; r < 2; r++) {                  /* rows g and g + 8: lines t and t + 4 */
+        const uint32_t *line = (const uint32_t *) code + t * (LINE / 4) + g + 8 * r;
+        x.code[r] = ld(line);
+        if (BYTES) x.code[r + 2] = ld(line + 4 * (LINE / 4));
+        if (!BYTES && codes_have_fifth(keys.type)) {
+            const uint8_t *bits = head + keys.parts.fifth + 8 * 8 * (size_t) c + 8 * t + (g + 8 * r) / 2;
+            x.fifth[r] = ld(bits), x.fifth[r + 2] = ld(bits + 8 * 4);
+        }
+        x.d[r] = ld(halves + g + 8 * r);
+        if (!BYTES && codes_have_minimum(keys.type)) x.m[r] = ld(halves + keys.parts.minima / 2 + g + 8 * r);
+    }
+}
+
+/* A panel: its sixteen slots are rows of the fragments. AHEAD blocks are on their
+ * way while one is multiplied. */
 template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, CodesShared &s, const Head &keys,
                                             const Unit &u, int tile)
 {
-    const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.spec.head_dim / CODE_COLS;
+    enum { AHEAD = BYTES ? 4 : 1 };
+    const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.spec.head_dim / CODE_COLS, last = blocks - 1;
     const Type type = keys.type;
-    const bool minimum = codes_have_minimum(type), fifth = codes_have_fifth(type);
+    const bool minimum = !BYTES && codes_have_minimum(type), fifth = codes_have_fifth(type);
     const int slot = u.pending ? slot_at(i.wrap, i.base + u.row0) : slot_at(i.wrap, u.pos0), offset = code_offset(type);
     const uint8_t *head = slot_of(keys, slot);
-    const uint16_t *halves = (const uint16_t *) head, *minima = (const uint16_t *) (head + keys.parts.minima);
     float acc[4] = { 0, 0, 0, 0 };
-    for (int c = 0; c < blocks; c++) {
-        const uint8_t *code = head + keys.parts.codes + keys.parts.block * (size_t) c;
-        uint32_t f[4];
+    PanelBlock ahead[AHEAD] = {};
+    UNROLL
+    for (int n = 0; n < AHEAD; n++) load_block<BYTES>(ahead[n], keys, head, n < last ? n : last);
+    for (int c0 = 0; c0 < blocks; c0 += AHEAD)
         UNROLL
-        for (int r = 0; r < 2; r++) {              /* rows g and g + 8: lines t and t + 4 */
-            const uint32_t *line = (const uint32_t *) code + t * (LINE / 4) + g + 8 * r;
-            if (BYTES) {
-                f[r] = ld(line), f[r + 2] = ld(line + 4 * (LINE / 4));
-                continue;
+        for (int n = 0; n < AHEAD; n++) {
+            const int c = c0 + n;
+            if (c >= blocks) break;
+            const PanelBlock x = ahead[n];
+            load_block<BYTES>(ahead[n], keys, head, c + AHEAD < last ? c + AHEAD : last);
+            uint32_t f[4] = { x.code[0], x.code[1], x.code[2], x.code[3] };
+            UNROLL
+            for (int r = 0; r < 2 && !BYTES; r++) {
+                uint32_t low = x.code[r] & 0x0f0f0f0fu, high = x.code[r] >> 4 & 0x0f0f0f0fu;
+                if (fifth) {
+                    low |= spread_fifth(x.fifth[r] >> 4 * (g & 1));
+                    high |= spread_fifth(x.fifth[r + 2] >> 4 * (g & 1));
+                }
+                f[r] = less_code(low, offset), f[r + 2] = less_code(high, offset);
             }
-            const uint32_t both = ld(line);
-            uint32_t low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
-            if (fifth) {
-                const uint8_t *bits = head + keys.parts.fifth + 8 * 8 * (size_t) c + 8 * t + (g + 8 * r) / 2;
-                low |= spread_fifth(ld(bits) >> 4 * (g & 1)), high |= spread_fifth(ld(bits + 8 * 4) >> 4 * (g & 1));
+            int hi[4] = { 0, 0, 0, 0 }, lo[4] = { 0, 0, 0, 0 };
+            const uint2 b1 = *((const uint2 *) s.code[1][c] + lane), b0 = *((const uint2 *) s.code[0][c] + lane);
+            const uint32_t high[2] = { b1.x, b1.y }, low[2] = { b0.x, b0.y };
+            mma_16x8x32(hi, f, high);
+            mma_16x8x32(lo, f, low);
+            UNROLL
+            for (int k = 0; k < 4; k++) {
+                const int e = 2 * t + (k & 1);
+                const float by = s.scale[c][e];
+                acc[k] = f32_fma(f32_mul(f32_of_half(x.d[k >> 1]), by), f32_of_int(256 * hi[k] + lo[k]), acc[k]);
+                if (minimum) acc[k] = f32_fma(f32_mul(f32_of_half(x.m[k >> 1]), by), s.sum[c][e], acc[k]);
             }
-            f[r] = less_code(low, offset), f[r + 2] = less_code(high, offset);
         }
-        int hi[4] = { 0, 0, 0, 0 }, lo[4] = { 0, 0, 0, 0 };
-        const uint2 b1 = *((const uint2 *) s.code[1][c] + lane), b0 = *((const uint2 *) s.code[0][c] + lane);
-        const uint32_t high[2] = { b1.x, b1.y }, low[2] = { b0.x, b0.y };
-        mma_16x8x32(hi, f, high);
-        mma_16x8x32(lo, f, low);
-        UNROLL
-        for (int k = 0; k < 4; k++) {
-            const int at = KEY_PANEL * c + g + 8 * (k >> 1), e = 2 * t + (k & 1);
-            const float by = s.scale[c][e];
-            acc[k] = f32_fma(f32_mul(f32_of_half(ld(halves + at)), by), f32_of_int(256 * hi[k] + lo[k]), acc[k]);
-            if (minimum) acc[k] = f32_fma(f32_mul(f32_of_half(ld(minima + at)), by), s.sum[c][e], acc[k]);
-        }
-    }
     UNROLL
     for (int k = 0; k < 4; k++)
         put_score(s.scores, a, i, s.sight, u, tile, 2 * t + (k & 1), g + 8 * (k >> 1), acc[k], true);
