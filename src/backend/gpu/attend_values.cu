@@ -70,8 +70,11 @@ template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c
     }
     float *y = a.y + head_row(a, i, e, dim) + c;
     UNROLL
+    for (int k = 0; k < N; k++) sum[k] = f32_div(sum[k], l);
+    if (dim % N == 0 && c < dim) store_cols<N>(y, sum);
+    UNROLL
     for (int k = 0; k < N; k++)
-        if (c + k < dim) st(y + k, f32_div(sum[k], l));
+        if (dim % N && c + k < dim) st(y + k, sum[k]);
 }
 
 /* A thread has Q queries from e on, and N columns from c on, of all those of part `part` of the item. */
