@@ -37,14 +37,19 @@ DEV uint32_t half_of(const uint32_t *w, int line, int h, int i)
 DEV uint32_t byte_of(const uint32_t *w, int line, int i) { return ((const uint8_t *) w)[line * LINE_BYTES + i]; }
 
 /* N words of lines, or as many as there are, by STEP threads of which this is number `at`. A round of STEP moves by
- * whole lines of four, so what is swapped stays where it is. */
+ * whole lines of four, so what is swapped stays where it is. All N of them are copied without a question for each. */
 template <int N, int STEP> DEV void stage_lines(uint32_t *to, const uint8_t *from, int there, int at)
 {
     enum { ROUND = 4 * STEP };
     to += swapped(4 * at), from += 16 * at;
-    UNROLL
-    for (int i = 0; i < N; i += ROUND)
-        if (4 * at + i < (there < N ? there : N)) copy16_async(to + i, from + 4 * i);
+    if (there >= N) {
+        UNROLL
+        for (int i = 0; i < N; i += ROUND)
+            if (i + ROUND <= N || 4 * at + i < N) copy16_async(to + i, from + 4 * i);
+        return;
+    }
+    UNROLL_BY(1)
+    for (int i = 0; 4 * at + i < there; i += ROUND) copy16_async(to + i, from + 4 * i);
 }
 
 /* The entries of codebooks, four bytes in a word. */

@@ -92,6 +92,7 @@ template <class P, int NT, int WARPS> DEV void few(const MatmulArgs &a, FewShare
               units = (blocks + P::SCALES - 1) / P::SCALES, tile0 = BID * NT;
     const int row = TID & 15, col = TID >> 4;      /* of this thread's outputs, the latter in every tile, up to 7 */
     const int tiles = (a.n - 8 * tile0 - col + 7) / 8, outputs = col >= 8 ? 0 : tiles < NT ? tiles : NT;
+    const int end = outputs ? blocks : 0;          /* of the blocks whose floats this thread adds */
     int group = BID_Y;
     const ProductArgs p = product_at(a, &group);
     const uint8_t *w = p.w + (size_t) group * P::group_bytes(blocks);
@@ -142,9 +143,9 @@ template <class P, int NT, int WARPS> DEV void few(const MatmulArgs &a, FewShare
             copy_commit();
         }
         UNROLL
-        for (int i = 0; outputs && i < WARPS * P::SCALES; i++) {
+        for (int i = 0; i < WARPS * P::SCALES; i++) {
             const int b = u0 * P::SCALES + i, k = i / P::SCALES, c = i % P::SCALES;
-            if (b >= blocks) break;
+            if (b >= end) break;
             UNROLL
             for (int j = 0; j < NT; j++) {
                 if (NT > 1 && j >= outputs) break;
