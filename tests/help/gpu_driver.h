@@ -1,4 +1,5 @@
-/* gpu_driver.h - the driver that RATOON_CUDA_DRIVER names, for tests of the CUDA backend: the emulated one, or a card's. */
+/* gpu_driver.h - the driver that RATOON_CUDA_DRIVER names, for tests of the CUDA backend: the emulated one, or a
+ * card's. */
 #ifndef RATOON_TESTS_HELP_GPU_DRIVER_H
 #define RATOON_TESTS_HELP_GPU_DRIVER_H
 

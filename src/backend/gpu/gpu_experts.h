@@ -146,8 +146,8 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
         P::template stage<32>(s[i], w, i, blocks, blocks - i * P::SCALES, lane);
         copy_commit();
     }
-    /* block: of this lane's row of each tile, the first; and of its outputs, columns 2 t and 2 t + 1 of each tile: pairs,
-     * and where the first of the rows' scales is */
+    /* block: of this lane's row of each tile, the first; and of its outputs, columns 2 t and 2 t + 1 of each tile:
+     * pairs, and where the first of the rows' scales is */
     size_t block[NT], scale[NT][2];
     int own[NT], pair[NT][2];
     UNROLL

@@ -393,7 +393,8 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     template <int STEP> DEV void stage(uint32_t *to, const uint8_t *group, int unit, int blocks, int left, int at)
     {
         left = left < SCALES ? left : SCALES;
-        stage_lines<CODES, STEP>(to, group + (size_t) unit * SCALES * LINES * LINE_BYTES, left * LINES * LINE_WORDS, at);
+        const uint8_t *lines = group + (size_t) unit * SCALES * LINES * LINE_BYTES;
+        stage_lines<CODES, STEP>(to, lines, left * LINES * LINE_WORDS, at);
         const uint8_t *plane = group + (size_t) blocks * LINES * LINE_BYTES + (size_t) unit * SCALES * 32;
         UNROLL_BY(1)
         for (int i = at; i < 8 * PLANES; i += STEP)

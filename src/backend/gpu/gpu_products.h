@@ -72,8 +72,8 @@ template <int COLS> DEV void put_part(int (&to)[16][COLS], const int from[4], in
 }
 
 template <class P, int NT, int WARPS>
-DEV void stage_few(FewShared<P, NT, WARPS> &s, int slot, const MatmulArgs &a, const uint8_t *w, int tile0, int unit, bool weights,
-                   bool rows)
+DEV void stage_few(FewShared<P, NT, WARPS> &s, int slot, const MatmulArgs &a, const uint8_t *w, int tile0, int unit,
+                   bool weights, bool rows)
 {
     const int lane = TID & 31, warp = TID >> 5, blocks = a.act.blocks, left = blocks - unit * P::SCALES;
     if (weights) P::template stage<32>(s.w[slot][warp], w, unit, blocks, left, lane);
@@ -192,7 +192,8 @@ template <class P> DEV uint2 code_of(const SharedRows<P> &x, int chunk, int j)
 }
 
 /* For each of NT tiles BYTES that follow one another, of which there are as many as `there` says, by all threads of the
- * block; tiles are `stride` bytes apart. BYTES: a power of two, at least 16. Not unrolled, which would cost registers. */
+ * block; tiles are `stride` bytes apart. BYTES: a power of two, at least 16. Not unrolled, which would cost
+ * registers. */
 template <int NT, int BYTES, int THREADS>
 DEV void copy_tiles(void *to, const void *from, size_t stride, int there)
 {
