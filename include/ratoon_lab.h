@@ -75,8 +75,9 @@ typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; u
  * is none. */
 rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e);
 
-/* Names another library than the system's for the driver of a backend's cards ("cuda": libcuda.so.1), such as the tests'
- * emulated one. Before the first other call of this library that names a backend; the string is kept, not copied. */
+/* Names another library than the system's for the driver of a backend's cards ("cuda": libcuda.so.1), such as the
+ * tests' emulated one. Before the first other call of this library that names a backend; the string is kept, not
+ * copied. */
 void rt_card_driver(const char *backend, const char *library);
 
 #ifdef __cplusplus
