@@ -208,7 +208,7 @@ const OptionSpec option_table[] = {
       "others too (default auto)" },
     { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS & ~C_VERIFY,
       "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), or cpu:LEVEL with portable, avx2, avxvnni, avx512, "
-      "amx, neon or i8mm (default auto: the first card that there are kernels for, as far as the model fits, else cpu)",
+      "amx, neon or i8mm (default auto: the first card of a kind that was tested, as far as the model fits, else cpu)",
       .values = "auto|cpu|cuda|cuda:1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
     { "--gpu-layers", "-ngl", KIND_LAYERS, "auto|N", AT(gpu_layers), 0, 1 << 16, C_LOADS,
       "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "

@@ -295,16 +295,25 @@ static bool take_layers(Options *o, const CommandLine *l)
     return !o->tree || !o->chain || refuse(o, "there can be only one of --tree and --chain");
 }
 
-/* "auto" is the first card, as far as the model fits, where there is one that this build has kernels for, and else the
- * CPU. A driver that is named is the tests', whose cards are slow. Not for lists of backends, which compare them. */
+/* "auto" is the first card, as far as the model fits, where it can be used and is of a kind that the tests have passed on
+ * (doc/gpu.md), and else the CPU. A driver that is named is the tests', whose cards are slow. Not for lists of backends,
+ * which compare them. */
 static void choose_backend(Options *o)
 {
+    static const char *const passed[] = { "sm_90" };
     const OptionSpec *s = option_named(command_bit(o->command), "backend");
     const char *driver = getenv("RATOON_CUDA_DRIVER");
     rt_card card;
+    size_t i = 0;
     if (!s || strcmp(s->value, "NAME") != 0 || (o->backend && strcmp(o->backend, "auto") != 0)) return;
     if ((driver && *driver) || o->gpu_layers == RT_LAYERS_NONE || o->no_repack) return;
     if (rt_card_at(&card, "cuda", 0, NULL) != RT_OK || card.why[0]) return;
+    while (i < sizeof passed / sizeof *passed && strcmp(passed[i], card.level) != 0) i++;
+    if (i == sizeof passed / sizeof *passed) {
+        note(o, "this machine's %s (%s) is of a kind that ratoon's tests have not run on yet: --backend cuda uses it, "
+             "`ratoon verify --backend cpu,cuda` compares, --backend cpu ends this note", card.name, card.level);
+        return;
+    }
     o->backend = "cuda";
     if (o->gpu_layers == 0) o->gpu_layers = RT_LAYERS_AUTO;
 }

@@ -27,8 +27,8 @@ TOO_LONG = ["--ctx", "5000000"]                    # 10 GB of keys and values; t
 
 
 class Gpu(unittest.TestCase):
-    def ratoon(self, *args, expect=0):
-        p = subprocess.run([RATOON, *args], stdin=subprocess.DEVNULL, capture_output=True, env=ENV, timeout=300,
+    def ratoon(self, *args, expect=0, env=ENV):
+        p = subprocess.run([RATOON, *args], stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=300,
                            text=True, errors="replace")
         self.assertEqual(p.returncode, expect, "ratoon %s\n%s%s" % (" ".join(args), p.stdout, p.stderr))
         return p
@@ -47,6 +47,27 @@ class Gpu(unittest.TestCase):
         p = run(*GPU, "-ngl", "0")
         self.assertEqual(p.stdout, want)
         self.assertNotIn("GPU", p.stderr)
+
+    def test_auto(self):
+        """Without --backend: a card of a kind that was tested is used, another one named, if it is the system's own."""
+        folder = path("driver")
+        os.makedirs(folder)
+        os.symlink(DRIVER, os.path.join(folder, "libcuda.so.1"))
+        own = {**{k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}, "LD_LIBRARY_PATH": folder}
+        run = lambda env, *args: self.ratoon("run", *ALONE, "-p", "The rain", "-n", "2", *args, env=env)
+        want = run(ENV)
+        self.assertNotIn("GPU", want.stderr)       # a driver that is named is for those who ask for it
+        for args in [], ["--backend", "auto"]:
+            p = run(own, *args)
+            self.assertIn(", 8 of 8 layers on the GPU", p.stderr)
+            self.assertEqual(p.stdout, want.stdout)
+        self.assertIn(", 3 of 8 layers on the GPU", run(own, "--gpu-layers", "3").stderr)
+        for args in ["--backend", "cpu"], ["--gpu-layers", "0"], ["--no-repack"]:
+            self.assertNotIn("GPU", run(own, *args).stderr, args)
+        p = run({**own, "RATOON_EMU_CC": "89"})
+        self.assertIn("emulated GPU (sm_89) is of a kind that ratoon's tests have not run on yet", p.stderr)
+        self.assertNotIn("layers on the GPU", p.stderr)
+        self.assertEqual(p.stdout, want.stdout)
 
     def test_experts(self):
         """Of a mixture whose experts are in main memory, but for some: the CPU's text, and a plan of both memories."""

@@ -117,7 +117,8 @@ extern "C" {
 /* Also tells the backend that the kernels are here. */
 FakeCuda ratoon_emulated_driver = [] {
     FakeCuda f = {};
-    f.version = 13000, f.devices = 1, f.cc = 90;
+    const char *cc = getenv("RATOON_EMU_CC");
+    f.version = 13000, f.devices = 1, f.cc = cc ? atoi(cc) : 90;
     return f;
 }();
 #define fake ratoon_emulated_driver
