@@ -295,9 +295,9 @@ static bool take_layers(Options *o, const CommandLine *l)
     return !o->tree || !o->chain || refuse(o, "there can be only one of --tree and --chain");
 }
 
-/* "auto" is the first card, as far as the model fits, where it can be used and is of a kind that the tests have passed on
- * (doc/gpu.md), and else the CPU. A driver that is named is the tests', whose cards are slow. Not for lists of backends,
- * which compare them. */
+/* "auto" is the first card, as far as the model fits, where it can be used and is of a kind that the tests have passed
+ * on (doc/gpu.md), and else the CPU. A driver that is named is the tests', whose cards are slow. Not for lists of
+ * backends, which compare them. */
 static void choose_backend(Options *o)
 {
     static const char *const passed[] = { "sm_90" };
