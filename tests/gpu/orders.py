@@ -6,8 +6,9 @@
 Order: threads 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. Of the long cases
 each order runs one turn in N, so that it has every shape of a case, and nearly every variant, but not every pair of
 both (part_runs_pair); with 8 all orders together run every turn once. GPU_SEED=N deals them out differently. --all:
-every order runs all. The output of a run that fails is shown; the last line is 'N passed, N
-failed'."""
+every order runs all. The card has one multiprocessor in even orders and 132 in odd ones, since which kernel a launch
+takes depends on whether there are blocks for all of them. The output of a run that fails is shown; the last line is 'N
+passed, N failed'."""
 import argparse
 import concurrent.futures
 import os
@@ -19,7 +20,7 @@ import time
 def run(args, order):
     seed = int(os.environ.get("GPU_SEED", "0"))
     env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(args.build, "libfake_cuda.so")),
-               RATOON_EMU_ORDER=str(order))
+               RATOON_EMU_ORDER=str(order), RATOON_EMU_PROCESSORS="132" if order % 2 else "1")
     if not args.all:
         env["RATOON_TEST_PART"] = "%d/%d" % ((order + seed) % args.share, args.share)
     start, good, text = time.monotonic(), True, ""
