@@ -133,8 +133,8 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
     }
 }
 
-/* Behind the scores of a tile: a warp brings those of a query to memory, and the largest of them, for now, to where the
- * change of the tile will be. */
+/* Behind the scores of a tile: a warp brings those of a query to memory, and the largest of them to where split_weights
+ * puts the change of the tile. */
 DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Scores &s, int tile)
 {
     const int split = split_of(i, tile), e = TID >> 5, lane = TID & 31;

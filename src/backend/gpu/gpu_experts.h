@@ -61,15 +61,10 @@ DEV void glu_columns(const ExpertsArgs &a, int expert, int pair, int at)
         return;
     }
     const bool there = col < e.cols;               /* a multiple of 32 */
-    float v[8];
+    float v[8], h[8] = { 0 }, wide[8] = { 0 };
+    if (there) eight_of(h, e.h + row + col), eight_of(wide, e.wide + row + col);
     UNROLL
-    for (int i = 0; i < 8; i += 4) {
-        const float4 none = { 0, 0, 0, 0 };
-        const float4 h = there ? ld((const float4 *) (e.h + row + col + i)) : none;
-        const float4 w = there ? ld((const float4 *) (e.wide + row + col + i)) : none;
-        v[i] = glu_value(e, h.x, w.x, gate, up), v[i + 1] = glu_value(e, h.y, w.y, gate, up);
-        v[i + 2] = glu_value(e, h.z, w.z, gate, up), v[i + 3] = glu_value(e, h.w, w.w, gate, up);
-    }
+    for (int i = 0; i < 8; i++) v[i] = glu_value(e, h[i], wide[i], gate, up);
     if (e.rows[FORM_32].code) quantise_columns<FORM_32>(e.rows[FORM_32], pair, at, v, there);
     if (e.rows[FORM_256].code) quantise_columns<FORM_256>(e.rows[FORM_256], pair, at, v, there);
 }

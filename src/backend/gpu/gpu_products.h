@@ -316,53 +316,27 @@ template <class P, int NT> DEV void few_alone(const MatmulArgs &a)
     few<P, NT, 4>(a, s);
 }
 
+template <class P, int NT> struct WideShared { TileStage<P, 4, NT> stage[2]; };
+
 /* Weights of two packs: those of B are marked as `second`. */
-template <class A, class B, int NT> DEV void few_of_two(const MatmulArgs &a)
+template <class A, class B, int NT, int WARPS> union FewOfTwo {
+    FewShared<A, NT, WARPS> first;
+    FewShared<B, NT, WARPS> second;
+};
+template <class A, class B, int NT> union WideOfTwo { WideShared<A, NT> first; WideShared<B, NT> second; };
+
+template <class A, class B, int NT, int WARPS> DEV void few_of_two(const MatmulArgs &a, FewOfTwo<A, B, NT, WARPS> &s)
 {
-    typedef union { FewShared<A, NT, 4> first; FewShared<B, NT, 4> second; } Shared;
-    SHARED(Shared, s);
     int at = BID_Y;
-    if (product_at(a, &at).second) few<B, NT, 4>(a, s.second);
-    else few<A, NT, 4>(a, s.first);
+    if (product_at(a, &at).second) few<B, NT, WARPS>(a, s.second);
+    else few<A, NT, WARPS>(a, s.first);
 }
 
-template <class A, class B> DEV void deep1_of_two(const MatmulArgs &a)
+template <class A, class B, int NT> DEV void wide_of_two(const MatmulArgs &a, WideOfTwo<A, B, NT> &s)
 {
-    typedef union { FewShared<A, 1, 8> first; FewShared<B, 1, 8> second; } Shared;
-    SHARED_BIG(Shared, s);
     int at = BID_Y;
-    if (product_at(a, &at).second) few<B, 1, 8>(a, s.second);
-    else few<A, 1, 8>(a, s.first);
-}
-
-template <class A, class B> DEV void few4_of_two(const MatmulArgs &a)
-{
-    typedef union { FewShared<A, 4, 4> first; FewShared<B, 4, 4> second; } Shared;
-    SHARED_BIG(Shared, s);
-    int at = BID_Y;
-    if (product_at(a, &at).second) few<B, 4, 4>(a, s.second);
-    else few<A, 4, 4>(a, s.first);
-}
-
-template <class P> struct Wide4Shared { TileStage<P, 4, 4> stage[2]; };
-template <class P> struct WideShared { TileStage<P, 4, 8> stage[2]; };
-
-template <class A, class B> DEV void wide4_of_two(const MatmulArgs &a)
-{
-    typedef union { Wide4Shared<A> first; Wide4Shared<B> second; } Shared;
-    SHARED(Shared, s);
-    int at = BID_Y;
-    if (product_at(a, &at).second) tile<B, 4, 4, 1, 4>(a, s.second.stage);
-    else tile<A, 4, 4, 1, 4>(a, s.first.stage);
-}
-
-template <class A, class B> DEV void wide8_of_two(const MatmulArgs &a)
-{
-    typedef union { WideShared<A> first; WideShared<B> second; } Shared;
-    SHARED_BIG(Shared, s);
-    int at = BID_Y;
-    if (product_at(a, &at).second) tile<B, 4, 8, 1, 4>(a, s.second.stage);
-    else tile<A, 4, 8, 1, 4>(a, s.first.stage);
+    if (product_at(a, &at).second) tile<B, 4, NT, 1, 4>(a, s.second.stage);
+    else tile<A, 4, NT, 1, 4>(a, s.first.stage);
 }
 
 /* Blocks of `many` on a multiprocessor; those of sm_120 have shared memory for one or two with most packs, and K5 needs
@@ -392,26 +366,44 @@ enum { MANY_BLOCKS = 3 };
     } \
     KERNEL_BLOCKS(128, 4, matmul_##name##_wide4, MatmulArgs) \
     { \
-        SHARED(Wide4Shared<Pack>, s); \
+        typedef WideShared<Pack, 4> Shared; \
+        SHARED(Shared, s); \
         tile<Pack, 4, 4, 1, 4>(a, s.stage); \
     } \
     KERNEL_BLOCKS(256, WIDE_BLOCKS, matmul_##name##_wide8, MatmulArgs) \
     { \
-        SHARED_BIG(WideShared<Pack>, s); \
+        typedef WideShared<Pack, 8> Shared; \
+        SHARED_BIG(Shared, s); \
         tile<Pack, 4, 8, 1, 4>(a, s.stage); \
     } \
     KERNEL_BLOCKS(128, MANY_BLOCKS, matmul_##name##_many, MatmulArgs) \
     { \
-        SHARED_BIG(WideShared<Pack>, s); \
+        typedef WideShared<Pack, 8> Shared; \
+        SHARED_BIG(Shared, s); \
         tile<Pack, 4, 8, 2, 4>(a, s.stage); \
     }
 
+/* WHERE: SHARED, or SHARED_BIG for more than 48 KB. */
+#define FEW_OF_TWO(kernel, threads, blocks, WHERE, PackA, PackB, NT, WARPS) \
+    KERNEL_BLOCKS(threads, blocks, kernel, MatmulArgs) \
+    { \
+        typedef FewOfTwo<PackA, PackB, NT, WARPS> Shared; \
+        WHERE(Shared, s); \
+        few_of_two<PackA, PackB, NT, WARPS>(a, s); \
+    }
+#define WIDE_OF_TWO(kernel, threads, blocks, WHERE, PackA, PackB, NT) \
+    KERNEL_BLOCKS(threads, blocks, kernel, MatmulArgs) \
+    { \
+        typedef WideOfTwo<PackA, PackB, NT> Shared; \
+        WHERE(Shared, s); \
+        wide_of_two<PackA, PackB, NT>(a, s); \
+    }
 #define PRODUCTS_OF_TWO(name, PackA, PackB) \
-    KERNEL_BLOCKS(256, 2, matmul_##name##_deep1, MatmulArgs) { deep1_of_two<PackA, PackB>(a); } \
-    KERNEL_BLOCKS(128, 3, matmul_##name##_few1, MatmulArgs) { few_of_two<PackA, PackB, 1>(a); } \
-    KERNEL_BLOCKS(128, 3, matmul_##name##_few2, MatmulArgs) { few_of_two<PackA, PackB, 2>(a); } \
-    KERNEL_BLOCKS(128, 3, matmul_##name##_few4, MatmulArgs) { few4_of_two<PackA, PackB>(a); } \
-    KERNEL_BLOCKS(128, 4, matmul_##name##_wide4, MatmulArgs) { wide4_of_two<PackA, PackB>(a); } \
-    KERNEL_BLOCKS(256, 2, matmul_##name##_wide8, MatmulArgs) { wide8_of_two<PackA, PackB>(a); }
+    FEW_OF_TWO(matmul_##name##_deep1, 256, 2, SHARED_BIG, PackA, PackB, 1, 8) \
+    FEW_OF_TWO(matmul_##name##_few1, 128, 3, SHARED, PackA, PackB, 1, 4) \
+    FEW_OF_TWO(matmul_##name##_few2, 128, 3, SHARED, PackA, PackB, 2, 4) \
+    FEW_OF_TWO(matmul_##name##_few4, 128, 3, SHARED_BIG, PackA, PackB, 4, 4) \
+    WIDE_OF_TWO(matmul_##name##_wide4, 128, 4, SHARED, PackA, PackB, 4) \
+    WIDE_OF_TWO(matmul_##name##_wide8, 256, 2, SHARED_BIG, PackA, PackB, 8)
 
 #endif

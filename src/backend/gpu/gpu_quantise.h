@@ -27,6 +27,13 @@ DEV uint32_t most_of(uint32_t most, int lanes)     /* among groups of so many la
     return most;
 }
 
+/* What a lane has of a row. */
+DEV void eight_of(float v[8], const float *p)
+{
+    const float4 f = ld((const float4 *) p), g = ld((const float4 *) p + 1);
+    v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w, v[4] = g.x, v[5] = g.y, v[6] = g.z, v[7] = g.w;
+}
+
 /* Stores columns 256 at .. 256 at + 255 of a row, of which lane l of the calling warp has 8 l .. 8 l + 7 in v. With
  * blocks of 32 the row may end within them: there = this lane's columns exist. */
 template <int FORM> DEV void quantise_columns(const ActRows &a, int row, int at, const float v[8], bool there)

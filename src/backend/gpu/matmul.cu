@@ -32,13 +32,8 @@ KERNEL(256, matmul_quantise, QuantiseArgs)
     const int lane = TID & 31, row = BID_Y * 8 + (TID >> 5), at = 256 * BID + 8 * lane;
     if (row >= a.n) return;                        /* whole warps, and there is no barrier */
     const bool there = at < a.cols;
-    float v[8];
-    UNROLL
-    for (int i = 0; i < 8; i += 4) {
-        const float4 f = there ? ld((const float4 *) (a.x + (size_t) row * (size_t) a.cols + at + i))
-                               : float4{0, 0, 0, 0};
-        v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
-    }
+    float v[8] = { 0 };
+    if (there) eight_of(v, a.x + (size_t) row * (size_t) a.cols + at);
     if (a.act[FORM_32].code) quantise_columns<FORM_32>(a.act[FORM_32], row, BID, v, there);
     if (a.act[FORM_256].code) quantise_columns<FORM_256>(a.act[FORM_256], row, BID, v, there);
 }

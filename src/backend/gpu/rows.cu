@@ -10,11 +10,6 @@ DEV void quantise_for_product(const ActRows act[2], int row, int at, const float
     if (act[FORM_256].code) quantise_columns<FORM_256>(act[FORM_256], row, at, v, there);
 }
 
-DEV void eight_of(float v[8], const float *p)
-{
-    const float4 f = ld((const float4 *) p), g = ld((const float4 *) p + 1);
-    v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w, v[4] = g.x, v[5] = g.y, v[6] = g.z, v[7] = g.w;
-}
 DEV void put_eight(float *p, const float v[8])
 {
     st((float4 *) p, float4{v[0], v[1], v[2], v[3]}), st((float4 *) p + 1, float4{v[4], v[5], v[6], v[7]});

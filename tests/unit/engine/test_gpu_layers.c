@@ -173,10 +173,25 @@ static void every_number_of_layers(void **state)
     check_texts(&o, o.tm.n_layer, 1, "with its own layer as drafter");
 }
 
+static void expect_driver(void)
+{
+    if (!cuda_driver(NULL)) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-test_gpu_layers)");
+}
+
+/* For what asks it for its counts: on a card such a test is skipped. */
+static FakeCuda *emulated(void)
+{
+    FakeCuda *fake = gpu_emulated();
+    expect_driver();
+    if (!fake) skip();
+    return fake;
+}
+
 /* The same with the CUDA backend on the driver that RATOON_CUDA_DRIVER names: recorded passes, staging, widths. */
 static void on_a_gpu(void **state)
 {
     (void) state;
+    expect_driver();
     device = "cuda";
     RigOptions o = rig_with_draft(rig_kind(2, false), true);
     check_texts(&o, 2, 2, "with a drafter, cuda");
@@ -231,8 +246,7 @@ static void denoised(void **state)
     (void) state;
     PublicRig p;
     int32_t want[TEXTS][DENOISED], text[TEXTS][DENOISED];
-    FakeCuda *fake = gpu_emulated();
-    if (!fake) skip();                             /* what it counts is asked for */
+    FakeCuda *fake = emulated();
     RigOptions o = rig_options(TINY_DIFFUSION, 0, false);
     o.tm.tied = false;                             /* the last stage reads the embedding all the same */
     public_files(&p, &o);
@@ -339,8 +353,7 @@ static void check_both_stores(const RigOptions *o)
 static void mixtures_on_a_gpu(void **state)
 {
     (void) state;
-    FakeCuda *fake = gpu_emulated();
-    if (!fake) skip();                             /* what it counts is asked for */
+    FakeCuda *fake = emulated();
     device = "cuda";
     for (int32_t i = 0; i < MIXTURES; i++) {
         const RigOptions o = mixture(i);
@@ -366,8 +379,7 @@ static void mixtures_on_a_gpu(void **state)
 static void check_planned(bool from_file)
 {
     enum { RECORDS = 256 * (256 << 10) };          /* the plan's share for recorded passes, which the driver keeps */
-    FakeCuda *fake = gpu_emulated();
-    if (!fake) skip();                             /* what it counts is asked for */
+    FakeCuda *fake = emulated();
     const RigOptions o = mixture(0);
     const rt_session_options so = RT_SESSION_OPTIONS(.ctx = CTX);
     const rt_step_options sto = RT_STEP_OPTIONS(.budget = 12, .chunk = 40);
@@ -450,8 +462,7 @@ static void *tell_alone(void *arg)
 static void check_two_threads(bool from_file)
 {
     enum { THREADS = 2 };
-    FakeCuda *fake = gpu_emulated();
-    if (!fake) skip();                             /* what it counts is asked for */
+    FakeCuda *fake = emulated();
     const RigOptions o = mixture(0);
     PublicRig p;
     rt_error e;
@@ -550,8 +561,7 @@ static void check_main_memory(const PublicRig *p, const RigOptions *o, const rt_
 static void as_many_experts_as_fit(void **state)
 {
     (void) state;
-    FakeCuda *fake = gpu_emulated();
-    if (!fake) skip();                             /* what it counts is asked for */
+    FakeCuda *fake = emulated();
     RigOptions o = mixture(0);
     PublicRig p;
     rt_needs whole, n;
