@@ -96,7 +96,7 @@ def compiled(folder, arch):
 
 def packs(kernel):
     """The packs of a product's kernel and, per block and step, the bytes it has on their way."""
-    m = re.fullmatch(r"matmul_(\w+?)_(deep1|few[124]|wide[48]|many)", kernel)
+    m = re.fullmatch(r"matmul_(\w+?)_(few1|deep[12]|wide[24]|many)", kernel)
     return (m[1].split("_"), m[2]) if m else ([kernel[7:]], "") if kernel[7:] in BITS else (None, None)
 
 
@@ -120,13 +120,12 @@ def resident(card, kernel, words):
 
 
 def in_flight(words):
-    """Bytes that a block has asked for while it computes: two stages of four warps or one of eight, or a stage of a
-    tile."""
+    """Bytes that a block has asked for while it computes: stages of four warps, or of a tile."""
     pack, shape = packs(words[0])
     if not shape:
         return 16 * int(words[3])
     unit = 16 * 256 * BITS[pack[0]] / 8                # sixteen rows, 256 columns
-    return (4 if shape in ("wide4", "wide8", "many") else 8) * unit
+    return {"few1": 8, "deep1": 16, "deep2": 12, "wide2": 8, "wide4": 8, "many": 4}[shape] * unit
 
 
 def per_byte(kernel, compiled):
@@ -140,7 +139,7 @@ def per_byte(kernel, compiled):
     if len(pack) == 2:                                 # their code and their weights, half and half
         takes = (takes + 16) / 2
     bits = sum(BITS[p] for p in pack) / len(pack)
-    rows = {"deep1": 1, "few1": 1, "few2": 2, "few4": 4, "wide4": 4, "wide8": 8, "many": 8}[shape]
+    rows = {"few1": 1, "deep1": 1, "deep2": 2, "wide2": 2, "wide4": 4, "many": 8}[shape]
     return instructions / mma * takes * rows / (16 * 256 * bits / 8)
 
 

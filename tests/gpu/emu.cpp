@@ -170,7 +170,7 @@ uint8_t *emu_shared(size_t bytes, bool big)
 
 /* Products of the documented fragments: lane = 4 g + t. A: a0 row g, a1 row g + 8, columns 4 t; a2, a3 the same,
  * columns 16 + 4 t. B: column g. */
-static void mma(EmuLane *l)
+static void mma(EmuLane *l, bool u8)
 {
     alignas(32) int8_t a8[16][32], b8[8][32];
     alignas(32) int16_t a[16][32], b[16][8][2];    /* b by pairs of columns: what one instruction multiplies */
@@ -183,7 +183,7 @@ static void mma(EmuLane *l)
         memcpy(&c[g][2 * t], &l[i].io[0], 8), memcpy(&c[g + 8][2 * t], &l[i].io[2], 8);
     }
     for (int r = 0; r < 16; r++)
-        for (int k = 0; k < 32; k++) a[r][k] = a8[r][k];
+        for (int k = 0; k < 32; k++) a[r][k] = u8 ? (uint8_t) a8[r][k] : a8[r][k];
     for (int n = 0; n < 8; n++)
         for (int k = 0; k < 32; k++) b[k / 2][n][k % 2] = b8[n][k];
     for (int r = 0; r < 16; r++) {
@@ -220,7 +220,7 @@ static void together(int warp, EmuKind kind)
         for (int i = 0; i < EMU_WARP; i++) bits |= (uint32_t) (l[i].io[0] & 1) << i;
         for (int i = 0; i < EMU_WARP; i++) l[i].io[2] = (int) bits;
     }
-    if (kind == EMU_MMA) mma(l);
+    if (kind == EMU_MMA || kind == EMU_MMA_U8) mma(l, kind == EMU_MMA_U8);
     for (int i = 0; i < EMU_WARP; i++) l[i].at = EMU_RUNS;
     emu.waiting[warp] = 0;
 }

@@ -52,7 +52,7 @@ EMU_VECTOR2(int2, int);
 EMU_VECTOR2(float2, float);
 
 enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 100 << 10, EMU_COPIES = 256, EMU_GRANULE = 256 };
-enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_SYNC_BLOCK, EMU_DONE };
+enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_MMA_U8, EMU_SYNC_BLOCK, EMU_DONE };
 struct EmuCopy { void *to; const void *from; int group; };
 struct alignas(64) EmuLane {
     void    *sp;
@@ -265,13 +265,15 @@ DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select)
     }
     return r;
 }
-DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
+static inline void emu_mma(int c[4], const uint32_t a[4], const uint32_t b[2], EmuKind kind)
 {
     EmuLane *l = &emu.lane[emu.tid];
     memcpy(l->in, a, 16), memcpy(l->in + 4, b, 8), memcpy(l->io, c, 16);
-    emu_meet(EMU_MMA);
+    emu_meet(kind);
     memcpy(c, l->io, 16);
 }
+DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma(c, a, b, EMU_MMA); }
+DEV void mma_16x8x32_u8(int c[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma(c, a, b, EMU_MMA_U8); }
 DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
 {
     const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };

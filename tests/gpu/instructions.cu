@@ -75,7 +75,9 @@ KERNEL(32, instr_mma, MmaArgs)
     int c[4];
     for (int j = 0; j < 4; j++) x[j] = ld(a.a + 4 * i + j), c[j] = ld(a.c + 4 * i + j);
     for (int j = 0; j < 2; j++) y[j] = ld(a.b + 2 * i + j);
-    mma_16x8x32(c, x, y);
+    if (a.kind == MMA_32) mma_16x8x32(c, x, y);
+    else if (a.kind == MMA_32_U8) mma_16x8x32_u8(c, x, y);
+    else mma_16x8x16(c, x, y[0]);
     for (int j = 0; j < 4; j++) st(a.out + 4 * i + j, c[j]);
 }
 

@@ -26,8 +26,10 @@ typedef struct { const uint64_t *a, *b, *c; uint64_t *out; int32_t n; Instructio
  * of the value's lowest bit. */
 typedef struct { const int32_t *value, *lane; int32_t *out; } WarpArgs;
 
-/* A warp per block. a [blocks, 32, 4], b [blocks, 32, 2], c and out [blocks, 32, 4]: each lane's words. */
-typedef struct { const uint32_t *a, *b; const int32_t *c; int32_t *out; } MmaArgs;
+/* A warp per block. a [blocks, 32, 4], b [blocks, 32, 2], c and out [blocks, 32, 4]: each lane's words. MMA_16: of the
+ * first two words of a, and the first of b. */
+typedef enum { MMA_32, MMA_32_U8, MMA_16, MMA_KINDS } MmaKind;
+typedef struct { const uint32_t *a, *b; const int32_t *c; int32_t *out; MmaKind kind; } MmaArgs;
 
 /* A block of 128 threads copies `steps` pieces of 2,048 bytes through shared memory, three in flight; thread i writes
  * what thread 127 - i copied. big: a struct of 80 KB instead. */

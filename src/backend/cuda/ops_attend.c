@@ -35,7 +35,7 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
                   each = (int64_t) tiles * (TILE + 1) + 2 * a.splits + parts,
                   bytes = 4 * ATTEND_QUERIES * each, items = (int64_t) s->kv_heads *
                   (((int64_t) r->n * group + (ATTEND_QUERIES - 1) * (int64_t) r->n_slices) / ATTEND_QUERIES);
-    int32_t fit = at_most((WORK_SPLITS - TICKET_BYTES) / bytes, ITEM_TICKETS / (a.splits + a.v_pad / ATTEND_COLS));
+    int32_t fit = at_most((WORK_SPLITS - TICKET_BYTES) / bytes, ITEM_TICKETS / (a.splits + a.v_pad / ATTEND_COLS_FEW));
     if (fit > ITEMS_MAX) fit = ITEMS_MAX;
     if (fit < 1) {
         fail(&c->error, ST_UNSUPPORTED, "attention: %d positions and %d rows, whose scores do not fit %d MB", r->span,
@@ -53,10 +53,11 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         a.partial = a.change + queries * (size_t) tiles;
         cuda_launch(c, codes_are_integers(s->k_type) ? GPU_attend_scores_codes : GPU_attend_scores, a.items, tiles, &a,
                     sizeof a);
-        const int64_t few = (int64_t) a.items * (a.v_pad / ATTEND_COLS),
+        const bool codes = codes_are_integers(s->v_type);
+        const int64_t few = (int64_t) a.items * (a.v_pad / ATTEND_COLS_FEW),
                       many = (int64_t) a.items * ((a.v_pad + ATTEND_COLS_MANY - 1) / ATTEND_COLS_MANY);
-        if (codes_are_integers(s->v_type)) cuda_launch(c, GPU_attend_values_codes, few, a.splits, &a, sizeof a);
-        else if (few * a.splits <= 4 * c->card->processors)
+        if (codes) cuda_launch(c, GPU_attend_values_codes, few * ATTEND_COLS_FEW / ATTEND_COLS, a.splits, &a, sizeof a);
+        else if (many * a.splits <= 2 * (int64_t) c->card->processors)
             cuda_launch(c, GPU_attend_values, few, a.splits, &a, sizeof a);
         else cuda_launch(c, GPU_attend_values_many, many, a.splits, &a, sizeof a);
     }

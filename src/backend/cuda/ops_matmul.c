@@ -103,29 +103,27 @@ static void embed(Backend *b, Tensor *x, const Tensor *table, const Tensor *ids)
 /* ---- which kernel ---- */
 
 /* How a launch divides its work: a block has some rows of x and some groups of weights. Few rows leave the columns to
- * be shared by warps, more make it worth that warps share what is read; many fill the card with larger tiles. All give
- * the same bits. */
-typedef enum { DEEP1, FEW1, FEW2, FEW4, WIDE4, WIDE8, MANY } Shape;
-static const struct { int32_t rows, groups; } shape_of[] = { [DEEP1] = { 8, 1 }, [FEW1] = { 8, 1 }, [FEW2] = { 16, 1 },
-                                                             [FEW4] = { 32, 1 }, [WIDE4] = { 32, 4 },
-                                                             [WIDE8] = { 64, 4 }, [MANY] = { 64, 4 } };
+ * be shared by warps, more make it worth that warps share what is read. All give the same bits. */
+typedef enum { FEW1, DEEP1, DEEP2, WIDE2, WIDE4, MANY } Shape;
+static const struct { int32_t rows, groups; } shape_of[] = { [FEW1] = { 8, 1 }, [DEEP1] = { 8, 1 }, [DEEP2] = { 16, 1 },
+                                                             [WIDE2] = { 16, 4 }, [WIDE4] = { 32, 4 },
+                                                             [MANY] = { 64, 4 } };
 
-/* For n rows of x and so many groups of weights. Blocks with more warps, or with fewer groups, are for weights that
- * would leave multiprocessors with little to do. */
+/* For n rows of x and so many groups of weights. Few groups would leave multiprocessors with little to do if a block
+ * had several, or many rows: then it has one, or half of the rows. */
 static Shape choose_shape(const CudaCard *card, int32_t n, int64_t groups)
 {
-    if (n > 64) return MANY;
-    if (n <= 8) return groups <= 3 * (int64_t) card->processors ? DEEP1 : FEW1;
-    if (n <= 16) return FEW2;
-    return groups / shape_of[WIDE8].groups < card->processors ? FEW4 : n <= 32 ? WIDE4 : WIDE8;
+    const bool few = groups <= 3 * (int64_t) card->processors;
+    if (n <= 8) return few ? DEEP1 : FEW1;
+    if (n <= 16) return few ? DEEP2 : WIDE2;
+    return n <= 32 || (few && n <= 64) ? WIDE4 : MANY;
 }
 
 static GpuKernel choose(Type t, Shape s)
 {
-#define BY_SHAPE(pack) s == DEEP1 ? GPU_matmul_##pack##_deep1 : s == FEW1 ? GPU_matmul_##pack##_few1 \
-                     : s == FEW2 ? GPU_matmul_##pack##_few2 : s == FEW4 ? GPU_matmul_##pack##_few4 \
-                     : s == WIDE4 ? GPU_matmul_##pack##_wide4 : s == WIDE8 ? GPU_matmul_##pack##_wide8 \
-                     : GPU_matmul_##pack##_many
+#define BY_SHAPE(pack) s == FEW1 ? GPU_matmul_##pack##_few1 : s == DEEP1 ? GPU_matmul_##pack##_deep1 \
+                     : s == DEEP2 ? GPU_matmul_##pack##_deep2 : s == WIDE2 ? GPU_matmul_##pack##_wide2 \
+                     : s == WIDE4 ? GPU_matmul_##pack##_wide4 : GPU_matmul_##pack##_many
     switch (t) {
     case T_F32: return GPU_matmul_f32;
     case T_F16: return GPU_matmul_f16;
@@ -156,14 +154,14 @@ static GpuKernel choose(Type t, Shape s)
 /* Types are packed alike if their kernels are the same. */
 static bool same_pack(Type a, Type b) { return choose(a, FEW1) == choose(b, FEW1); }
 
-/* The kernel for weights packed as those of a and, as its second, those of b, of up to 64 rows; else none. */
+/* The kernel for weights packed as those of a and, as its second, those of b; else none. */
 static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 {
-#define OF_TWO(packs) s == DEEP1 ? GPU_matmul_##packs##_deep1 : s == FEW1 ? GPU_matmul_##packs##_few1 \
-                    : s == FEW2 ? GPU_matmul_##packs##_few2 : s == FEW4 ? GPU_matmul_##packs##_few4 \
-                    : s == WIDE4 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_wide8
+#define OF_TWO(packs) s == FEW1 ? GPU_matmul_##packs##_few1 : s == DEEP1 ? GPU_matmul_##packs##_deep1 \
+                    : s == DEEP2 ? GPU_matmul_##packs##_deep2 : s == WIDE2 ? GPU_matmul_##packs##_wide2 \
+                    : s == WIDE4 ? GPU_matmul_##packs##_wide4 : GPU_matmul_##packs##_many
     const bool k4 = same_pack(a, T_Q4_K), k5 = same_pack(a, T_Q5_K);
-    if (s == MANY || !same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
+    if (!same_pack(b, T_Q6_K) || !(k4 || k5)) return false;
     *kernel = k4 ? OF_TWO(k4_k6) : OF_TWO(k5_k6);
     return true;
 #undef OF_TWO
@@ -171,16 +169,16 @@ static bool choose_two(GpuKernel *kernel, Type a, Type b, Shape s)
 
 /* ---- products ---- */
 
-/* Tiles of 8 rows, rounded up to what a block of the chosen kernels reads. */
-static int32_t tiles_of(int32_t n) { return n <= 8 ? 1 : n <= 16 ? 2 : n <= 32 ? 4 : (n + 63) / 64 * 8; }
+/* Tiles of 8 rows are rounded up to what a block of the chosen kernels reads: so many of them lie together. */
+static int32_t tiles_log2(int32_t n) { return n <= 8 ? 0 : n <= 16 ? 1 : n <= 32 ? 2 : 3; }
 
 size_t cuda_place_rows(ActRows act[2], uint8_t *at, int32_t forms, int32_t n, int32_t cols)
 {
     const uint8_t *start = at;
     for (int32_t f = 0; f < 2; f++) {
         const ActForm form = f ? ACT_Q256 : ACT_Q32;
-        const int32_t block = f ? 256 : 32, tiles = tiles_of(n);
-        act[f] = (ActRows) { .blocks = cols / block };
+        const int32_t block = f ? 256 : 32, log2 = tiles_log2(n), tiles = (n + (8 << log2) - 1) >> (3 + log2) << log2;
+        act[f] = (ActRows) { .blocks = cols / block, .tiles_log2 = log2 };
         if (!(forms & 1 << form)) continue;
         const size_t rows = 8 * (size_t) tiles, blocks = (size_t) act[f].blocks;
         act[f].code = at;

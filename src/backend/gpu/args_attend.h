@@ -9,9 +9,9 @@
  * change   [items, ATTEND_QUERIES, tiles] what earlier sums are multiplied by when a tile begins
  * top      [items, ATTEND_QUERIES, splits, 2] the largest score of a split, and the sum of its weights
  * partial  [items, ATTEND_QUERIES, splits, v_pad] a split's weighted values; not used if splits is 1
- * tickets  [items, splits + v_pad / ATTEND_COLS] zeros between launches
+ * tickets  [items, splits + v_pad / ATTEND_COLS_FEW] zeros between launches
  * Items [item0, item0 + items) of a pass; tiles and splits: the most that an item can have. */
-enum { ATTEND_QUERIES = 8, ATTEND_COLS = 32, ATTEND_COLS_MANY = 128 };
+enum { ATTEND_QUERIES = 8, ATTEND_COLS = 32, ATTEND_COLS_FEW = 16, ATTEND_COLS_MANY = 128 };
 typedef struct {
     float       *y;
     const float *q;

@@ -2,23 +2,30 @@
  * makes them softmax weights. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_scores.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
-enum { UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = KV_WIDTH / CODE_COLS, KV_MOST = 32639 };
+enum { SCORE_THREADS = 512, UNIT = 16, UNITS = TILE / UNIT, KEY_BLOCKS = KV_WIDTH / CODE_COLS, KV_MOST = 32639 };
+/* Units of a tile, and of pending rows. */
+enum { UNITS_ALL = UNITS + (UNIT - 1 + ROWS_DECODE + UNIT - 1) / UNIT };
 
-/* of: the scores of a tile. The others are of all tiles of a split, when its last block makes weights: the largest
- * score of a tile, and of all up to it, by which its weights are made; what earlier sums are multiplied by; its sum. */
+/* raw: products of slots with queries, by unit; there: which of its slots exist, as bits. of: the scores of a tile. The
+ * others are of all tiles of a split, when its last block makes weights: the largest score of a tile, and of all up to
+ * it, by which its weights are made; what earlier sums are multiplied by; its sum. */
 struct Scores {
+    alignas(16) float raw[UNITS_ALL * UNIT][ATTEND_QUERIES + 4];
+    uint32_t there[UNITS_ALL];
     alignas(16) float of[ATTEND_QUERIES][TILE + 4];
     float top[ATTEND_QUERIES][SPLIT_TILES], most[ATTEND_QUERIES][SPLIT_TILES], change[ATTEND_QUERIES][SPLIT_TILES],
           sum[ATTEND_QUERIES][SPLIT_TILES];
 };
 struct ScoresShared {
     Sight  sight;
+    Item   item;
     Scores scores;
     alignas(16) float q[ATTEND_QUERIES][KV_WIDTH];
 };
 /* code: high and low bytes of rounded queries, as fragments: the lane's two words. */
 struct CodesShared {
     Sight  sight;
+    Item   item;
     Scores scores;
     alignas(16) uint8_t code[2][KEY_BLOCKS][ATTEND_QUERIES][CODE_COLS];
     float  scale[KEY_BLOCKS][ATTEND_QUERIES], sum[KEY_BLOCKS][ATTEND_QUERIES];
@@ -66,6 +73,18 @@ DEV void put_score(Scores &to, const AttendArgs &a, const Item &i, const Sight &
     to.of[e][pos - tile_pos] = there && pos >= v.lo[e] && pos < v.hi[e] ? x : nothing;
 }
 
+/* Products of all units become scores. Short code, since few rows would wait for it to be fetched. */
+template <int THREADS> DEV void put_scores(Scores &s, const AttendArgs &a, const Item &i, const Sight &v, int tile)
+{
+    sync_block();
+    UNROLL_BY(1)
+    for (int k = TID; k < (UNITS + pending_units(i)) * UNIT * ATTEND_QUERIES; k += THREADS) {
+        const int slot = k % UNIT, e = k / UNIT % ATTEND_QUERIES, unit = k / UNIT / ATTEND_QUERIES;
+        put_score(s, a, i, v, unit_of(i, tile, unit), tile, e, slot, s.raw[unit * UNIT + slot][e],
+                  (s.there[unit] >> slot & 1) != 0);
+    }
+}
+
 /* ---- weights ---- */
 
 DEV float max_of_16(float v)
@@ -80,15 +99,16 @@ DEV float *tile_weights(const AttendArgs &a, const Item &i, int n, int t0, int t
     const int k = n < i.n * tiles ? n : i.n * tiles - 1;
     return weights_of(a, i, k / tiles) + (t0 + k % tiles) * TILE + TID % UNIT;
 }
-DEV void load_scores(float x[UNITS], const float *from)
+enum { TOGETHER = 4 };                             /* scores of a lane that become weights at once */
+DEV void load_scores(float x[TOGETHER], const float *from)
 {
     UNROLL
-    for (int b = 0; b < UNITS; b++) x[b] = ld(from + b * UNIT);
+    for (int b = 0; b < TOGETHER; b++) x[b] = ld(from + b * UNIT);
 }
 
-/* Scores of a split become weights. Half a warp, lane by lane, has a tile of a query at a time, and the next one's
- * scores are on their way meanwhile. */
-DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
+/* Scores of a split become weights. Half a warp, lane by lane, has a tile of a query at a time, some scores of which
+ * are on their way while those before become weights. */
+template <int THREADS> DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
 {
     const int half = TID >> 4 & 1, lane = TID & 15;
     const float nothing = f32_of_bits(0xff800000u);
@@ -107,20 +127,24 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
         st(change_of(a, i, e) + t0 + t, c);
     }
     sync_block();
-    float next[UNITS];
-    load_scores(next, tile_weights(a, i, 2 * (TID >> 5) + half, t0, tiles));
-    for (int n = 2 * (TID >> 5); n < all; n += 2 * ATTEND_WARPS) {
+    UNROLL_BY(1)
+    for (int n = 2 * (TID >> 5); n < all; n += THREADS / 16) {
         const int own = n + half < all ? n + half : all - 1;
         const float m = s.most[own / tiles][own % tiles];
-        float *at = tile_weights(a, i, own, t0, tiles), x[UNITS], sum = 0;
-        UNROLL
-        for (int b = 0; b < UNITS; b++) x[b] = next[b];
-        load_scores(next, tile_weights(a, i, own + 2 * ATTEND_WARPS, t0, tiles));
-        UNROLL
-        for (int b = 0; b < UNITS; b++) {
-            const float p = f32_exp(f32_sub(x[b], m));
-            if (x[b] != nothing) sum = f32_add(sum, p);
-            if (own == n + half) st(at + b * UNIT, x[b] != nothing ? p : -1.0f);
+        float *at = tile_weights(a, i, own, t0, tiles), next[TOGETHER], sum = 0;
+        load_scores(next, at);
+        UNROLL_BY(1)
+        for (int b = 0; b < UNITS; b += TOGETHER, at += TOGETHER * UNIT) {
+            float x[TOGETHER];
+            UNROLL
+            for (int k = 0; k < TOGETHER; k++) x[k] = next[k];
+            load_scores(next, at + (b + TOGETHER < UNITS ? TOGETHER * UNIT : 0));
+            UNROLL
+            for (int k = 0; k < TOGETHER; k++) {
+                const float p = f32_exp(f32_sub(x[k], m));
+                if (x[k] != nothing) sum = f32_add(sum, p);
+                if (own == n + half) st(at + k * UNIT, x[k] != nothing ? p : -1.0f);
+            }
         }
         sum = sum_of_16(sum);
         if (lane == 0 && own == n + half) s.sum[own / tiles][own % tiles] = sum;
@@ -135,8 +159,9 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
 
 /* Behind the scores of a tile: a warp brings those of a query to memory, and the largest of them to where split_weights
  * puts the change of the tile. */
-DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Scores &s, int tile)
+template <int THREADS> DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Scores &s, int tile)
 {
+    put_scores<THREADS>(s, a, i, v, tile);
     const int split = split_of(i, tile), e = TID >> 5, lane = TID & 31;
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
@@ -151,33 +176,37 @@ DEV void finish_tile(const AttendArgs &a, const Item &i, Sight &v, Scores &s, in
         top = max_of_16(top);
         if (lane == 0) st(change_of(a, i, e) + tile, top);
     }
-    if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights(a, i, s, split);
+    if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights<THREADS>(a, i, s, split);
+}
+
+/* The block's item, in shared memory rather than in registers of every thread; false: it has no such tile. */
+DEV bool find_tile(Item &i, Sight &v, const AttendArgs &a, int tile)
+{
+    Item found;
+    if (!find_item(found, v, a, BID) || tile >= found.tiles) return false;
+    if (TID == 0) i = found;
+    sync_block();
+    return true;
 }
 
 /* ---- keys that are floats ---- */
 
-/* Columns c and c + 1 of a head, as they are stored. T_TQ3_0 stands for all types in widths that are no multiples of
- * 32, too: already floats, and 0 from `dim` on. */
+/* Columns c and c + 1 of a head, as they are stored. T_F32 stands for all types and widths but halves in multiples of
+ * 32: already floats, and 0 from `dim` on. */
 template <Type T> struct Pair { uint32_t bits; };
 template <> struct Pair<T_F32> { float2 bits; };
-template <> struct Pair<T_TQ3_0> { float2 bits; };
 
 template <Type T> DEV void load_pair(Pair<T> &x, Type, const uint8_t *head, int c, int dim)
 {
     x.bits = ld((const uint32_t *) ((const uint16_t *) head + (c < dim ? c : c % 16)));
 }
-DEV void load_pair(Pair<T_F32> &x, Type, const uint8_t *head, int c, int dim)
-{
-    x.bits = ld((const float2 *) ((const float *) head + (c < dim ? c : c % 16)));
-}
-DEV void load_pair(Pair<T_TQ3_0> &x, Type t, const uint8_t *head, int c, int dim)
+DEV void load_pair(Pair<T_F32> &x, Type t, const uint8_t *head, int c, int dim)
 {
     x.bits = float2{load_one(t, head, c, dim), load_one(t, head, c + 1, dim)};
 }
 DEV float2 floats_of(Pair<T_F16> x) { return float2{f32_of_half(x.bits & 0xffffu), f32_of_half(x.bits >> 16)}; }
 DEV float2 floats_of(Pair<T_BF16> x) { return float2{f32_of_bits(x.bits << 16), f32_of_bits(x.bits & 0xffff0000u)}; }
 DEV float2 floats_of(Pair<T_F32> x) { return x.bits; }
-DEV float2 floats_of(Pair<T_TQ3_0> x) { return x.bits; }
 
 /* Sums of lanes over eight threads, as v_sum: a step leaves each thread half of its N sums. */
 template <int N> DEV void sum_step(float (&s)[32][2], int m)
@@ -192,72 +221,66 @@ template <int N> DEV void sum_step(float (&s)[32][2], int m)
         }
 }
 
-/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. Keys are on their way for
- * AHEAD times sixteen columns. */
+/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. The keys of the next
+ * sixteen columns are on their way. */
 template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, ScoresShared &s, const Head &keys,
-                                       const Unit &u, int tile)
+                                       const Unit &u, int n)
 {
-    enum { AHEAD = T == T_F32 ? 2 : T == T_TQ3_0 ? 1 : 4 };
     const int lane = TID & 31, four = lane >> 3, t = lane & 7, dim = a.spec.head_dim, width = (dim + 31) / 32 * 32;
+    const int own = lane % UNIT, row = u.row0 + own;           /* a lane finds a slot; two find the same */
+    int slot = -1;
+    if (u.pending) slot = row >= 0 && row < i.rows ? pending_slot(i, row) : -1;
+    else if (u.pos0 + own < i.shared) slot = shared_slot(i, u.pos0 + own);
+    const uint32_t there = warp_ballot(slot >= 0);
+    if (lane == 0) s.scores.there[n] = there;
     const uint8_t *key[4];
-    uint32_t there = 0;
     UNROLL
     for (int p = 0; p < 4; p++) {
-        const int j = 4 * four + p, row = u.row0 + j;
-        int slot = -1;
-        if (u.pending) slot = row >= 0 && row < i.rows ? pending_slot(i, row) : -1;
-        else if (u.pos0 + j < i.shared) slot = shared_slot(i, u.pos0 + j);
-        there |= slot >= 0 ? 1u << p : 0;
-        key[p] = slot_of(keys, slot >= 0 ? slot : 0);
+        const int of = shfl(slot, 4 * four + p);
+        key[p] = slot_of(keys, of >= 0 ? of : 0);
     }
-    Pair<T> ahead[AHEAD][4];
+    Pair<T> next[4];
     UNROLL
-    for (int n = 0; n < AHEAD; n++)
-        UNROLL
-        for (int p = 0; p < 4; p++) load_pair(ahead[n][p], keys.type, key[p], 16 * n + 2 * t, dim);
+    for (int p = 0; p < 4; p++) load_pair(next[p], keys.type, key[p], 2 * t, dim);
     float acc[32][2];                              /* [slot, query] */
     UNROLL
-    for (int n = 0; n < 32; n++) acc[n][0] = acc[n][1] = 0;
-    for (int c0 = 0; c0 < width; c0 += 16 * AHEAD)
+    for (int k = 0; k < 32; k++) acc[k][0] = acc[k][1] = 0;
+    UNROLL_BY(1)
+    for (int c = 2 * t; c < width; c += 16) {
+        float2 k[4];
         UNROLL
-        for (int n = 0; n < AHEAD; n++) {
-            const int c = c0 + 16 * n + 2 * t;
-            if (c0 + 16 * n >= width) break;
-            float2 k[4];
+        for (int p = 0; p < 4; p++) {
+            k[p] = floats_of(next[p]);
+            load_pair(next[p], keys.type, key[p], c + 16, dim);
+        }
+        UNROLL
+        for (int e = 0; e < ATTEND_QUERIES; e++) {
+            const float2 q = *(const float2 *) &s.q[e][c];
             UNROLL
             for (int p = 0; p < 4; p++) {
-                k[p] = floats_of(ahead[n][p]);
-                load_pair(ahead[n][p], keys.type, key[p], c + 16 * AHEAD, dim);
-            }
-            UNROLL
-            for (int e = 0; e < ATTEND_QUERIES; e++) {
-                const float2 q = *(const float2 *) &s.q[e][c];
-                UNROLL
-                for (int p = 0; p < 4; p++) {
-                    acc[8 * p + e][0] = f32_fma(q.x, k[p].x, acc[8 * p + e][0]);
-                    acc[8 * p + e][1] = f32_fma(q.y, k[p].y, acc[8 * p + e][1]);
-                }
+                acc[8 * p + e][0] = f32_fma(q.x, k[p].x, acc[8 * p + e][0]);
+                acc[8 * p + e][1] = f32_fma(q.y, k[p].y, acc[8 * p + e][1]);
             }
         }
+    }
     sum_step<32>(acc, 4);
     sum_step<16>(acc, 2);
     sum_step<8>(acc, 1);
     const int p = 2 * (t >> 2 & 1) + (t >> 1 & 1), e0 = 4 * (t & 1);
-    UNROLL
-    for (int k = 0; k < 4; k++)
-        put_score(s.scores, a, i, s.sight, u, tile, e0 + k, 4 * four + p, f32_add(acc[k][0], acc[k][1]),
-                  (there >> p & 1) != 0);
+    *(float4 *) &s.scores.raw[n * UNIT + 4 * four + p][e0] =
+        float4{f32_add(acc[0][0], acc[0][1]), f32_add(acc[1][0], acc[1][1]), f32_add(acc[2][0], acc[2][1]),
+               f32_add(acc[3][0], acc[3][1])};
 }
 
-KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
+KERNEL(SCORE_THREADS, attend_scores, AttendArgs)
 {
     SHARED(ScoresShared, s);
     pass_next();
     pass_wait();
-    Item i;
     const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
-    if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
-    {
+    if (!find_tile(s.item, s.sight, a, tile)) return;
+    const Item &i = s.item;
+    if (warp < ATTEND_QUERIES) {
         const float *q = query_of(a, i, warp);
         UNROLL_BY(8)
         for (int c = TID & 31; c < (dim + 31) / 32 * 32; c += 32) s.q[warp][c] = c < dim ? ld(q + c) : 0.0f;
@@ -266,18 +289,15 @@ KERNEL(ATTEND_THREADS, attend_scores, AttendArgs)
     }
     sync_block();
     const Head keys = head_of(a.spec, i.l, i.kv, false);
-    for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {
+    for (int n = warp; n < UNITS + pending_units(i); n += SCORE_THREADS / 32) {
         const Unit u = unit_of(i, tile, n);
-        const int lane = TID & 31;
         if (!unit_counts(i, u)) {
-            for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
-                put_score(s.scores, a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
-        } else if (dim % 32 || keys.type == T_TQ3_0) unit_scores<T_TQ3_0>(a, i, s, keys, u, tile);
-        else if (keys.type == T_F16) unit_scores<T_F16>(a, i, s, keys, u, tile);
-        else if (keys.type == T_BF16) unit_scores<T_BF16>(a, i, s, keys, u, tile);
-        else unit_scores<T_F32>(a, i, s, keys, u, tile);
+            if ((TID & 31) == 0) s.scores.there[n] = 0;
+        } else if (dim % 32 == 0 && keys.type == T_F16) unit_scores<T_F16>(a, i, s, keys, u, n);
+        else if (dim % 32 == 0 && keys.type == T_BF16) unit_scores<T_BF16>(a, i, s, keys, u, n);
+        else unit_scores<T_F32>(a, i, s, keys, u, n);
     }
-    finish_tile(a, i, s.sight, s.scores, tile);
+    finish_tile<SCORE_THREADS>(a, i, s.sight, s.scores, tile);
 }
 
 /* ---- keys with integer codes ---- */
@@ -290,7 +310,6 @@ DEV uint32_t *code_at(CodesShared &s, int high, int c, int e, int col)
 /* A warp rounds the blocks of a query, four of which it loads at once. */
 DEV void round_query(CodesShared &s, const float *q, int e, int blocks)
 {
-    enum { TOGETHER = 4 };
     const int lane = TID & 31;
     for (int c0 = 0; c0 < blocks; c0 += TOGETHER) {
         float four[TOGETHER];
@@ -348,7 +367,7 @@ template <bool BYTES> DEV void load_block(PanelBlock &x, const Head &keys, const
 /* A panel: its sixteen slots are rows of the fragments. AHEAD blocks are on their
  * way while one is multiplied. */
 template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, CodesShared &s, const Head &keys,
-                                            const Unit &u, int tile)
+                                            const Unit &u, int unit)
 {
     enum { AHEAD = BYTES ? 4 : 1 };
     const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.spec.head_dim / CODE_COLS, last = blocks - 1;
@@ -391,8 +410,9 @@ template <bool BYTES> DEV void panel_scores(const AttendArgs &a, const Item &i, 
             }
         }
     UNROLL
-    for (int k = 0; k < 4; k++)
-        put_score(s.scores, a, i, s.sight, u, tile, 2 * t + (k & 1), g + 8 * (k >> 1), acc[k], true);
+    for (int r = 0; r < 2; r++)
+        *(float2 *) &s.scores.raw[unit * UNIT + g + 8 * r][2 * t] = float2{acc[2 * r], acc[2 * r + 1]};
+    if (lane == 0) s.scores.there[unit] = (1u << UNIT) - 1;
 }
 
 KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
@@ -400,20 +420,18 @@ KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
     SHARED(CodesShared, s);
     pass_next();
     pass_wait();
-    Item i;
     const int tile = BID_Y, warp = TID >> 5;
-    if (!find_item(i, s.sight, a, BID) || tile >= i.tiles) return;
+    if (!find_tile(s.item, s.sight, a, tile)) return;
+    const Item &i = s.item;
     round_query(s, query_of(a, i, warp), warp, a.spec.head_dim / CODE_COLS);
     sync_block();
     const Head keys = head_of(a.spec, i.l, i.kv, false);
     for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {
         const Unit u = unit_of(i, tile, n);
-        const int lane = TID & 31;
         if (!unit_counts(i, u)) {
-            for (int k = lane; k < UNIT * ATTEND_QUERIES; k += 32)
-                put_score(s.scores, a, i, s.sight, u, tile, k / UNIT, k % UNIT, 0, false);
-        } else if (keys.type == T_Q8_0) panel_scores<true>(a, i, s, keys, u, tile);
-        else panel_scores<false>(a, i, s, keys, u, tile);
+            if ((TID & 31) == 0) s.scores.there[n] = 0;
+        } else if (keys.type == T_Q8_0) panel_scores<true>(a, i, s, keys, u, n);
+        else panel_scores<false>(a, i, s, keys, u, n);
     }
-    finish_tile(a, i, s.sight, s.scores, tile);
+    finish_tile<ATTEND_THREADS>(a, i, s.sight, s.scores, tile);
 }

@@ -5,10 +5,10 @@
 enum { VALUE_THREADS = 64, STAGES = 4, GROUPS = ATTEND_WARPS, LANES_ALL = VALUE_PANEL };
 constexpr float VALUE_MOST = 32639, SUM_MOST = 2097152;
 
-/* A thread has Q queries, and four of ATTEND_COLS Q columns. A chunk is CHUNK positions of half floats, or half as many
- * of floats; STAGES of them are here or on their way. */
+/* A thread has Q queries and C columns, a block ATTEND_QUERIES by COLS. A chunk is CHUNK positions of half floats, or
+ * half as many of floats; STAGES of them are here or on their way. */
 template <int Q> struct ValuesShared {
-    enum { COLS = ATTEND_COLS * Q, CHUNK = Q == 1 ? 64 : 32 };
+    enum { C = Q == 1 ? 2 : 4, COLS = VALUE_THREADS / ATTEND_QUERIES * Q * C, CHUNK = Q == 1 ? 128 : 32 };
     Sight sight;
     float change[ATTEND_QUERIES][SPLIT_TILES];
     alignas(16) uint8_t value[STAGES][2 * CHUNK * COLS];
@@ -25,24 +25,24 @@ struct CodesShared {
 
 /* ---- the end of a split ---- */
 
-/* N adjacent columns, N 1 or 4. */
-template <int N> DEV void load_cols(float o[N], const float *from)
+/* N adjacent columns, N 1, 2 or 4. */
+DEV void load_cols(float (&o)[1], const float *from) { o[0] = ld(from); }
+DEV void load_cols(float (&o)[2], const float *from)
 {
-    if (N == 1) {
-        o[0] = ld(from);
-        return;
-    }
+    const float2 x = ld((const float2 *) from);
+    o[0] = x.x, o[1] = x.y;
+}
+DEV void load_cols(float (&o)[4], const float *from)
+{
     const float4 x = ld((const float4 *) from);
     o[0] = x.x, o[1] = x.y, o[2] = x.z, o[3] = x.w;
 }
-template <int N> DEV void store_cols(float *to, const float o[N])
-{
-    if (N == 1) st(to, o[0]);
-    else st((float4 *) to, float4{o[0], o[1], o[2], o[3]});
-}
+DEV void store_cols(float *to, const float (&o)[1]) { st(to, o[0]); }
+DEV void store_cols(float *to, const float (&o)[2]) { st((float2 *) to, float2{o[0], o[1]}); }
+DEV void store_cols(float *to, const float (&o)[4]) { st((float4 *) to, float4{o[0], o[1], o[2], o[3]}); }
 
 /* Merges the splits of query e in ascending order, and writes the result for columns c to c + N - 1. */
-template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c, float o[N], int splits)
+template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c, float (&o)[N], int splits)
 {
     const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
     const float nothing = f32_of_bits(0xff800000u);
@@ -50,11 +50,11 @@ template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c
     float2 top = ld((const float2 *) top_of(a, i, e, 0));
     UNROLL
     for (int k = 0; k < N; k++) sum[k] = 0;
-    if (splits > 1) load_cols<N>(o, partial_of(a, i, e, 0) + c);
+    if (splits > 1) load_cols(o, partial_of(a, i, e, 0) + c);
     for (int n = 0; n < splits; n++) {
         const int later = n + 1 < splits ? n + 1 : n;
         const float2 next_top = ld((const float2 *) top_of(a, i, e, later));
-        if (splits > 1) load_cols<N>(next, partial_of(a, i, e, later) + c);
+        if (splits > 1) load_cols(next, partial_of(a, i, e, later) + c);
         if (top.x != nothing) {                    /* else the query saw nothing in this split */
             const bool first = m == nothing;
             const float most = m > top.x ? m : top.x;
@@ -71,7 +71,7 @@ template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c
     float *y = a.y + head_row(a, i, e, dim) + c;
     UNROLL
     for (int k = 0; k < N; k++) sum[k] = f32_div(sum[k], l);
-    if (dim % N == 0 && c < dim) store_cols<N>(y, sum);
+    if (dim % N == 0 && c < dim) store_cols(y, sum);
     UNROLL
     for (int k = 0; k < N; k++)
         if (dim % N && c + k < dim) st(y + k, sum[k]);
@@ -79,13 +79,13 @@ template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c
 
 /* A thread has Q queries from e on, and N columns from c on, of all those of part `part` of the item. */
 template <int Q, int N> DEV void finish_split(const AttendArgs &a, const Item &i, Sight &v, int part, int split, int e,
-                                              int c, float o[Q][N])
+                                              int c, float (&o)[Q][N])
 {
     const int splits = split_of(i, i.tiles - 1) + 1;
     if (splits > 1) {
         UNROLL
         for (int q = 0; q < Q; q++)
-            if (e + q < i.n && c < a.v_pad) store_cols<N>(partial_of(a, i, e + q, split) + c, o[q]);
+            if (e + q < i.n && c < a.v_pad) store_cols(partial_of(a, i, e + q, split) + c, o[q]);
         if (!last_to_come(v, tickets_of(a, i) + a.splits + part, splits)) return;
     }
     UNROLL
@@ -121,13 +121,34 @@ DEV float pending_weight(const AttendArgs &a, const Item &i, const Sight &v, int
     return at >= tile * TILE && at < (tile + 1) * TILE ? ld(weights_of(a, i, e) + at) : -1.0f;
 }
 
+/* Sends for positions of a chunk that lie one behind the other, as those of most caches do; from: this thread's piece
+ * of the first value of position 0. What is behind the last that any query sees is left as it is. */
+template <int Q, int SIZE, int PIECES> DEV void bring_run(ValuesShared<Q> &s, const Item &i, const Head &values,
+                                                          const uint8_t *from, int pos0, int stage)
+{
+    enum { ROUND = VALUE_THREADS / PIECES };
+    const size_t bytes = (size_t) (row_bytes(values.type, values.dim) * values.heads);
+    const int j = TID / PIECES, end = (i.hi < i.shared ? i.hi : i.shared) - pos0;
+    uint8_t *to = s.value[stage] + 16 * TID;
+    from += bytes * (size_t) (pos0 + j);
+    UNROLL_BY(4)
+    for (int k = 0; k < SIZE; k += ROUND, from += ROUND * bytes)
+        if (j + k < end) copy16_async(to + 16 * k * PIECES, from);
+}
+
 /* Sends for a chunk: values as they are stored, T_F16 or T_BF16, or as floats. Those that no query sees, and columns
  * that do not exist, are left as they are. */
-template <Type T, int Q, int SIZE> DEV void bring_chunk(ValuesShared<Q> &s, const AttendArgs &a, const Item &i,
-                                                        const Head &values, int part, const Chunk &x, int stage)
+template <Type T, int Q, int SIZE> DEV void bring_values(ValuesShared<Q> &s, const Item &i, const Head &values,
+                                                         int part, const Chunk &x, int stage)
 {
     enum { EACH = T == T_F32 ? 4 : 8, PIECES = ValuesShared<Q>::COLS / EACH };
     const bool floats = values.type == T_F32 && values.dim % EACH == 0;
+    if (T != T_F32 && !x.pends && !i.ring && !i.wrap) {
+        const int c = ValuesShared<Q>::COLS * part + TID % PIECES * EACH;
+        if (c < values.dim)
+            bring_run<Q, SIZE, PIECES>(s, i, values, slot_of(values, 0) + 2 * c, x.pos0, stage);
+        return;
+    }
     UNROLL_BY(1)
     for (int k = TID; k < SIZE * PIECES; k += VALUE_THREADS) {
         const int j = k / PIECES, c = ValuesShared<Q>::COLS * part + k % PIECES * EACH, pos = x.pos0 + j;
@@ -144,76 +165,97 @@ template <Type T, int Q, int SIZE> DEV void bring_chunk(ValuesShared<Q> &s, cons
             for (int n = 0; n < 4; n++) ((float *) to)[n] = load_one(values.type, head, c + n, values.dim);
         }
     }
+}
+
+/* And for their weights. */
+template <int Q, int SIZE> DEV void bring_weights(ValuesShared<Q> &s, const AttendArgs &a, const Item &i,
+                                                  const Chunk &x, int stage)
+{
     if (x.pends) {
         UNROLL_BY(1)
         for (int k = TID; k < ATTEND_QUERIES * SIZE; k += VALUE_THREADS)
             s.weight[stage][k / SIZE][k % SIZE] = pending_weight(a, i, s.sight, x.tile, k / SIZE, x.row0 + k % SIZE);
         return;
     }
-    UNROLL_BY(1)
-    for (int k = TID; k < ATTEND_QUERIES * SIZE / 4; k += VALUE_THREADS) {
-        const int e = k / (SIZE / 4), j = k % (SIZE / 4) * 4;
-        copy16_async(&s.weight[stage][e][j], weights_of(a, i, e < i.n ? e : 0) + (x.pos0 - i.tile0 * TILE) + j);
+    enum { FOURS = SIZE / 4, ALL = ATTEND_QUERIES * FOURS };   /* of a query, of all */
+    const float *from = weights_of(a, i, 0) + (x.pos0 - i.tile0 * TILE) + TID % FOURS * 4;
+    const size_t query = (size_t) (weights_of(a, i, 1) - weights_of(a, i, 0));
+    UNROLL_BY(4)
+    for (int k = 0; k < ALL; k += VALUE_THREADS) {
+        if (ALL % VALUE_THREADS && k + TID >= ALL) break;
+        const int e = (k + TID) / FOURS;
+        copy16_async(&s.weight[stage][e][TID % FOURS * 4], from + query * (size_t) (e < i.n ? e : 0));
     }
 }
 
-/* Four columns of a position as they are stored. */
-template <Type T> struct Stored { uint2 bits; };
-template <> struct Stored<T_F32> { float4 bits; };
+/* C columns of a position as they are stored. */
+template <Type T, int C> struct Stored { uint2 bits; };
+template <Type T> struct Stored<T, 2> { uint32_t bits; };
+template <> struct Stored<T_F32, 4> { float4 bits; };
+template <> struct Stored<T_F32, 2> { float2 bits; };
 
-DEV void floats_of(float v[4], Stored<T_F32> x) { v[0] = x.bits.x, v[1] = x.bits.y, v[2] = x.bits.z, v[3] = x.bits.w; }
-DEV void floats_of(float v[4], Stored<T_F16> x)
+template <Type T> DEV float2 two_floats(uint32_t x)
 {
-    v[0] = f32_of_half(x.bits.x & 0xffffu), v[1] = f32_of_half(x.bits.x >> 16);
-    v[2] = f32_of_half(x.bits.y & 0xffffu), v[3] = f32_of_half(x.bits.y >> 16);
+    return T == T_F16 ? float2{f32_of_half(x & 0xffffu), f32_of_half(x >> 16)}
+                      : float2{f32_of_bits(x << 16), f32_of_bits(x & 0xffff0000u)};
 }
-DEV void floats_of(float v[4], Stored<T_BF16> x)
+DEV void floats_of(float (&v)[4], const Stored<T_F32, 4> &x)
 {
-    v[0] = f32_of_bits(x.bits.x << 16), v[1] = f32_of_bits(x.bits.x & 0xffff0000u);
-    v[2] = f32_of_bits(x.bits.y << 16), v[3] = f32_of_bits(x.bits.y & 0xffff0000u);
+    v[0] = x.bits.x, v[1] = x.bits.y, v[2] = x.bits.z, v[3] = x.bits.w;
+}
+DEV void floats_of(float (&v)[2], const Stored<T_F32, 2> &x) { v[0] = x.bits.x, v[1] = x.bits.y; }
+template <Type T> DEV void floats_of(float (&v)[4], const Stored<T, 4> &x)
+{
+    const float2 a = two_floats<T>(x.bits.x), b = two_floats<T>(x.bits.y);
+    v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
+}
+template <Type T> DEV void floats_of(float (&v)[2], const Stored<T, 2> &x)
+{
+    const float2 a = two_floats<T>(x.bits);
+    v[0] = a.x, v[1] = a.y;
 }
 
 /* Four positions of a chunk, weights and values, in a thread's registers. */
-template <Type T, int Q> struct Step { float4 weight[Q]; Stored<T> value[4]; };
-template <Type T, int Q> DEV void load_step(Step<T, Q> &x, const ValuesShared<Q> &s, int stage, int e, int four, int j)
+template <Type T, int Q> struct Step { float4 weight[Q]; Stored<T, ValuesShared<Q>::C> value[4]; };
+template <Type T, int Q> DEV void load_step(Step<T, Q> &x, const ValuesShared<Q> &s, int stage, int e, int at, int j)
 {
+    enum { C = ValuesShared<Q>::C };
     UNROLL
     for (int q = 0; q < Q; q++) x.weight[q] = *(const float4 *) &s.weight[stage][e + q][j];
     UNROLL
     for (int k = 0; k < 4; k++)
-        x.value[k] = ((const Stored<T> *) s.value[stage])[ValuesShared<Q>::COLS / 4 * (j + k) + four];
+        x.value[k] = ((const Stored<T, C> *) s.value[stage])[ValuesShared<Q>::COLS / C * (j + k) + at];
 }
 
-/* Adds the first n positions of a chunk, a multiple of four, to a thread's queries from e on and columns from 4 * four
+/* Adds the first n positions of a chunk, a multiple of four, to a thread's queries from e on and columns from C * at
  * on. A step is loaded while the one before is added. */
-template <Type T, int Q, int SIZE> DEV void add_chunk(float o[Q][4], const ValuesShared<Q> &s, int stage, int e,
-                                                      int four, int n)
+template <Type T, int Q, int SIZE, int C>
+DEV void add_chunk(float (&o)[Q][C], const ValuesShared<Q> &s, int stage, int e, int at, int n)
 {
     Step<T, Q> next;
-    load_step(next, s, stage, e, four, 0);
+    load_step(next, s, stage, e, at, 0);
     UNROLL_BY(2)
     for (int j = 0; j < n; j += 4) {
         const Step<T, Q> x = next;
-        load_step(next, s, stage, e, four, (j + 4) % SIZE);
+        load_step(next, s, stage, e, at, (j + 4) % SIZE);
         UNROLL
         for (int k = 0; k < 4; k++) {
-            float v[4];
+            float v[C];
             floats_of(v, x.value[k]);
             UNROLL
             for (int q = 0; q < Q; q++) {
                 const float4 w = x.weight[q];
                 const float p = k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w;
-                if (p < 0) continue;
                 UNROLL
-                for (int c = 0; c < 4; c++) o[q][c] = f32_fma(p, v[c], o[q][c]);
+                for (int c = 0; c < C; c++) o[q][c] = p < 0 ? o[q][c] : f32_fma(p, v[c], o[q][c]);
             }
         }
     }
 }
 
-/* The weighted values of a split, for queries from e on and the part's columns from 4 * four on. */
-template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &a, const Item &i, ValuesShared<Q> &s,
-                                               int part, int split, int e, int four)
+/* The weighted values of a split, for queries from e on and the part's columns from C * at on. */
+template <Type T, int Q, int C> DEV void split_values(float (&o)[Q][C], const AttendArgs &a, const Item &i,
+                                                      ValuesShared<Q> &s, int part, int split, int e, int at)
 {
     enum { SIZE = ValuesShared<Q>::CHUNK / (T == T_F32 ? 2 : 1) };
     const Head values = head_of(a.spec, i.l, i.kv, true);
@@ -226,11 +268,14 @@ template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &
     UNROLL
     for (int q = 0; q < Q; q++)
         UNROLL
-        for (int c = 0; c < 4; c++) o[q][c] = 0;
+        for (int c = 0; c < C; c++) o[q][c] = 0;
     Chunk now = { t0, 0, 0, 0, false }, later = now;
     for (int k = 0; k < STAGES - 1; k++, later.n++) {
         find_chunk<SIZE>(later, i, t1);
-        if (later.tile < t1) bring_chunk<T, Q, SIZE>(s, a, i, values, part, later, k);
+        if (later.tile < t1) {
+            bring_values<T, Q, SIZE>(s, i, values, part, later, k);
+            bring_weights<Q, SIZE>(s, a, i, later, k);
+        }
         copy_commit();
     }
     for (int k = 0, tile = t0;; k++, now.n++, later.n++) {
@@ -242,9 +287,12 @@ template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &
             UNROLL
             for (int q = 0; q < Q; q++)
                 UNROLL
-                for (int c = 0; c < 4; c++) o[q][c] = f32_mul(o[q][c], s.change[e + q][tile - t0]);
+                for (int c = 0; c < C; c++) o[q][c] = f32_mul(o[q][c], s.change[e + q][tile - t0]);
         if (now.tile == t1) break;
-        if (later.tile < t1) bring_chunk<T, Q, SIZE>(s, a, i, values, part, later, (k + STAGES - 1) % STAGES);
+        if (later.tile < t1) {
+            bring_values<T, Q, SIZE>(s, i, values, part, later, (k + STAGES - 1) % STAGES);
+            bring_weights<Q, SIZE>(s, a, i, later, (k + STAGES - 1) % STAGES);
+        }
         copy_commit();
         const int left = now.pends ? i.rows - now.row0 : i.shared - now.pos0, n = left < SIZE ? left : SIZE;
         if (n % 4) {                               /* weights behind them are pending rows', which come later */
@@ -252,7 +300,7 @@ template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &
             if (TID < 4 * ATTEND_QUERIES && j >= n) s.weight[k % STAGES][TID / 4][j] = -1.0f;
             sync_block();
         }
-        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, four, (n + 3) / 4 * 4);
+        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, at, (n + 3) / 4 * 4);
     }
     copy_wait<0>();
 }
@@ -260,15 +308,16 @@ template <Type T, int Q> DEV void split_values(float o[Q][4], const AttendArgs &
 template <int Q> DEV void values(const AttendArgs &a, ValuesShared<Q> &s)
 {
     Item i;
+    enum { C = ValuesShared<Q>::C };
     const int cols = ValuesShared<Q>::COLS, parts = (a.v_pad + cols - 1) / cols, part = BID % parts, split = BID_Y;
     if (!find_item(i, s.sight, a, BID / parts) || split > split_of(i, i.tiles - 1)) return;
-    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim, e = TID / (cols / 4) * Q,
-              four = TID % (cols / 4);
-    float o[Q][4];
-    if (dim % 8 == 0 && a.spec.v_type == T_F16) split_values<T_F16, Q>(o, a, i, s, part, split, e, four);
-    else if (dim % 8 == 0 && a.spec.v_type == T_BF16) split_values<T_BF16, Q>(o, a, i, s, part, split, e, four);
-    else split_values<T_F32, Q>(o, a, i, s, part, split, e, four);
-    finish_split<Q, 4>(a, i, s.sight, part, split, e, cols * part + 4 * four, o);
+    const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim, e = TID / (cols / C) * Q,
+              at = TID % (cols / C);
+    float o[Q][C];
+    if (dim % 8 == 0 && a.spec.v_type == T_F16) split_values<T_F16, Q>(o, a, i, s, part, split, e, at);
+    else if (dim % 8 == 0 && a.spec.v_type == T_BF16) split_values<T_BF16, Q>(o, a, i, s, part, split, e, at);
+    else split_values<T_F32, Q>(o, a, i, s, part, split, e, at);
+    finish_split<Q, C>(a, i, s.sight, part, split, e, cols * part + C * at, o);
 }
 
 /* For few items: many blocks. */

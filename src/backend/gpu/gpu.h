@@ -17,6 +17,7 @@
  *                                 a0 (row g, columns 4 t ..), a1 (row g + 8), a2, a3 (the same, columns 16 + 4 t ..),
  *                                 of B b0 (column g, 4 t ..), b1 (16 + 4 t ..), of C c0, c1 (row g, columns 2 t,
  *                                 2 t + 1), c2, c3 (row g + 8)
+ *   mma_16x8x32_u8(c, a, b)       the same for bytes of A without a sign
  *   mma_16x8x16(c, a, b)          c [16, 8] += a [16, 16] b [8, 16]^T: the same with a0, a1, b0 alone
  *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
  *                                 latest
@@ -35,6 +36,16 @@
 #include "backend/gpu/gpu_amd.h"
 #else
 #include "backend/gpu/gpu_cuda.h"
+#endif
+
+#if defined(MMA_SIGNED)
+/* A byte is its lower seven bits, and twice half of its upper one: both are signed bytes, too. */
+DEV void mma_16x8x32_u8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    uint32_t low[4], half[4];
+    for (int i = 0; i < 4; i++) low[i] = a[i] & 0x7f7f7f7fu, half[i] = a[i] >> 1 & 0x40404040u;
+    mma_16x8x32(c, low, b), mma_16x8x32(c, half, b), mma_16x8x32(c, half, b);
+}
 #endif
 
 /* Bits of floats in shuffles. */

@@ -113,6 +113,7 @@ DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t select)
     return r;
 }
 /* The fragments by shuffles and dot products. */
+#define MMA_SIGNED
 DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
 {
     const int lane = lane_of_wave() & 31, row = lane & ~3, col = (lane & 3) * 8;

@@ -145,7 +145,7 @@ DEV float *partial_of(const AttendArgs &a, const Item &i, int e, int split)
 }
 DEV int32_t *tickets_of(const AttendArgs &a, const Item &i)
 {
-    return a.tickets + (size_t) i.index * (size_t) (a.splits + a.v_pad / ATTEND_COLS);
+    return a.tickets + (size_t) i.index * (size_t) (a.splits + a.v_pad / ATTEND_COLS_FEW);
 }
 
 /* True for all threads of the last of n blocks to come, which then sees what the others have written. */

@@ -103,6 +103,12 @@ DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+DEV void mma_16x8x32_u8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -122,6 +128,16 @@ DEV void mma_8x8x16(int &c0, int &c1, uint32_t a, uint32_t b)
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
         : "+r"(c0), "+r"(c1) : "r"(a), "r"(b));
 }
+DEV void mma_8x8x16_u8(int &c0, int &c1, uint32_t a, uint32_t b)
+{
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(c0), "+r"(c1) : "r"(a), "r"(b));
+}
+DEV void mma_16x8x32_u8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma_8x8x16_u8(c[0], c[1], a[0], b[0]), mma_8x8x16_u8(c[0], c[1], a[2], b[1]);
+    mma_8x8x16_u8(c[2], c[3], a[1], b[0]), mma_8x8x16_u8(c[2], c[3], a[3], b[1]);
+}
 DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
 {
     mma_8x8x16(c[0], c[1], a[0], b[0]), mma_8x8x16(c[0], c[1], a[2], b[1]);
@@ -133,6 +149,7 @@ DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
 }
 #else
 /* For chips without matrix units for integers: the fragments by shuffles and dot products. */
+#define MMA_SIGNED
 DEV void mma_16x8x32(int c[4], const uint32_t a[4], const uint32_t b[2])
 {
     const int lane = TID & 31, row = lane & ~3, col = (lane & 3) * 8;

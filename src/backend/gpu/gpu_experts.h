@@ -124,7 +124,7 @@ template <class P> struct ExpertShared {
 
 /* Quantised rows in global memory, at this lane's row of each tile. */
 template <int NT> struct GatheredRows {
-    enum { UNROLLED = 0 };
+    enum { ROLLED = 1 };
     const uint2 *codes[NT];
 };
 template <int NT> DEV uint2 code_of(const GatheredRows<NT> &x, int chunk, int j) { return ld(x.codes[j] + chunk * 32); }
@@ -136,9 +136,10 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
     const int lane = TID & 31, g = lane >> 2, t = lane & 3, blocks = a.act.blocks,
               units = (blocks + P::SCALES - 1) / P::SCALES;
     const uint8_t *w = expert_matrix(p, item.expert) + (size_t) group * P::group_bytes(blocks);
+    typename P::Source from = P::source(w, blocks, 0, lane);
     UNROLL
-    for (int i = 0; i < STAGES - 1; i++) {
-        P::template stage<32>(s[i], w, i, blocks, blocks - i * P::SCALES, lane);
+    for (int i = 0; i < STAGES - 1; i++, P::skip(from, 1)) {
+        P::template stage<32>(s[i], from, blocks - i * P::SCALES, lane);
         copy_commit();
     }
     /* block: of this lane's row of each tile, the first; and of its outputs, columns 2 t and 2 t + 1 of each tile:
@@ -149,13 +150,13 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
     for (int j = 0; j < NT; j++) {                 /* rows beyond the last stand for it */
         const int from = ld(a.pair + item.first + (8 * j + g < item.n ? 8 * j + g : item.n - 1));
         const int at = from / a.divide;
-        block[j] = (size_t) (at >> 3) * (size_t) blocks;
+        block[j] = act_block(a.act, at >> 3, 0);
         own[j] = 4 * (at & 7) + t;
         UNROLL
         for (int k = 0; k < 2; k++) {
             const int row = shfl(at, 8 * t + 4 * k);
             pair[j][k] = shfl(from, 8 * t + 4 * k);
-            scale[j][k] = (size_t) (row >> 3) * (size_t) blocks * 8 + (size_t) (row & 7);
+            scale[j][k] = act_block(a.act, row >> 3, 0) * 8 + (size_t) (row & 7);
         }
     }
     float acc[NT][4];
@@ -165,14 +166,15 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
         copy_wait<STAGES - 2>();
         sync_warp();                               /* unit u is there, and no lane reads u - 1 any more */
         const int later = u + STAGES - 1;
-        P::template stage<32>(s[later % STAGES], w, later, blocks, blocks - later * P::SCALES, lane);
+        P::template stage<32>(s[later % STAGES], from, blocks - later * P::SCALES, lane);
         copy_commit();
+        P::skip(from, 1);
         const uint32_t *unit = s[u % STAGES];
         enum { BLOCKS_AT_ONCE = NT == 1 ? P::SCALES : 1 };
         UNROLL_BY(BLOCKS_AT_ONCE)
         for (int c = 0; c < P::SCALES; c++) {
-            const size_t b = (size_t) (u * P::SCALES + c);
-            if ((int) b >= blocks) break;
+            const size_t b = (size_t) (u * P::SCALES + c) << a.act.tiles_log2;
+            if (u * P::SCALES + c >= blocks) break;
             GatheredRows<NT> x;
             UNROLL
             for (int j = 0; j < NT; j++)
@@ -196,7 +198,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
                 if (P::MINS) min_sums(msum, min, ld((const uint2 *) a.act.sums + (block[j] + b) * 32 + own[j]));
                 UNROLL
                 for (int i = 0; i < 4; i++)
-                    acc[j][i] = P::finish(acc[j][i], unit, c, g + 8 * (i >> 1), isum[0][j][i],
+                    acc[j][i] = P::finish(acc[j][i], unit, c, 2 * g + (i >> 1), isum[0][j][i],
                                           P::MINS ? msum[i] : qsum[j][i & 1], da[j][i & 1]);
             }
         }
@@ -206,7 +208,7 @@ DEV void expert_group(const ExpertsArgs &a, uint32_t (&s)[STAGES][P::WORDS], con
     for (int j = 0; j < NT; j++)
         UNROLL
         for (int i = 0; i < 4; i++) {
-            const int to = group * 16 + g + 8 * (i >> 1);
+            const int to = group * 16 + 2 * g + (i >> 1);
             if (8 * j + 2 * t + (i & 1) < item.n && to < p.rows)
                 st(p.y + (size_t) pair[j][i & 1] * (size_t) p.rows + to, acc[j][i]);
         }

@@ -3,16 +3,19 @@
  *   SCALES, CHUNKS   blocks of a unit, each with a scale (NVFP4: two); steps of 32 columns of a block
  *   MINS, ROW_SUMS   finish reads a second integer, msum of min_sums; or the sum of the row's block of 32
  *   WORDS            of a unit in shared memory
- *   stage            starts to copy a unit; `left`: how many of its blocks exist
+ *   Source           where a thread finds its part of a unit, of those that STEP threads copy, this one as number `at`:
+ *                    source(group, blocks, unit, at); skip: on by so many units
+ *   stage<STEP>      starts to copy a unit; `left`: how many of its blocks exist
  *   sums             a warp computes isum of a block, for MW groups by 8 NT rows of x, as result fragments have them;
- *                    w: the first group's unit, the others' follow; x: at the block, UNROLLED: it lies in registers
+ *                    w: the first group's unit, the others' follow; x: at the block, ROLLED: in few registers
  *   mins             this lane's words for min_sums
  *   finish           the float operations of one output over a block; row: in the group
  * Integers may be summed in any order, by any warp; floats go in one. Codes with an offset become signed bytes by
  * moving them to the top of the byte, where the offset is one bit: sums are a power of two too large, and shifted
  * back.
- * Lines lie swizzled in shared memory: of four that a warp reads at once, two have their halves swapped, so that every
- * lane reads another bank. */
+ * A lane has weight rows 2 g and 2 g + 1 where the matrix instruction says g and g + 8: they are neighbours in a line,
+ * and one load brings both. Lines lie swizzled in shared memory: of four that a warp reads at once, two have their
+ * halves swapped, so that every lane reads another bank. */
 #ifndef RATOON_BACKEND_GPU_GPU_PACKS_H
 #define RATOON_BACKEND_GPU_GPU_PACKS_H
 
@@ -23,7 +26,6 @@ typedef uint16_t half_word __attribute__((may_alias));
 
 /* Where word i of the lines is: lines 2 and 3 of each four have their halves swapped. */
 DEV int swapped(int i) { return i ^ (i >> 2 & 8); }
-DEV uint32_t word_at(const uint32_t *w, int i) { return w[swapped(i)]; }
 
 /* Where half h of a line begins, in words: of a line that the compiler knows it is a constant, so that what is read
  * there costs no address of its own. */
@@ -33,15 +35,49 @@ DEV uint32_t half_of(const uint32_t *w, int line, int h, int i)
 {
     return ((const half_word *) (w + half_line(line, h)))[i];
 }
-/* Byte i of a line of which halves are not swapped. */
-DEV uint32_t byte_of(const uint32_t *w, int line, int i) { return ((const uint8_t *) w)[line * LINE_BYTES + i]; }
+/* Bytes i and i + 1 of a line of which halves are not swapped; i is even. */
+DEV uint32_t two_bytes(const uint32_t *w, int line, int i)
+{
+    return ((const half_word *) w)[(line * LINE_BYTES + i) / 2];
+}
 
-/* N words of lines, or as many as there are, by STEP threads of which this is number `at`. A round of STEP moves by
- * whole lines of four, so what is swapped stays where it is. All N of them are copied without a question for each. */
+/* The words of rows 2 g and 2 g + 1: of the line that word `from` begins, a multiple of 16. */
+DEV void words_from(uint32_t q[2], const uint32_t *w, int from, int g)
+{
+    const uint2 v = *(const uint2 *) (w + swapped(from + 2 * g));
+    q[0] = v.x, q[1] = v.y;
+}
+/* The same, of a line that the compiler knows. */
+DEV void row_words(uint32_t q[2], const uint32_t *w, int line, int g)
+{
+    const uint2 v = *(const uint2 *) (w + line * LINE_WORDS + (2 * g ^ (line >> 1 & 1) * 8));
+    q[0] = v.x, q[1] = v.y;
+}
+/* The same, of line t behind a line that is a multiple of four. */
+DEV void lane_words(uint32_t q[2], const uint32_t *w, int line, int g, int t)
+{
+    words_from(q, w + line * LINE_WORDS, t * LINE_WORDS, g);
+}
+/* The four words of a pair's codes that a lane needs: those of vectors t and 4 + t. */
+DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
+{
+    lane_words(q, w, line, g, t);
+    lane_words(q + 2, w, line + 4, g, t);
+}
+
+/* 64 >> 2 t, for products in place of shifts: multipliers have time where shifters have none. As the compiler does not
+ * know it for a power of two, it leaves them as they are. */
+DEV uint32_t field_up(int t) { return byte_perm(0x01041040u, 0, 0x4440u + (uint32_t) t); }
+/* 0x80808080, which the compiler does not know either: (a & b | tops) ^ (c & d) stay two instructions. */
+DEV uint32_t tops() { return byte_perm(0x80, 0, 0); }
+
+/* N words of lines, or as many as there are, by STEP threads of which this is number `at`; from: its part. A round of
+ * STEP moves by whole lines of four, so what is swapped stays where it is. All N of them are copied without a question
+ * for each. */
 template <int N, int STEP> DEV void stage_lines(uint32_t *to, const uint8_t *from, int there, int at)
 {
     enum { ROUND = 4 * STEP };
-    to += swapped(4 * at), from += 16 * at;
+    to += swapped(4 * at);
     if (there >= N) {
         UNROLL
         for (int i = 0; i < N; i += ROUND)
@@ -76,9 +112,15 @@ struct NoMins { DEV void mins(uint32_t min[2], const uint32_t *, int, int) { min
 template <int LINES, bool WITH_MINS, bool FLOATS = false> struct Pack256 : NoMins {
     enum { SCALES = 1, CHUNKS = 8, MINS = WITH_MINS, ROW_SUMS = 0, WORDS = LINES * LINE_WORDS };
     DEV size_t group_bytes(int blocks) { return (size_t) blocks * LINES * LINE_BYTES; }
-    template <int STEP> DEV void stage(uint32_t *to, const uint8_t *group, int unit, int, int left, int at)
+    struct Source { const uint8_t *lines; };
+    DEV Source source(const uint8_t *group, int, int unit, int at)
     {
-        stage_lines<WORDS, STEP>(to, group + (size_t) unit * LINES * LINE_BYTES, left > 0 ? WORDS : 0, at);
+        return Source{group + (size_t) unit * LINES * LINE_BYTES + 16 * at};
+    }
+    DEV void skip(Source &s, int units) { s.lines += units * LINES * LINE_BYTES; }
+    template <int STEP> DEV void stage(uint32_t *to, const Source &from, int left, int at)
+    {
+        if (left > 0) stage_lines<WORDS, STEP>(to, from.lines, WORDS, at);
     }
     DEV float finish(float acc, const uint32_t *w, int, int row, int isum, int msum, float da)
     {
@@ -99,13 +141,13 @@ template <int MW, int NT> DEV void clear_sums(int sum[MW][NT][4])
         for (int j = 0; j < NT; j++) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 }
 
-/* sum += products of d with the scales of rows g and g + 8 */
+/* sum += products of d with the scales of the two rows */
 DEV void add_scaled(int sum[4], const int d[4], int s0, int s1)
 {
     sum[0] += s0 * d[0], sum[1] += s0 * d[1], sum[2] += s1 * d[2], sum[3] += s1 * d[3];
 }
 
-/* Sums of minimum times sum of 16 columns, the latter in two halves; min: this lane's words of rows g and g + 8. */
+/* Sums of minimum times sum of 16 columns, the latter in two halves; min: this lane's words of its two rows. */
 DEV void min_sums(int msum[4], const uint32_t min[2], uint2 s)
 {
     int high[4] = { 0, 0, 0, 0 };
@@ -122,14 +164,14 @@ template <int NT, class Rows> DEV void codes_of(uint2 b[NT], const Rows &x, int 
     for (int j = 0; j < NT; j++) b[j] = code_of(x, chunk, j);
 }
 
-/* K4, K5 and K4X: a scale per 32 columns. P has fragments(a, w, pair, g, t): of sub-blocks 2 pair and 2 pair + 1; and
- * scale(w, sub, row). */
+/* K4, K5 and K4X: a scale per 32 columns. P has fragments(a, w, pair, g, t): of sub-blocks 2 pair and 2 pair + 1;
+ * scales(s, w, sub, g): of the two rows; BYTES: codes are bytes without a sign; SHIFT: what sums are too large by. */
 template <class P, int MW, int NT, class Rows>
 DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int lane)
 {
     const int g = lane >> 2, t = lane & 3;
     clear_sums<MW, NT>(isum);
-    enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 4 : 1 };
+    enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 4 };
     UNROLL_BY(STEPS)
     for (int p = 0; p < 4; p++) {
         uint32_t a[MW][2][4];
@@ -141,55 +183,41 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
             codes_of<NT>(v, x, 2 * p + h);
             UNROLL
             for (int m = 0; m < MW; m++) {
-                const uint32_t *wm = w + m * P::WORDS;
-                const int s0 = P::scale(wm, 2 * p + h, g), s1 = P::scale(wm, 2 * p + h, g + 8);
+                int s[2];
+                P::scales(s, w + m * P::WORDS, 2 * p + h, g);
                 UNROLL
                 for (int j = 0; j < NT; j++) {
                     const uint32_t b[2] = { v[j].x, v[j].y };
                     int d[4] = { 0, 0, 0, 0 };
-                    mma_16x8x32(d, a[m][h], b);
-                    add_scaled(isum[m][j], d, s0, s1);
+                    if (P::BYTES) mma_16x8x32_u8(d, a[m][h], b);
+                    else mma_16x8x32(d, a[m][h], b);
+                    add_scaled(isum[m][j], d, s[0], s[1]);
                 }
             }
         }
     }
-}
-
-/* Rows g and g + 8 of vector t, for a line that is a multiple of four. */
-DEV void lane_words(uint32_t q[2], const uint32_t *w, int line, int g, int t)
-{
-    const uint32_t *at = w + line * LINE_WORDS;
-    const int own = swapped(t * LINE_WORDS + g);
-    q[0] = at[own], q[1] = at[own ^ 8];
-}
-
-/* The four words of a pair's codes that a lane needs: vectors t and 4 + t of rows g and g + 8. */
-DEV void pair_words(uint32_t q[4], const uint32_t *w, int line, int g, int t)
-{
-    lane_words(q, w, line, g, t);
-    lane_words(q + 2, w, line + 4, g, t);
+    UNROLL
+    for (int m = 0; P::SHIFT != 0 && m < MW; m++)
+        UNROLL
+        for (int j = 0; j < NT; j++)
+            UNROLL
+            for (int i = 0; i < 4; i++) isum[m][j][i] >>= P::SHIFT;
 }
 
 /* Minima of K4 and K5 from the lines of scales: those of this lane's sums 4 t .. 4 t + 3, which are two. */
 DEV void k4_mins(uint32_t min[2], const uint32_t *w, int line, int g, int t)
 {
     /* the first four minima are six bits of one line, the others of three; masks, since branches would cost more */
-    const uint32_t later = t < 2 ? 0 : 0xffffffffu, own = t < 2 ? 0x3f3f : 0x3030;
-    const int shift = t < 2 ? 0 : 2;
-    UNROLL
-    for (int r = 0; r < 2; r++) {
-        const int h = t & 1, at = g + 8 * r;
-        const uint32_t h0 = half_of(w, line, h, at), h1 = half_of(w, line + 1, h, at), h2 = half_of(w, line + 2, h, at);
-        min[r] = byte_perm((h0 >> 6 & later & 0x0303) | (h1 >> 4 & later & 0x0c0c) | (h2 >> shift & own), 0, 0x1100);
-    }
+    const uint32_t low = t < 2 ? 0 : 0x03030303u, middle = t < 2 ? 0 : 0x0c0c0c0cu;
+    const uint32_t own = t < 2 ? 0x3f3f3f3fu : 0x30303030u;
+    const int h = t & 1, shift = t < 2 ? 0 : 2;
+    const uint32_t both = (word_of(w, line, h, g) >> 6 & low) | (word_of(w, line + 1, h, g) >> 4 & middle) |
+                          (word_of(w, line + 2, h, g) >> shift & own);
+    min[0] = byte_perm(both, 0, 0x1100), min[1] = byte_perm(both, 0, 0x3322);
 }
 
 /* K4 and K5: scales and minima of 6 bits in lines from LINES - 4 on. */
 template <class P, int LINES> struct PackMins : Pack256<LINES, true> {
-    DEV int scale(const uint32_t *w, int sub, int row)
-    {
-        return (int) byte_of(w, LINES - 4, sub * 16 + row) & 63;
-    }
     DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t) { k4_mins(min, w, LINES - 4, g, t); }
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
@@ -198,31 +226,49 @@ template <class P, int LINES> struct PackMins : Pack256<LINES, true> {
     }
 };
 
+/* The codes of odd sub-blocks stay at the top of their bytes, 16 times too large; so are the scales of the others. */
 struct PackK4 : PackMins<PackK4, 36> {
+    enum { BYTES = 1, SHIFT = 4 };
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
         uint32_t q[4];
         pair_words(q, w, 8 * p, g, t);
         UNROLL
-        for (int i = 0; i < 4; i++) a[0][i] = q[i] & 0x0f0f0f0fu, a[1][i] = q[i] >> 4 & 0x0f0f0f0fu;
+        for (int i = 0; i < 4; i++) a[0][i] = q[i] & 0x0f0f0f0fu, a[1][i] = q[i] & 0xf0f0f0f0u;
+    }
+    DEV void scales(int s[2], const uint32_t *w, int sub, int g)
+    {
+        const uint32_t v = two_bytes(w, 32, sub * 16 + 2 * g);
+        if (sub & 1) s[0] = (int) (v & 63), s[1] = (int) (v >> 8 & 63);
+        else s[0] = (int) (v << 4 & 1008), s[1] = (int) (v >> 4 & 1008);
     }
 };
 
+/* Codes times 8. */
 struct PackK5 : PackMins<PackK5, 44> {
+    enum { BYTES = 1, SHIFT = 3 };
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
-        uint32_t q[4];
+        const uint32_t up = field_up(t);
+        uint32_t q[4], fifth[4];
         pair_words(q, w, 8 * p, g, t);
+        row_words(fifth, w, 32 + 2 * p, g);
+        row_words(fifth + 2, w, 33 + 2 * p, g);
         UNROLL
         for (int i = 0; i < 4; i++) {
-            const uint32_t fifth = word_of(w, 32 + 2 * p + (i >> 1), i & 1, g) >> 2 * t;
-            a[0][i] = (q[i] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
-            a[1][i] = (q[i] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
+            a[0][i] = (q[i] << 3 & 0x78787878u) | (fifth[i] * (2 * up) & 0x80808080u);
+            a[1][i] = (q[i] >> 1 & 0x78787878u) | (fifth[i] * up & 0x80808080u);
         }
+    }
+    DEV void scales(int s[2], const uint32_t *w, int sub, int g)
+    {
+        const uint32_t v = two_bytes(w, 40, sub * 16 + 2 * g);
+        s[0] = (int) (v & 63), s[1] = (int) (v >> 8 & 63);
     }
 };
 
 template <class P, class Book> struct PackK4Book : Pack256<35, false, true> {
+    enum { BYTES = 0, SHIFT = 0 };
     DEV void fragments(uint32_t a[2][4], const uint32_t *w, int p, int g, int t)
     {
         uint32_t q[4];
@@ -230,9 +276,10 @@ template <class P, class Book> struct PackK4Book : Pack256<35, false, true> {
         UNROLL
         for (int i = 0; i < 4; i++) book_values<Book>(&a[0][i], &a[1][i], q[i]);
     }
-    DEV int scale(const uint32_t *w, int sub, int row)
+    DEV void scales(int s[2], const uint32_t *w, int sub, int g)
     {
-        return (int8_t) byte_of(w, 32, sub * 16 + row);
+        const uint32_t v = two_bytes(w, 32, sub * 16 + 2 * g);
+        s[0] = (int8_t) v, s[1] = (int8_t) (v >> 8);
     }
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
@@ -245,14 +292,14 @@ struct PackIq3xxs : PackK4Book<PackIq3xxs, BookIq3xxs> {};
 struct PackIq3s : PackK4Book<PackIq3s, BookIq3s> {};
 
 /* K6 and K3: a scale per 16 columns, half a fragment each; SHIFT: what sums are too large by. P has fragments(a, w, p,
- * g, t): words of sub-blocks 2 p and 2 p + 1, of rows g and g + 8. */
+ * g, t): words of sub-blocks 2 p and 2 p + 1, of the two rows. */
 template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<LINES, false, FLOATS> {
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int, const Rows &x, int lane)
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 8 : 2 };
+        enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 8 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
@@ -260,8 +307,7 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
             UNROLL
             for (int m = 0; m < MW; m++) {
                 const uint32_t *wm = w + m * LINES * LINE_WORDS;
-                const uint32_t s[2] = { half_of(wm, LINES - 5 + (p >> 1), p & 1, g),
-                                        half_of(wm, LINES - 5 + (p >> 1), p & 1, g + 8) };
+                const uint32_t s = word_of(wm, LINES - 5 + (p >> 1), p & 1, g);
                 uint32_t a[2][2];
                 P::fragments(a, wm, p, g, t);
                 UNROLL
@@ -270,7 +316,7 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
                     for (int j = 0; j < NT; j++) {
                         int d[4] = { 0, 0, 0, 0 };
                         mma_16x8x16(d, a[h], h ? v[j].y : v[j].x);
-                        add_scaled(isum[m][j], d, (int8_t) (s[0] >> 8 * h), (int8_t) (s[1] >> 8 * h));
+                        add_scaled(isum[m][j], d, (int8_t) (s >> 8 * h), (int8_t) (s >> (16 + 8 * h)));
                     }
             }
         }
@@ -287,15 +333,16 @@ struct PackK6 : Pack16s<PackK6, 53, false, 2> {
     /* codes - 32, times 4 */
     DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
     {
-        uint32_t q[2];
+        const uint32_t up = field_up(t), top_bits = tops();
+        uint32_t q[2], top[2];
         lane_words(q, w, 4 * p, g, t);
         UNROLL
-        for (int r = 0; r < 2; r++) {
+        for (int h = 0; h < 2; h++) {
+            row_words(top, w, 32 + 2 * p + h, g);
             UNROLL
-            for (int h = 0; h < 2; h++) {
-                const uint32_t low = (h ? q[r] >> 2 : q[r] << 2) & 0x3c3c3c3cu;
-                const uint32_t high = word_of(w, 32 + 2 * p + h, r, g) << (6 - 2 * t);
-                a[h][r] = (low | (high & 0xc0c0c0c0u)) ^ 0x80808080u;
+            for (int r = 0; r < 2; r++) {
+                const uint32_t low = ((h ? q[r] >> 2 : q[r] << 2) & 0x3c3c3c3cu) | top_bits;
+                a[h][r] = low ^ (top[r] * up & 0xc0c0c0c0u);
             }
         }
     }
@@ -305,14 +352,15 @@ struct PackK3 : Pack16s<PackK3, 29, true, 5> {
     /* codes - 4, times 32 */
     DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
     {
+        uint32_t third[2], low[2];
+        row_words(third, w, 16 + p, g);
         UNROLL
-        for (int r = 0; r < 2; r++) {
-            const uint32_t third = word_of(w, 16 + p, r, g) >> 2 * t;
+        for (int h = 0; h < 2; h++) {
+            row_words(low, w, 2 * p + h, g);
             UNROLL
-            for (int h = 0; h < 2; h++) {
-                const uint32_t low = word_of(w, 2 * p + h, r, g) >> 2 * t;
-                a[h][r] = ((low << 5 & 0x60606060u) | (third << (7 - h) & 0x80808080u)) ^ 0x80808080u;
-            }
+            for (int r = 0; r < 2; r++)
+                a[h][r] = ((low[r] >> 2 * t << 5 & 0x60606060u) | tops()) ^
+                          (third[r] >> 2 * t << (7 - h) & 0x80808080u);
         }
     }
 };
@@ -320,13 +368,14 @@ struct PackK3 : Pack16s<PackK3, 29, true, 5> {
 struct PackK3X : Pack16s<PackK3X, 29, true, 0> {   /* IQ2_*: their codebook */
     DEV void fragments(uint32_t a[2][2], const uint32_t *w, int p, int g, int t)
     {
+        uint32_t third[2], low[2];
+        row_words(third, w, 16 + p, g);
         UNROLL
-        for (int r = 0; r < 2; r++) {
-            const uint32_t third = word_of(w, 16 + p, r, g) >> 2 * t;
+        for (int h = 0; h < 2; h++) {
+            row_words(low, w, 2 * p + h, g);
             UNROLL
-            for (int h = 0; h < 2; h++) {
-                const uint32_t low = word_of(w, 2 * p + h, r, g) >> 2 * t;
-                const uint32_t codes = (low & 0x03030303u) | (third >> h << 2 & 0x04040404u);
+            for (int r = 0; r < 2; r++) {
+                const uint32_t codes = (low[r] >> 2 * t & 0x03030303u) | (third[r] >> (2 * t + h) << 2 & 0x04040404u);
                 a[h][r] = byte_perm(0x002b1908u, 0x00d5e7f8u, byte_perm(codes | codes >> 4, 0, 0x4420));
             }
         }
@@ -335,17 +384,18 @@ struct PackK3X : Pack16s<PackK3X, 29, true, 0> {   /* IQ2_*: their codebook */
 
 /* Codes of two bits times scales of four fit a byte: no products after the matrix instruction. */
 struct PackK2 : Pack256<21, true> {
-    DEV uint32_t both(const uint32_t *w, int sub, int row)
+    /* Scale and minimum of a sub-block, a byte of each of the two rows. */
+    DEV uint32_t both(const uint32_t *w, int sub, int g)
     {
-        return ((const uint8_t *) (w + half_line(16 + (sub >> 2), sub >> 1 & 1)))[(sub & 1) * 16 + row];
+        return ((const half_word *) (w + half_line(16 + (sub >> 2), sub >> 1 & 1)))[(sub & 1) * 8 + g];
     }
     DEV void mins(uint32_t min[2], const uint32_t *w, int g, int t)
     {
+        min[0] = min[1] = 0;
         UNROLL
-        for (int r = 0; r < 2; r++) {
-            min[r] = 0;
-            UNROLL
-            for (int i = 0; i < 4; i++) min[r] |= both(w, 4 * t + i, g + 8 * r) >> 4 << 8 * i;
+        for (int i = 0; i < 4; i++) {
+            const uint32_t v = both(w, 4 * t + i, g);
+            min[0] |= (v >> 4 & 15) << 8 * i, min[1] |= v >> 12 << 8 * i;
         }
     }
     template <int MW, int NT, class Rows>
@@ -353,7 +403,7 @@ struct PackK2 : Pack256<21, true> {
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = Rows::UNROLLED || MW * NT < 4 ? 8 : 2 };
+        enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 8 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
@@ -362,10 +412,12 @@ struct PackK2 : Pack256<21, true> {
             for (int m = 0; m < MW; m++) {
                 uint32_t a[4];
                 UNROLL
-                for (int i = 0; i < 4; i++) {
-                    const int sub = 2 * p + (i >> 1);
-                    const uint32_t codes = word_of(w + m * WORDS, sub, i & 1, g) >> 2 * t & 0x03030303u;
-                    a[i] = codes * (both(w + m * WORDS, sub, g + 8 * (i & 1)) & 15);
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t v = both(w + m * WORDS, 2 * p + h, g);
+                    uint32_t codes[2];
+                    row_words(codes, w + m * WORDS, 2 * p + h, g);
+                    a[2 * h] = (codes[0] >> 2 * t & 0x03030303u) * (v & 15);
+                    a[2 * h + 1] = (codes[1] >> 2 * t & 0x03030303u) * (v >> 8 & 15);
                 }
                 UNROLL
                 for (int j = 0; j < NT; j++) {
@@ -390,16 +442,21 @@ template <class P, int LINES, int PLANES, int SHIFT> struct Pack32 : NoMins {
     {
         return (size_t) blocks * LINES * LINE_BYTES + PLANES * plane_bytes(blocks);
     }
-    template <int STEP> DEV void stage(uint32_t *to, const uint8_t *group, int unit, int blocks, int left, int at)
+    struct Source { const uint8_t *lines, *plane; };           /* plane: of the first 8 PLANES threads */
+    DEV Source source(const uint8_t *group, int blocks, int unit, int at)
     {
-        left = left < SCALES ? left : SCALES;
-        const uint8_t *lines = group + (size_t) unit * SCALES * LINES * LINE_BYTES;
-        stage_lines<CODES, STEP>(to, lines, left * LINES * LINE_WORDS, at);
-        const uint8_t *plane = group + (size_t) blocks * LINES * LINE_BYTES + (size_t) unit * SCALES * 32;
-        UNROLL_BY(1)
-        for (int i = at; i < 8 * PLANES; i += STEP)
-            if ((i & 7) < 2 * left)
-                copy16_async(to + CODES + 4 * i, plane + (i >> 3) * plane_bytes(blocks) + 16 * (i & 7));
+        const size_t first = (size_t) unit * SCALES;
+        return Source{group + first * LINES * LINE_BYTES + 16 * at, group + (size_t) blocks * LINES * LINE_BYTES +
+                      first * 32 + (at >> 3) * plane_bytes(blocks) + 16 * (at & 7)};
+    }
+    DEV void skip(Source &s, int units)
+    {
+        s.lines += units * SCALES * LINES * LINE_BYTES, s.plane += units * SCALES * 32;
+    }
+    template <int STEP> DEV void stage(uint32_t *to, const Source &from, int left, int at)
+    {
+        stage_lines<CODES, STEP>(to, from.lines, (left < SCALES ? left : SCALES) * LINES * LINE_WORDS, at);
+        if (at < 8 * PLANES && (at & 7) < 2 * left) copy16_async(to + CODES + 4 * at, from.plane);
     }
     template <int MW, int NT, class Rows>
     DEV void sums(int isum[MW][NT][4], const uint32_t *w, int block, const Rows &x, int lane)
@@ -510,26 +567,26 @@ struct Pack4N : PackBook<Pack4N, BookFp4> {
 /* Five lines to a block: its words of nibbles. */
 DEV void fifth_lines(uint32_t q[2], const uint32_t *w, int block, int g, int t)
 {
-    const int own = swapped((5 * block + t) * LINE_WORDS + g);
-    q[0] = w[own], q[1] = w[own ^ 8];
+    words_from(q, w, (5 * block + t) * LINE_WORDS, g);
 }
 
 /* The fifth bits of vectors t and 4 + t are bits 2 t and 2 t + 1 of each byte of the block's last line. */
-DEV uint32_t fifth_word(const uint32_t *w, int block, int row, int t)
+DEV void fifth_words(uint32_t f[2], const uint32_t *w, int block, int g, int t)
 {
-    return word_at(w, (5 * block + 4) * LINE_WORDS + row) >> 2 * t;
+    words_from(f, w, (5 * block + 4) * LINE_WORDS, g);
+    f[0] >>= 2 * t, f[1] >>= 2 * t;
 }
 
 struct Pack5 : Pack32<Pack5, 5, 1, 3> {            /* Q5_0: codes + 16 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
-        uint32_t q[2];
+        uint32_t q[2], fifth[2];
         fifth_lines(q, w, block, g, t);
+        fifth_words(fifth, w, block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
-            const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);
-            a[r] = ((q[r] << 3 & 0x78787878u) | (fifth << 7 & 0x80808080u)) ^ 0x80808080u;
-            a[2 + r] = ((q[r] >> 1 & 0x78787878u) | (fifth << 6 & 0x80808080u)) ^ 0x80808080u;
+            a[r] = ((q[r] << 3 & 0x78787878u) | tops()) ^ (fifth[r] << 7 & 0x80808080u);
+            a[2 + r] = ((q[r] >> 1 & 0x78787878u) | tops()) ^ (fifth[r] << 6 & 0x80808080u);
         }
     }
 };
@@ -537,13 +594,13 @@ struct Pack5 : Pack32<Pack5, 5, 1, 3> {            /* Q5_0: codes + 16 */
 struct Pack5M : Pack32<Pack5M, 5, 2, 0> {          /* Q5_1 */
     DEV void fragment(uint32_t a[4], const uint32_t *w, int block, int g, int t)
     {
-        uint32_t q[2];
+        uint32_t q[2], fifth[2];
         fifth_lines(q, w, block, g, t);
+        fifth_words(fifth, w, block, g, t);
         UNROLL
         for (int r = 0; r < 2; r++) {
-            const uint32_t fifth = fifth_word(w, block, g + 8 * r, t);
-            a[r] = (q[r] & 0x0f0f0f0fu) | (fifth << 4 & 0x10101010u);
-            a[2 + r] = (q[r] >> 4 & 0x0f0f0f0fu) | (fifth << 3 & 0x10101010u);
+            a[r] = (q[r] & 0x0f0f0f0fu) | (fifth[r] << 4 & 0x10101010u);
+            a[2 + r] = (q[r] >> 4 & 0x0f0f0f0fu) | (fifth[r] << 3 & 0x10101010u);
         }
     }
 };

@@ -7,6 +7,13 @@
 
 enum { FORM_32, FORM_256, FORMS };
 
+/* Where a block of a tile is, in blocks of a tile. */
+DEV size_t act_block(const ActRows &a, int tile, int block)
+{
+    const size_t row = (size_t) (tile >> a.tiles_log2) * (size_t) a.blocks + (size_t) block;
+    return (row << a.tiles_log2) + (size_t) (tile & ((1 << a.tiles_log2) - 1));
+}
+
 struct QuantisedScale { float up, scale; };        /* up 0: the block counts as zero, or is no number */
 
 /* most: the largest magnitude's bits, where a NaN is larger than everything else. */
@@ -39,7 +46,6 @@ DEV void eight_of(float v[8], const float *p)
 template <int FORM> DEV void quantise_columns(const ActRows &a, int row, int at, const float v[8], bool there)
 {
     const int lane = TID & 31, g = row & 7;
-    const size_t blocks = (size_t) a.blocks, tile = (size_t) (row >> 3);
     uint32_t most = 0;
     UNROLL
     for (int i = 0; i < 8; i++) {
@@ -56,7 +62,8 @@ template <int FORM> DEV void quantise_columns(const ActRows &a, int row, int at,
         q[i >> 2] |= (uint32_t) (c & 255) << 8 * (i & 3);
     }
     /* word w of the eight of 32 columns is the thread's (w & 3), its first or second one */
-    const size_t step = tile * blocks * (FORM == FORM_256 ? 8 : 1) + (size_t) (8 * at + (lane >> 2));
+    const size_t block = act_block(a, row >> 3, FORM == FORM_256 ? at : 8 * at + (lane >> 2));
+    const size_t step = FORM == FORM_256 ? 8 * block + (size_t) (lane >> 2) : block;
     uint32_t *code = (uint32_t *) a.code + (step * 32 + (size_t) (4 * g + 2 * (lane & 1))) * 2 + (lane >> 1 & 1);
     if (there) st(code, q[0]), st(code + 2, q[1]);
     sum += shfl_xor(sum, 1);
@@ -65,12 +72,11 @@ template <int FORM> DEV void quantise_columns(const ActRows &a, int row, int at,
         uint32_t lo = (uint32_t) (low & 255) << 4 * at_byte, hi = (uint32_t) (high & 255) << 4 * at_byte;
         UNROLL
         for (int m = 2; m <= 4; m <<= 1) lo |= (uint32_t) shfl_xor((int) lo, m), hi |= (uint32_t) shfl_xor((int) hi, m);
-        const size_t block = tile * blocks + (size_t) at;
         if ((lane & 7) == 0) st((uint2 *) a.sums + block * 32 + (4 * g + (lane >> 3)), uint2{lo, hi});
         if (lane == 0) st(a.scale + block * 8 + g, s.scale);
     } else {
         sum += shfl_xor(sum, 2);
-        const size_t to = step * 8 + (size_t) g;
+        const size_t to = block * 8 + (size_t) g;
         if ((lane & 3) == 0 && there) st((int32_t *) a.sums + to, sum), st(a.scale + to, s.scale);
     }
 }

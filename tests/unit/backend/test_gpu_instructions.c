@@ -226,14 +226,12 @@ static void warps(void **state)
 
 /* ---- products: matrices are laid out by the table in PTX's description of mma.m16n8k32, element by element ---- */
 
-static void products(void **state)
+static void products_of(MmaKind kind)
 {
     enum { BLOCKS = 64 };
     static int8_t a[BLOCKS][16][32], b[BLOCKS][32][8];
     static int32_t c[BLOCKS][16][8], lanes_c[BLOCKS][32][4], got[BLOCKS][32][4];
     static int8_t lanes_a[BLOCKS][32][16], lanes_b[BLOCKS][32][8];
-    (void) state;
-    if (!there) skip();
     for (int n = 0; n < BLOCKS; n++) {
         for (int i = 0; i < 512; i++) a[n][i / 32][i % 32] = n == 0 ? -128 : (int8_t) (random_word() & 255);
         for (int i = 0; i < 256; i++) b[n][i / 8][i % 8] = n == 0 ? -128 : (int8_t) (random_word() & 255);
@@ -250,7 +248,7 @@ static void products(void **state)
         }
     }
     MmaArgs args = { gpu_memory(&gpu, sizeof lanes_a, lanes_a), gpu_memory(&gpu, sizeof lanes_b, lanes_b),
-                     gpu_memory(&gpu, sizeof lanes_c, lanes_c), gpu_memory(&gpu, sizeof got, NULL) };
+                     gpu_memory(&gpu, sizeof lanes_c, lanes_c), gpu_memory(&gpu, sizeof got, NULL), kind };
     gpu_launch(&gpu, "instr_mma", BLOCKS, 1, 32, 0, &args);
     gpu_fetch(&gpu, got, args.out, sizeof got);
     for (int n = 0; n < BLOCKS; n++)
@@ -258,9 +256,17 @@ static void products(void **state)
             for (int i = 0; i < 4; i++) {
                 const int row = (lane >> 2) + (i < 2 ? 0 : 8), col = lane % 4 * 2 + (i & 1);
                 int64_t sum = c[n][row][col];
-                for (int k = 0; k < 32; k++) sum += a[n][row][k] * b[n][k][col];
+                for (int k = 0; k < (kind == MMA_16 ? 16 : 32); k++)
+                    sum += (kind == MMA_32_U8 ? (uint8_t) a[n][row][k] : a[n][row][k]) * b[n][k][col];
                 assert_int_equal(got[n][lane][i], (int32_t) (uint32_t) sum);
             }
+}
+
+static void products(void **state)
+{
+    (void) state;
+    if (!there) skip();
+    for (MmaKind k = 0; k < MMA_KINDS; k++) products_of(k);
 }
 
 /* ---- memory ---- */
