@@ -141,6 +141,17 @@ template <int MW, int NT> DEV void clear_sums(int sum[MW][NT][4])
         for (int j = 0; j < NT; j++) sum[m][j][0] = sum[m][j][1] = sum[m][j][2] = sum[m][j][3] = 0;
 }
 
+/* Sums of codes that are 2^SHIFT times too large. */
+template <int MW, int NT, int SHIFT> DEV void shift_sums(int sum[MW][NT][4])
+{
+    UNROLL
+    for (int m = 0; m < MW; m++)
+        UNROLL
+        for (int j = 0; j < NT; j++)
+            UNROLL
+            for (int i = 0; i < 4; i++) sum[m][j][i] >>= SHIFT;
+}
+
 /* sum += products of d with the scales of the two rows */
 DEV void add_scaled(int sum[4], const int d[4], int s0, int s1)
 {
@@ -196,12 +207,7 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
             }
         }
     }
-    UNROLL
-    for (int m = 0; P::SHIFT != 0 && m < MW; m++)
-        UNROLL
-        for (int j = 0; j < NT; j++)
-            UNROLL
-            for (int i = 0; i < 4; i++) isum[m][j][i] >>= P::SHIFT;
+    shift_sums<MW, NT, P::SHIFT>(isum);
 }
 
 /* Minima of K4 and K5 from the lines of scales: those of this lane's sums 4 t .. 4 t + 3, which are two. */
@@ -320,12 +326,7 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
                     }
             }
         }
-        UNROLL
-        for (int m = 0; m < MW; m++)
-            UNROLL
-            for (int j = 0; j < NT; j++)
-                UNROLL
-                for (int i = 0; i < 4; i++) isum[m][j][i] >>= SHIFT;
+        shift_sums<MW, NT, SHIFT>(isum);
     }
 };
 
