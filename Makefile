@@ -55,6 +55,12 @@ FLAGS_avx2     := -mavx2 -mfma -mf16c
 FLAGS_avxvnni  := $(FLAGS_avx2) -mavxvnni
 FLAGS_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c
 FLAGS_amx      := $(FLAGS_avx512) -mavx512vbmi -mgfni -mamx-tile -mamx-int8
+# Levels that this machine's processor lacks: compiled without sanitizers, since nothing here runs them.
+FLAG_avx2 := avx2
+FLAG_avxvnni := avx_vnni
+FLAG_avx512 := avx512_vnni
+FLAG_amx := amx_int8
+ABSENT   := $(if $(SAN),$(foreach l,$(LEVELS_x86_64) $(TILES_x86_64),$(if $(shell grep -wm 1 $(FLAG_$(l)) /proc/cpuinfo),,$(l))))
 # Scheduling before registers are given out costs gcc 12 a dozen spills in each inner loop of these; the processors reorder by themselves.
 FLAGS_neon     := -march=armv8.2-a+dotprod -fno-schedule-insns
 FLAGS_i8mm     := -march=armv8.2-a+dotprod+i8mm -fno-schedule-insns
@@ -172,7 +178,7 @@ define LEVEL_RULE
 $(BUILD)/src/backend/cpu/simd_%.$(1).o: src/backend/cpu/simd_%.c
 	@mkdir -p $$(@D)
 	$$(call SAY,CC)
-	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
+	$$(Q)$(CC) $$(COMMON) $$(SIMD_OPT) $$(FLAGS_$(1)) $$(if $$(filter $(1),$$(ABSENT)),-fno-sanitize=all) -DLEVEL=$(1) -DLEVEL_IS_$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS) $(TILES),$(eval $(call LEVEL_RULE,$(l))))
 

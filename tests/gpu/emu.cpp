@@ -14,6 +14,8 @@
 #define ASAN_POISON_MEMORY_REGION(p, n) ((void) (p), (void) (n))
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void) (p), (void) (n))
 #endif
+/* Sanitizers are for kernels; what switches between threads would be most of their time. */
+#define UNCHECKED __attribute__((no_sanitize("address", "undefined")))
 
 Emu emu;
 EmuMemory emu_memory;
@@ -24,7 +26,8 @@ extern "C" void emu_switch(void **save, void *to);
 asm(".hidden emu_switch\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     "push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
     "mov %rsp,(%rdi); mov %rsi,%rsp\n"
-    "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\nret\n");
+    "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\n"
+    "pop %rcx; jmp *%rcx\n");                      /* the processor guesses it better than a return */
 enum { SAVED = 6 };
 #elif defined(__aarch64__)
 asm(".hidden emu_switch\n.globl emu_switch\n.type emu_switch,%function\nemu_switch:\n"
@@ -170,22 +173,25 @@ uint8_t *emu_shared(size_t bytes, bool big)
 
 /* Products of the documented fragments: lane = 4 g + t. A: a0 row g, a1 row g + 8, columns 4 t; a2, a3 the same,
  * columns 16 + 4 t. B: column g. */
-static void mma(EmuLane *l, bool u8)
+UNCHECKED static void mma(EmuLane *l, bool u8)
 {
-    alignas(32) int8_t a8[16][32], b8[8][32];
+    alignas(32) int8_t a8[16][32], b8[8][4][8];    /* of B's column for each t: what its lane has */
     alignas(32) int16_t a[16][32], b[16][8][2];    /* b by pairs of columns: what one instruction multiplies */
     alignas(32) int32_t c[16][8];
     for (int i = 0; i < 32; i++) {
         const int g = i >> 2, t = i & 3;
         memcpy(a8[g] + 4 * t, &l[i].in[0], 4), memcpy(a8[g + 8] + 4 * t, &l[i].in[1], 4);
         memcpy(a8[g] + 16 + 4 * t, &l[i].in[2], 4), memcpy(a8[g + 8] + 16 + 4 * t, &l[i].in[3], 4);
-        memcpy(b8[g] + 4 * t, &l[i].in[4], 4), memcpy(b8[g] + 16 + 4 * t, &l[i].in[5], 4);
+        memcpy(b8[g][t], &l[i].in[4], 8);
         memcpy(&c[g][2 * t], &l[i].io[0], 8), memcpy(&c[g + 8][2 * t], &l[i].io[2], 8);
     }
+    const int16_t sign = u8 ? 255 : -1;
     for (int r = 0; r < 16; r++)
-        for (int k = 0; k < 32; k++) a[r][k] = u8 ? (uint8_t) a8[r][k] : a8[r][k];
-    for (int n = 0; n < 8; n++)
-        for (int k = 0; k < 32; k++) b[k / 2][n][k % 2] = b8[n][k];
+        for (int k = 0; k < 32; k++) a[r][k] = (int16_t) (a8[r][k] & sign);
+    for (int t = 0; t < 4; t++)
+        for (int h = 0; h < 4; h++)
+            for (int n = 0; n < 8; n++)
+                for (int k = 0; k < 2; k++) b[8 * (h / 2) + 2 * t + h % 2][n][k] = b8[n][t][2 * h + k];
     for (int r = 0; r < 16; r++) {
 #if defined(__AVX2__)
         __m256i sum = _mm256_load_si256((const __m256i *) c[r]);
@@ -211,7 +217,7 @@ static void mma(EmuLane *l, bool u8)
 }
 
 /* All lanes of the warp have come to the same. */
-static void together(int warp, EmuKind kind)
+UNCHECKED static void together(int warp, EmuKind kind)
 {
     EmuLane *l = &emu.lane[warp * EMU_WARP];
     if (kind == EMU_SHFL) for (int i = 0; i < EMU_WARP; i++) l[i].io[2] = l[l[i].io[1]].io[0];
@@ -222,10 +228,10 @@ static void together(int warp, EmuKind kind)
     }
     if (kind == EMU_MMA || kind == EMU_MMA_U8) mma(l, kind == EMU_MMA_U8);
     for (int i = 0; i < EMU_WARP; i++) l[i].at = EMU_RUNS;
-    emu.waiting[warp] = 0;
+    emu.waiting[warp] = 0, emu.runs[warp] = EMU_WARP;
 }
 
-static void to_lane(int tid)
+UNCHECKED static void to_lane(int tid)
 {
     void **save = &emu.lane[emu.tid].sp;
     if (tid == emu.tid) return;
@@ -234,14 +240,15 @@ static void to_lane(int tid)
 }
 
 /* The first lane of a warp that runs, from this one on; -1: none. */
-static int next_in_warp(int warp, int lane)
+UNCHECKED static int next_in_warp(int warp, int lane)
 {
+    if (emu.runs[warp] == 0) return -1;
     for (int i = 0; i < EMU_WARP; i++, lane = emu.after[lane])
         if (emu.lane[warp * EMU_WARP + lane].at == EMU_RUNS) return warp * EMU_WARP + lane;
     return -1;
 }
 
-static void leave()
+UNCHECKED static void leave()
 {
     const int warp = emu.tid / EMU_WARP, warps = emu.n / EMU_WARP;
     int next = next_in_warp(warp, emu.after[emu.tid % EMU_WARP]);
@@ -252,19 +259,19 @@ static void leave()
     }
     for (int w = 0; w < warps; w++)
         if ((next = next_in_warp(emu.warp_place[w], emu.first_lane)) >= 0) { to_lane(next); return; }
-    int done = 0;
-    for (int i = 0; i < emu.n; i++) done += emu.lane[i].at == EMU_DONE;
-    if (done && done < emu.n) emu_fatal("some threads ended, others wait for them at a barrier");
-    if (done) { emu_switch(&emu.lane[emu.tid].sp, emu.sp); return; }
+    if (emu.done && emu.done < emu.n) emu_fatal("some threads ended, others wait for them at a barrier");
+    if (emu.done) { emu_switch(&emu.lane[emu.tid].sp, emu.sp); return; }
     for (int i = 0; i < emu.n; i++) emu.lane[i].at = EMU_RUNS;
+    for (int w = 0; w < warps; w++) emu.runs[w] = EMU_WARP;
     to_lane(emu.warp_place[0] * EMU_WARP + emu.first_lane);
 }
 
-void emu_meet(EmuKind kind)
+UNCHECKED void emu_meet(EmuKind kind)
 {
     const int tid = emu.tid, warp = tid / EMU_WARP;
     EmuLane *l = &emu.lane[tid];
     l->at = kind;
+    emu.runs[warp]--;
     if (kind != EMU_SYNC_BLOCK) {
         if (emu.waiting[warp]++ == 0) emu.kind[warp] = kind;
         if (emu.kind[warp] != kind) emu_fatal("lanes of a warp do different things together");
@@ -281,13 +288,14 @@ void emu_meet(EmuKind kind)
 
 /* ---- blocks ---- */
 
-static void start()
+UNCHECKED static void start()
 {
     emu.kernel->run(emu.args);
     EmuLane *l = &emu.lane[emu.tid];
     if (l->n_copies) emu_fatal("asynchronous copies that nobody waited for");
     if (!l->waited) emu_fatal("ends without pass_wait");
     l->at = EMU_DONE;
+    emu.runs[emu.tid / EMU_WARP]--, emu.done++;
     leave();
     abort();
 }
@@ -309,7 +317,7 @@ static bool make_stacks()
     return true;
 }
 
-static void *fresh_stack(int i)
+UNCHECKED static void *fresh_stack(int i)
 {
     void **sp = (void **) (stacks + (size_t) (i + 1) * (STACK + PAGE) - (size_t) (i % 16) * 256) - 2;
 #if defined(__x86_64__)
@@ -346,7 +354,7 @@ static void put_in_order(int how, int warps)
 }
 
 /* order: of lanes and warps 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. */
-void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t)
+UNCHECKED void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t)
 {
     const int threads = k->threads, how = emu.order & 3;
     const int64_t n = (int64_t) blocks * blocks_y;
@@ -367,6 +375,8 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
             l->at = EMU_RUNS, l->waited = false, l->n_copies = l->group = 0;
             l->sp = fresh_stack(i);
         }
+        for (int w = 0; w < threads / EMU_WARP; w++) emu.runs[w] = EMU_WARP;
+        emu.done = 0;
         emu.tid = emu.warp_place[0] * EMU_WARP + emu.first_lane;
         emu_switch(&emu.sp, emu.lane[emu.tid].sp);
         emu_count_block();

@@ -75,6 +75,7 @@ struct Emu {
     int      first_lane, warp_place[EMU_THREADS / EMU_WARP];
     EmuKind  kind[EMU_THREADS / EMU_WARP];         /* what those who wait in the warp wait for */
     int      waiting[EMU_THREADS / EMU_WARP];
+    int      runs[EMU_THREADS / EMU_WARP], done;   /* lanes of the warp that run; threads of the block that ended */
     EmuCopy  copy[EMU_THREADS][EMU_COPIES];
     alignas(128) uint8_t shared[EMU_SHARED];
 };
