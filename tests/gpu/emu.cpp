@@ -61,7 +61,7 @@ static void on_segv(int, siginfo_t *info, void *)
 {
     const uintptr_t at = (uintptr_t) info->si_addr;
     if (at - emu_memory.base < emu_memory.size)
-        emu_fatal(emu.running ? "touches device memory (%p) by other means than ld, ld_weight, st, atomic_add"
+        emu_fatal(emu.running ? "touches device memory (%p) by other means than ld, ld_table, ld_weight, st, atomic_add"
                               : "the host touches device memory (%p)", info->si_addr);
     sigaction(SIGSEGV, &before, NULL);             /* again, for whom it concerns */
 }

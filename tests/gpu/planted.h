@@ -12,7 +12,8 @@
     X(no_first_sync, NULL) X(no_second_sync, NULL) X(no_copy_wait, "nobody waited for") X(stage_too_few, NULL) \
     X(no_sync_warp, NULL) X(mma_under_divergence, "lanes of a warp") X(swapped_columns, NULL) \
     X(read_before_wait, "before pass_wait") X(write_before_wait, "writes before pass_wait") \
-    X(prefetch_of_written, "which a kernel has written") X(no_pass_wait, "ends without pass_wait") \
+    X(prefetch_of_written, "which a kernel has written") X(table_of_written, "which a kernel has written") \
+    X(no_pass_wait, "ends without pass_wait") \
     X(wait_twice, "twice") X(out_of_bounds, "not in allocated memory") X(misaligned, "not aligned") \
     X(host_address, "no address of device memory") X(raw_access, "by other means than ld") \
     X(behind_shared, "written within") X(early_end, "others wait for them at a barrier") \

@@ -19,6 +19,7 @@ struct Scores {
 struct ScoresShared {
     Sight  sight;
     Item   item;
+    Head   keys;
     Scores scores;
     alignas(16) float q[ATTEND_QUERIES][KV_WIDTH];
 };
@@ -26,6 +27,7 @@ struct ScoresShared {
 struct CodesShared {
     Sight  sight;
     Item   item;
+    Head   keys;
     Scores scores;
     alignas(16) uint8_t code[2][KEY_BLOCKS][ATTEND_QUERIES][CODE_COLS];
     float  scale[KEY_BLOCKS][ATTEND_QUERIES], sum[KEY_BLOCKS][ATTEND_QUERIES];
@@ -179,7 +181,8 @@ template <int THREADS> DEV void finish_tile(const AttendArgs &a, const Item &i, 
     if (last_to_come(v, tickets_of(a, i) + split, t1 - t0)) split_weights<THREADS>(a, i, s, split);
 }
 
-/* The block's item, in shared memory rather than in registers of every thread; false: it has no such tile. */
+/* The block's item, in shared memory rather than in registers of every thread; false: it has no such tile. What it is
+ * found by are tables, so this is done while the launch before still runs. */
 DEV bool find_tile(Item &i, Sight &v, const AttendArgs &a, int tile)
 {
     Item found;
@@ -221,11 +224,13 @@ template <int N> DEV void sum_step(float (&s)[32][2], int m)
         }
 }
 
-/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. The keys of the next
- * sixteen columns are on their way. */
+/* Eight threads have the lanes of sixteen columns, two each, of four slots with all queries. The keys of the next AHEAD
+ * times sixteen columns are on their way; they move up from register to register, since a copy of the loop for each
+ * would take longer to fetch. */
 template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, ScoresShared &s, const Head &keys,
                                        const Unit &u, int n)
 {
+    enum { AHEAD = T == T_F32 ? 1 : 3 };
     const int lane = TID & 31, four = lane >> 3, t = lane & 7, dim = a.spec.head_dim, width = (dim + 31) / 32 * 32;
     const int own = lane % UNIT, row = u.row0 + own;           /* a lane finds a slot; two find the same */
     int slot = -1;
@@ -239,9 +244,11 @@ template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, Score
         const int of = shfl(slot, 4 * four + p);
         key[p] = slot_of(keys, of >= 0 ? of : 0);
     }
-    Pair<T> next[4];
+    Pair<T> next[AHEAD][4];
     UNROLL
-    for (int p = 0; p < 4; p++) load_pair(next[p], keys.type, key[p], 2 * t, dim);
+    for (int n = 0; n < AHEAD; n++)
+        UNROLL
+        for (int p = 0; p < 4; p++) load_pair(next[n][p], keys.type, key[p], 2 * t + 16 * n, dim);
     float acc[32][2];                              /* [slot, query] */
     UNROLL
     for (int k = 0; k < 32; k++) acc[k][0] = acc[k][1] = 0;
@@ -250,8 +257,10 @@ template <Type T> DEV void unit_scores(const AttendArgs &a, const Item &i, Score
         float2 k[4];
         UNROLL
         for (int p = 0; p < 4; p++) {
-            k[p] = floats_of(next[p]);
-            load_pair(next[p], keys.type, key[p], c + 16, dim);
+            k[p] = floats_of(next[0][p]);
+            UNROLL
+            for (int n = 1; n < AHEAD; n++) next[n - 1][p] = next[n][p];
+            load_pair(next[AHEAD - 1][p], keys.type, key[p], c + 16 * AHEAD, dim);
         }
         UNROLL
         for (int e = 0; e < ATTEND_QUERIES; e++) {
@@ -276,10 +285,13 @@ KERNEL(SCORE_THREADS, attend_scores, AttendArgs)
 {
     SHARED(ScoresShared, s);
     pass_next();
-    pass_wait();
     const int tile = BID_Y, warp = TID >> 5, dim = a.spec.head_dim;
-    if (!find_tile(s.item, s.sight, a, tile)) return;
+    const bool there = find_tile(s.item, s.sight, a, tile);
     const Item &i = s.item;
+    const Head &keys = s.keys;
+    if (there && TID == 0) s.keys = head_of(a.spec, i.l, i.kv, false);
+    pass_wait();
+    if (!there) return;
     if (warp < ATTEND_QUERIES) {
         const float *q = query_of(a, i, warp);
         UNROLL_BY(8)
@@ -288,7 +300,6 @@ KERNEL(SCORE_THREADS, attend_scores, AttendArgs)
         for (int c = 0; a.spec.k_type == T_TQ3_0 && c < dim; c += TQ3) tq3_turn(&s.q[warp][c], false);
     }
     sync_block();
-    const Head keys = head_of(a.spec, i.l, i.kv, false);
     for (int n = warp; n < UNITS + pending_units(i); n += SCORE_THREADS / 32) {
         const Unit u = unit_of(i, tile, n);
         if (!unit_counts(i, u)) {
@@ -419,13 +430,15 @@ KERNEL(ATTEND_THREADS, attend_scores_codes, AttendArgs)
 {
     SHARED(CodesShared, s);
     pass_next();
-    pass_wait();
     const int tile = BID_Y, warp = TID >> 5;
-    if (!find_tile(s.item, s.sight, a, tile)) return;
+    const bool there = find_tile(s.item, s.sight, a, tile);
     const Item &i = s.item;
+    const Head &keys = s.keys;
+    if (there && TID == 0) s.keys = head_of(a.spec, i.l, i.kv, false);
+    pass_wait();
+    if (!there) return;
     round_query(s, query_of(a, i, warp), warp, a.spec.head_dim / CODE_COLS);
     sync_block();
-    const Head keys = head_of(a.spec, i.l, i.kv, false);
     for (int n = warp; n < UNITS + pending_units(i); n += ATTEND_WARPS) {
         const Unit u = unit_of(i, tile, n);
         if (!unit_counts(i, u)) {

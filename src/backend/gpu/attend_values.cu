@@ -310,7 +310,9 @@ template <int Q> DEV void values(const AttendArgs &a, ValuesShared<Q> &s)
     Item i;
     enum { C = ValuesShared<Q>::C };
     const int cols = ValuesShared<Q>::COLS, parts = (a.v_pad + cols - 1) / cols, part = BID % parts, split = BID_Y;
-    if (!find_item(i, s.sight, a, BID / parts) || split > split_of(i, i.tiles - 1)) return;
+    const bool there = find_item(i, s.sight, a, BID / parts) && split <= split_of(i, i.tiles - 1);
+    pass_wait();
+    if (!there) return;
     const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim, e = TID / (cols / C) * Q,
               at = TID % (cols / C);
     float o[Q][C];
@@ -325,7 +327,6 @@ KERNEL(VALUE_THREADS, attend_values, AttendArgs)
 {
     SHARED(ValuesShared<1>, s);
     pass_next();
-    pass_wait();
     values<1>(a, s);
 }
 
@@ -334,7 +335,6 @@ KERNEL_BLOCKS(VALUE_THREADS, 8, attend_values_many, AttendArgs)
 {
     SHARED(ValuesShared<4>, s);
     pass_next();
-    pass_wait();
     values<4>(a, s);
 }
 
@@ -544,10 +544,11 @@ KERNEL(ATTEND_THREADS, attend_values_codes, AttendArgs)
 {
     SHARED(CodesShared, s);
     pass_next();
-    pass_wait();
     Item i;
     const int parts = a.v_pad / ATTEND_COLS, cols = BID % parts, split = BID_Y, warp = TID >> 5, lane = TID & 31;
-    if (!find_item(i, s.sight, a, BID / parts) || split > split_of(i, i.tiles - 1)) return;
+    const bool there = find_item(i, s.sight, a, BID / parts) && split <= split_of(i, i.tiles - 1);
+    pass_wait();
+    if (!there) return;
     const Head values = head_of(a.spec, i.l, i.kv, true);
     int t0, t1;
     split_tiles(&t0, &t1, i, split);

@@ -5,8 +5,8 @@
 /* Rows of the noted path that are not in the stored state yet. */
 DEV int pending(const Slice *s, const StateLayer *l, int mark)
 {
-    const int n = ld(&s->n_path);                  /* not behind the others */
-    return ld(ld(&l->mark) + mark) == ld(&s->gen) ? 0 : n;
+    const int n = ld_table(&s->n_path);            /* not behind the others */
+    return ld(ld_table(&l->mark) + mark) == ld_table(&s->gen) ? 0 : n;
 }
 
 /* Marks the state as that of the noted path once all blocks of a slice, `parts`, have come here and know the old mark;
@@ -63,25 +63,27 @@ KERNEL(CONV_THREADS, conv_rows, ConvArgs)
     for (int i = TID; a.w && i < CONV_COLS * a.width && c0 * a.width + i < a.channels * a.width; i += CONV_THREADS)
         s.w[i % a.width][i / a.width] = ld_weight(a.w + c0 * a.width + i);
     pass_next();
-    pass_wait();
     const Slice *sl = a.rows.slices + slice;
-    const StateLayer *l = ld(&sl->layer) + a.il;
-    const int n = ld(&sl->n), row0 = ld(&sl->row0), kind = ld(&sl->kind), n_path = ld(&sl->n_path);
-    const size_t set = (size_t) keep * ch, in = (size_t) ld(&sl->set_in) * set, out = (size_t) ld(&sl->set_out) * set;
-    const int gen = ld(&sl->gen), end = n < from + CONV_ROWS ? n : from + CONV_ROWS;
+    const StateLayer *l = ld_table(&sl->layer) + a.il;
+    const int n = ld_table(&sl->n), row0 = ld_table(&sl->row0), kind = ld_table(&sl->kind),
+              n_path = ld_table(&sl->n_path), gen = ld_table(&sl->gen);
+    const int end = n < from + CONV_ROWS ? n : from + CONV_ROWS;
+    const size_t set = (size_t) keep * ch, in = (size_t) ld_table(&sl->set_in) * set,
+                 out = (size_t) ld_table(&sl->set_out) * set;
+    float *window = ld_table(&l->window) + c, *rec = ld_table(&l->rec_x) + c, own = 0;
+    const int32_t *mark = ld_table(&l->mark) + MARK_WINDOW;
+    for (int up = from + TID; up < end; up += CONV_THREADS) s.up[up - from] = ld_table(a.rows.parent + row0 + up);
+    pass_wait();
     if (from && from >= n) return;
     const float *x = a.x + (size_t) row0 * ch + (size_t) c;
-    float *window = ld(&l->window) + c, *rec = ld(&l->rec_x) + c, own = 0;
     int i = from + warp;
     if (there && i < end) own = ld(x + (size_t) i * ch);
-    for (int up = from + TID; up < end; up += CONV_THREADS) s.up[up - from] = ld(a.rows.parent + row0 + up);
     if (from == 0 && there) {
-        const int32_t *mark = ld(&l->mark) + MARK_WINDOW;
         for (int j = warp; j < keep; j += CONV_WARPS) {        /* stored window, then path: the last of them */
             const int at = n_path + j;
             const float stored = ld(window + in + (size_t) j * ch);
             const float noted = ld(at < keep ? window + in + (size_t) at * ch
-                                             : rec + (size_t) ld(&sl->path[at - keep]) * ch);
+                                             : rec + (size_t) ld_table(&sl->path[at - keep]) * ch);
             s.past[j][lane] = ld(mark) == gen ? stored : noted;
         }
     }
@@ -165,12 +167,12 @@ template <bool FULL, int COLS> DEV DeltaTask delta_task(const DeltaArgs &a)
 /* What the slice says; n_path follows. */
 DEV void read_slice(const DeltaArgs &a, DeltaTask &t)
 {
-    t.l = ld(&t.slice->layer) + a.il;
-    t.kind = ld(&t.slice->kind);
+    t.l = ld_table(&t.slice->layer) + a.il;
+    t.kind = ld_table(&t.slice->kind);
     t.tree = t.kind == SLICE_TREE;
-    t.n = ld(&t.slice->n);
-    t.row0 = ld(&t.slice->row0);
-    t.gen = ld(&t.slice->gen);
+    t.n = ld_table(&t.slice->n);
+    t.row0 = ld_table(&t.slice->row0);
+    t.gen = ld_table(&t.slice->gen);
 }
 
 DEV int steps_of(const DeltaTask &t, const DeltaSteps &s) { return t.n_path + (t.tree ? s.steps : t.n); }
@@ -242,13 +244,13 @@ DEV void measure_tree(const DeltaTask &t, DeltaSteps &s)
     sync_warp();
 }
 
-/* Lists a tree's steps, by one warp. */
+/* Lists a tree's steps, by one warp, from tables alone. */
 DEV void list_steps(const DeltaArgs &a, const DeltaTask &t, DeltaSteps &s)
 {
     const int lane = TID & 31;
     bool chain = true;
     for (int i = lane; i < t.n; i += 32) {
-        const int up = ld(a.rows.parent + t.row0 + i);
+        const int up = ld_table(a.rows.parent + t.row0 + i);
         chain = chain && up == i - 1;
         s.up[i] = s.far[i] = up;
         s.line[i] = up < 0 ? 0 : (uint64_t) 1 << up;
@@ -496,14 +498,14 @@ template <class C> DEV void take_steps(const DeltaArgs &a, DeltaTask &t, DeltaSh
         }
         if (last) break;
         if (idle) {
-            pass_wait();
             read_slice(a, t);
-            const int set_in = ld(&t.slice->set_in), set_out = ld(&t.slice->set_out);
+            const int set_in = ld_table(&t.slice->set_in), set_out = ld_table(&t.slice->set_out);
             const size_t one = (size_t) (t.k_dim * t.v_dim), set = one * (size_t) a.spec.v_heads;
-            float *matrix = ld(&t.l->matrix) + (size_t) t.head * one + (size_t) col;
+            float *matrix = ld_table(&t.l->matrix) + (size_t) t.head * one + (size_t) col;
+            deltas = ld_table(&t.l->rec_d) + at;
+            pass_wait();
             if (there) load(c, matrix + (size_t) set_in * set);
             out = matrix + (size_t) set_out * set;
-            deltas = ld(&t.l->rec_d) + at;
             t.n_path = pending(t.slice, t.l, MARK_MATRIX);
             folds = t.tree && (t.n_path || set_in != set_out);
             if (t.tree) sync_block();              /* the steps are listed */
@@ -527,13 +529,11 @@ template <class C> DEV void delta_rule(const DeltaArgs &a, DeltaTask &t, DeltaSh
     }
     for (int i = TID - C::COLS; i < DELTA_KEYS; i += 64) s.none[i] = -0.0f;
     const float by = f32_div(1.0f, f32_sqrt(f32_of_int(t.k_dim)));
-    pass_wait();
     read_slice(a, t);
+    if (t.tree && TID >= C::COLS + 32) list_steps(a, t, s);
+    pass_wait();
     t.n_path = pending(t.slice, t.l, MARK_MATRIX);
-    if (t.tree) {
-        if (TID >= C::COLS + 32) list_steps(a, t, s);
-        sync_block();
-    }
+    if (t.tree) sync_block();
     const int steps = steps_of(t, s);
     DeltaRow<C::COLS> next;
     fetch_row(next, a, t, s, (TID - C::COLS) >> 5);

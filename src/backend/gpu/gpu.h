@@ -1,7 +1,7 @@
 /* gpu.h - the dialect that kernels are written in. nvcc, clang for AMD (gpu_amd.h), and g++ (tests/gpu/emu.h, which
  * runs kernels on the processor) compile the same kernel files. Every float operation goes through a wrapper that
  * rounds once and may not be contracted, whatever the compiler's flags; every access to global memory goes through ld,
- * ld_weight or st, which the emulator watches.
+ * ld_table, ld_weight or st, which the emulator watches.
  *
  *   KERNEL(threads, name, Args)   a kernel with one argument, `a`, a struct of args.h; listed in kernels.def
  *   KERNEL_BLOCKS(threads, blocks, name, Args)    the same, with registers for so many blocks of a multiprocessor
@@ -9,7 +9,8 @@
  *   SHARED(T, s)                  the block's shared memory as a struct, at most 48 KB
  *   SHARED_BIG(T, s)              the same, up to 96 KB; its size stands in kernels.def
  *   pass_wait()                   every thread calls it once, before it touches anything that a pass writes: what the
- *                                 launch before has written is there from then on. Only weights may be read earlier
+ *                                 launch before has written is there from then on. Only weights may be read earlier,
+ *                                 and by ld_table what the host alone writes: a pass's slices, a session's layers
  *   pass_next()                   says that the next launch may begin (its threads stop at their pass_wait)
  *   sync_block() sync_warp()      barriers; each orders memory among its threads
  *   shfl shfl_xor warp_ballot     all 32 lanes of a warp take part

@@ -59,6 +59,7 @@ DEV int atomic_add(int32_t *p, int32_t n)
 DEV void fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 
 template <class T> DEV T ld(const T *p) { return *p; }
+template <class T> DEV T ld_table(const T *p) { return *p; }
 template <class T> DEV T ld_weight(const T *p) { return *p; }
 template <class T, class V> DEV void st(T *p, V v) { *p = v; }
 

@@ -31,7 +31,7 @@ struct Item {
 DEV int item_row(const Item &i, int e) { return (i.first + (e < i.n ? e : i.n - 1)) / i.group; }
 DEV int item_head(const Item &i, int e) { return i.kv * i.group + (i.first + (e < i.n ? e : i.n - 1)) % i.group; }
 
-/* Finds item `index` of the launch; false: there is none. Called by the whole block. */
+/* Finds item `index` of the launch, from tables alone; false: there is none. Called by the whole block. */
 DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
 {
     const Slice *s = a.rows.slices;
@@ -41,20 +41,21 @@ DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
     i.group = a.spec.heads / a.spec.kv_heads;
     for (;; k++, s++) {
         if (k == a.rows.n_slices) return false;
-        const int groups = (ld(&s->n) * i.group + ATTEND_QUERIES - 1) / ATTEND_QUERIES;
+        /* All are on their way before the first is looked at. */
+        i.rows = ld_table(&s->n), i.kind = ld_table(&s->kind), i.row0 = ld_table(&s->row0), i.base = ld_table(&s->base);
+        i.l = ld_table(&s->layer) + a.il;
+        const int groups = (i.rows * i.group + ATTEND_QUERIES - 1) / ATTEND_QUERIES;
         if (g < groups) break;
         g -= groups;
     }
-    i.kind = ld(&s->kind), i.row0 = ld(&s->row0), i.rows = ld(&s->n), i.base = ld(&s->base);
-    i.l = ld(&s->layer) + a.il;
-    i.ring = ld(&i.l->ring), i.wrap = ld(&i.l->wrap), i.slot_pos = ld(&i.l->slot_pos);
+    i.ring = ld_table(&i.l->ring), i.wrap = ld_table(&i.l->wrap), i.slot_pos = ld_table(&i.l->slot_pos);
     i.first = ATTEND_QUERIES * g;
     i.n = i.rows * i.group - i.first < ATTEND_QUERIES ? i.rows * i.group - i.first : ATTEND_QUERIES;
     const bool tree = i.kind == SLICE_TREE;
     i.shared = i.base + (tree ? 0 : i.rows);
     if (tree) {
         const int r = TID;
-        if (r < i.rows) v.parent[r] = ld(a.rows.parent + i.row0 + r);
+        if (r < i.rows) v.parent[r] = ld_table(a.rows.parent + i.row0 + r);
         sync_block();
         if (r < i.rows) {
             uint64_t path = 0;

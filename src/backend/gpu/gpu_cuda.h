@@ -37,6 +37,7 @@ DEV int atomic_add(int32_t *p, int32_t n) { return atomicAdd(p, n); }
 DEV void fence() { __threadfence(); }
 
 template <class T> DEV T ld(const T *p) { return *p; }
+template <class T> DEV T ld_table(const T *p) { return *p; }
 template <class T> DEV T ld_weight(const T *p) { return __ldcs(p); }
 template <class T, class V> DEV void st(T *p, V v) { *p = v; }
 

@@ -29,7 +29,7 @@ DEV Head head_of(const LayerSpec &s, const StateLayer *l, int head, bool values)
     h.heads = s.kv_heads;
     h.head = head;
     h.dim = values && s.value_dim ? s.value_dim : s.head_dim;
-    h.base = (uint8_t *) (values ? ld(&l->v) : ld(&l->k));
+    h.base = (uint8_t *) (values ? ld_table(&l->v) : ld_table(&l->k));
     h.parts = panel_head(h.type, h.panel, h.dim / CODE_COLS);
     return h;
 }

@@ -358,16 +358,19 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
     const int parts = 2 * a.spec.kv_heads, all = parts * a.rows.n_slices, group = BID / all;
     const int slice = BID % all / parts, head = BID % parts / 2, warp = TID >> 5;
     if (group >= a.groups) {
+        pass_wait();
         put_query(a, BID - a.groups * all, shared);
         return;
     }
     const bool values = BID % parts & 1;
     const Slice *s = a.rows.slices + slice;
-    const StateLayer *l = ld(&s->layer) + a.il;
-    const int base = ld(&s->base), ring = ld(&l->ring), wrap = ld(&l->wrap), gen = ld(&s->gen);
-    const bool chain = ld(&s->kind) == SLICE_CHAIN;
-    int32_t *mark = ld(&l->mark) + MARK_KV;
+    const StateLayer *l = ld_table(&s->layer) + a.il;
+    const int base = ld_table(&s->base), gen = ld_table(&s->gen), n = ld_table(&s->n), row0 = ld_table(&s->row0);
+    const bool chain = ld_table(&s->kind) == SLICE_CHAIN;
+    const int ring = ld_table(&l->ring), wrap = ld_table(&l->wrap);
+    int32_t *mark = ld_table(&l->mark) + MARK_KV;
     const Head h = head_of(a.spec, l, head, values);
+    pass_wait();
     if (a.move && !ring && ld(mark) != gen) {
         const int n_path = ld(&s->n_path), first = base - n_path;
         move_path<TURNED ? 1 : 4>(h, wrap, first, s->path, n_path);
@@ -381,7 +384,7 @@ template <bool TURNED> DEV void put(const KvPutArgs &a, KvShared &shared)
         }
     }
     if (!a.put) return;
-    const int n = ld(&s->n), row0 = ld(&s->row0), width = h.heads * h.dim;
+    const int width = h.heads * h.dim;
     int from = 0, to = n;
     if (a.groups > 1) {
         from = 16 * (base / 16 + group) - base, to = from + 16;
@@ -411,7 +414,6 @@ KERNEL_BLOCKS(KV_THREADS, 2, kv_put, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
-    pass_wait();
     put<false>(a, shared);
 }
 
@@ -420,6 +422,5 @@ KERNEL_BLOCKS(KV_THREADS, 2, kv_put_turned, KvPutArgs)
 {
     SHARED(KvShared, shared);
     pass_next();
-    pass_wait();
     put<true>(a, shared);
 }
