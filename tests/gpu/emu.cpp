@@ -76,9 +76,13 @@ bool emu_memory_make(size_t size)
     void *seen = reserve(size, PROT_NONE), *there = reserve(size, PROT_READ | PROT_WRITE);
     void *valid = reserve(size / EMU_GRANULE * sizeof(uint16_t), PROT_READ | PROT_WRITE);
     void *written = reserve(size / EMU_GRANULE, PROT_READ | PROT_WRITE);
-    if (seen == MAP_FAILED || there == MAP_FAILED || valid == MAP_FAILED || written == MAP_FAILED) return false;
+    void *epochs = reserve(size / 16 * sizeof(uint32_t), PROT_READ | PROT_WRITE);
+    if (seen == MAP_FAILED || there == MAP_FAILED || valid == MAP_FAILED || written == MAP_FAILED ||
+        epochs == MAP_FAILED)
+        return false;
     const ptrdiff_t away = (ptrdiff_t) ((uintptr_t) there - (uintptr_t) seen);
-    emu_memory = EmuMemory{(uintptr_t) seen, size, away, (uint16_t *) valid, (uint8_t *) written};
+    emu_memory = EmuMemory{(uintptr_t) seen, size, away, (uint16_t *) valid, (uint8_t *) written,
+                           (uint32_t *) epochs, 0};
     struct sigaction act = {};
     act.sa_sigaction = on_segv, act.sa_flags = SA_SIGINFO;
     sigaction(SIGSEGV, &act, &before);

@@ -9,7 +9,8 @@
  *   - global memory touched in another way than by ld, ld_table, ld_weight, st, atomic_add, copy16_async (kernels get
  *     addresses in a range that nobody can touch; what is there lies elsewhere), or not aligned, or outside of what is
  *     allocated; of the host's memory anything but reads of what is pinned
- *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it
+ *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it,
+ *     by copy16_early memory that a launch has written which may still run
  *   - shared memory written behind the kernel's struct; under ASan, also read
  * Shared memory and new device memory are full of rubbish (in some orders NaN). */
 #ifndef RATOON_TESTS_GPU_EMU_H
@@ -86,9 +87,17 @@ void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, 
 uint8_t *emu_shared(size_t bytes, bool big);
 
 /* Device memory: [base, base + size) are the addresses that kernels and the host's code see, `away` from what is there.
- * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. Pinned
+ * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. For
+ * every 16 bytes, the epoch in which one did: another one begins with whatever waits for all launches before it. Pinned
  * memory of the host has the same addresses for kernels, which may read it. */
-struct EmuMemory { uintptr_t base; size_t size; ptrdiff_t away; uint16_t *valid; uint8_t *written; };
+struct EmuMemory {
+    uintptr_t base;
+    size_t    size;
+    ptrdiff_t away;
+    uint16_t *valid;
+    uint8_t  *written;
+    uint32_t *epochs, epoch;
+};
 extern EmuMemory emu_memory;
 bool emu_memory_make(size_t size);
 void emu_memory_take(uintptr_t p, size_t bytes);
@@ -121,11 +130,16 @@ template <class T> static inline T *emu_there(const T *p)
         return (T *) emu_access((uintptr_t) p, sizeof(T), alignof(T));
     return (T *) ((uintptr_t) p + (uintptr_t) emu_memory.away);
 }
+static inline uint32_t *emu_epoch_of(const void *p)
+{
+    return &emu_memory.epochs[((uintptr_t) p - emu_memory.base) / 16];
+}
 template <class T> static inline T *emu_written(T *p)
 {
     T *there = emu_there(p);
     if (!emu_on_device(p)) emu_fatal("writes to the host's memory (%p)", (const void *) p);
     emu_memory.written[((uintptr_t) p - emu_memory.base) / EMU_GRANULE] = 1;
+    *emu_epoch_of(p) = emu_memory.epoch;
     return there;
 }
 /* What may be read before pass_wait. */
@@ -286,16 +300,22 @@ DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
     const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };
     mma_16x8x32(c, a4, b2);
 }
-DEV void copy16_async(void *to, const void *from)
+DEV void emu_copy16(void *to, const uint4 *there)
 {
     EmuLane *l = &emu.lane[emu.tid];
     if (l->n_copies == EMU_COPIES) emu_fatal("too many asynchronous copies in flight");
     if ((uintptr_t) to % 16 || (uint8_t *) to < emu.shared || (uint8_t *) to + 16 > emu.shared + emu.struct_bytes)
         emu_fatal("an asynchronous copy to %p: not shared memory, or not aligned to 16 bytes", to);
-    const uint4 *there = emu_constant((const uint4 *) from);
     EMU_COUNT(there, 16, EMU_WEIGHT);
     EMU_COUNT(to, 16, EMU_STORE);
     emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, there, l->group};
+}
+DEV void copy16_async(void *to, const void *from) { emu_copy16(to, emu_constant((const uint4 *) from)); }
+DEV void copy16_early(void *to, const void *from)
+{
+    if (emu_on_device(from) && *emu_epoch_of(from) == emu_memory.epoch)
+        emu_fatal("sends for %p, which a launch of this pass has written, before pass_wait", from);
+    emu_copy16(to, emu_there((const uint4 *) from));
 }
 DEV void copy_commit() { emu.lane[emu.tid].group++; }
 template <int N> DEV void copy_wait()

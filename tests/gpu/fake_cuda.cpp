@@ -37,8 +37,16 @@ static const EmuKernel kernels[] = {
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NO_KERNELS = 209, NOT_FOUND = 500, NOT_READY = 600,
        RECORDED = 900 };
 typedef std::function<void()> Work;
-/* done: pieces of work that are no longer in the queue. */
-struct Stream { std::deque<Work> queue; std::vector<Work> *capture = nullptr; uint64_t done = 0; };
+/* done: pieces of work that are no longer in the queue. epoch: begun by the last of them that waits for all before it,
+ * as everything does but a launch behind a launch. */
+struct Stream {
+    std::deque<Work>   queue;
+    std::vector<Work> *capture = nullptr;
+    uint64_t           done = 0;
+    uint32_t           epoch = 0;
+    Stream() { begin_epoch(); }
+    void begin_epoch() { static uint32_t begun; epoch = ++begun; }
+};
 /* What was queued up to `end` comes before the event; stream NULL: it was never recorded. */
 struct Event { Stream *stream = nullptr; uint64_t end = 0; int asked = 0; };
 struct Launch { unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared; void *stream, *attrs;
@@ -89,6 +97,11 @@ static int put(void *stream, Work w)
     if (s->capture) s->capture->push_back(w);
     else s->queue.push_back(w);
     return OK;
+}
+
+static int put_waiting(void *stream, Work w)
+{
+    return put(stream, [=] { ((Stream *) stream)->begin_epoch(), w(); });
 }
 
 static void drain(Stream *s, uint64_t end)
@@ -248,7 +261,7 @@ int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
     Stream *stream = (Stream *) s;
     const bool now = fake.eager && stream->queue.empty() && !stream->capture;
     fake.copied += (int64_t) n;
-    put(s, [=] {
+    put_waiting(s, [=] {
         if (!inside(d, n)) emu_fatal("a copy to %p, which was released meanwhile", d);
         if (dry) return;
         memcpy(there(d), h, n);
@@ -260,19 +273,20 @@ int cuMemcpyHtoDAsync_v2(void *d, const void *h, size_t n, void *s)
 int cuMemcpyDtoHAsync_v2(void *h, const void *d, size_t n, void *s)
 {
     CALL_IN_CONTEXT;
-    return inside(d, n) ? put(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, there(d), n); }) : INVALID;
+    return inside(d, n) ? put_waiting(s, [=] { if (dry) memset(h, 0, n); else memcpy(h, there(d), n); }) : INVALID;
 }
 int cuMemcpyDtoDAsync_v2(void *d, const void *from, size_t n, void *s)
 {
     CALL_IN_CONTEXT;
-    return inside(d, n) && inside(from, n) ? put(s, [=] { if (!dry) memmove(there(d), there(from), n); }) : INVALID;
+    if (!inside(d, n) || !inside(from, n)) return INVALID;
+    return put_waiting(s, [=] { if (!dry) memmove(there(d), there(from), n); });
 }
 int cuMemsetD8Async(void *d, unsigned char v, size_t n, void *s)
 {
     CALL_IN_CONTEXT;
     auto i = fresh.find((uintptr_t) d);
     if (i != fresh.end() && i->second == n && !((Stream *) s)->capture) fresh.erase(i);
-    return inside(d, n) ? put(s, [=] { if (!dry) fill(d, v, n); }) : INVALID;
+    return inside(d, n) ? put_waiting(s, [=] { if (!dry) fill(d, v, n); }) : INVALID;
 }
 int cuModuleLoadData(void **m, const void *image)
 {
@@ -312,7 +326,9 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     const int gx = (int) c->grid_x, gy = (int) c->grid_y;
     const size_t shared = c->shared;
     fake.launches++;
-    return put(c->stream, [=] {
+    Stream *s = (Stream *) c->stream;
+    return put(s, [=] {
+        emu_memory.epoch = s->epoch;
         if (dry) list_launch(k, args.data(), gx, gy);
         else emu_launch(k, args.data(), gx, gy, shared);
     });
@@ -364,7 +380,7 @@ int cuStreamWaitEvent(void *s, void *e, unsigned)
 int cuLaunchHostFunc(void *s, void (*work)(void *), void *arg)
 {
     CALL_IN_CONTEXT;
-    return put(s, [=] {
+    return put_waiting(s, [=] {
         const int64_t calls = fake.calls;
         if (!dry) work(arg);
         if (fake.calls != calls) emu_fatal("the host's work in a stream calls the driver");
@@ -400,9 +416,9 @@ int cuGraphLaunch(void *e, void *s)
 {
     CALL_IN_CONTEXT;
     fake.replays++;
-    if (dry) put(s, [] { fprintf(dry, "replay\n"); });
+    put_waiting(s, [] { if (dry) fprintf(dry, "replay\n"); });
     for (auto &w : *(std::vector<Work> *) e) put(s, w);
-    return OK;
+    return put_waiting(s, [] {});
 }
 int cuGraphExecDestroy(void *e) { Locked l(lock); delete (std::vector<Work> *) e; fake.live--; return called(); }
 int cuGraphDestroy(void *g) { Locked l(lock); delete (std::vector<Work> *) g; fake.live--; return called(); }

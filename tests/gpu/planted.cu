@@ -51,6 +51,7 @@ template <Plant P> DEV void planted(const PlantArgs &a)
     if (P == P_write_before_wait) st(a.out, 0);
     if (P == P_prefetch_of_written) weight = ld_weight(a.written);
     if (P == P_table_of_written) weight = ld_table(a.written);
+    if (P == P_early_of_written) copy16_early(&s.a[warp][0][lane], a.written);
     fetch<P>(a, s, warp);
     if (P != P_no_pass_wait) pass_wait();
     if (P == P_wait_twice) pass_wait();

@@ -13,6 +13,7 @@
     X(no_sync_warp, NULL) X(mma_under_divergence, "lanes of a warp") X(swapped_columns, NULL) \
     X(read_before_wait, "before pass_wait") X(write_before_wait, "writes before pass_wait") \
     X(prefetch_of_written, "which a kernel has written") X(table_of_written, "which a kernel has written") \
+    X(early_of_written, "which a launch of this pass has written") \
     X(no_pass_wait, "ends without pass_wait") \
     X(wait_twice, "twice") X(out_of_bounds, "not in allocated memory") X(misaligned, "not aligned") \
     X(host_address, "no address of device memory") X(raw_access, "by other means than ld") \
@@ -30,7 +31,7 @@ enum { PLANT_ROWS = 8, PLANT_COLS = 64 };
 
 typedef struct {
     const uint8_t *a, *b;                          /* [blocks, steps, 512], [steps, 256] */
-    const int32_t *weight, *written;               /* [blocks], [1]: from the host, from the launch before */
+    const int32_t *weight, *written;               /* [blocks], [4]: from the host, from the launch before */
     int32_t *out, steps;
     const int32_t *ids;                            /* [rows, 2] */
     int32_t *each, *ticket, *sum;                  /* ticket [2 * rows]: 0 */

@@ -16,6 +16,26 @@ static int32_t most_tiles(const Rows *r, const LayerSpec *s)
     return at_most(all, seen);
 }
 
+/* Values that are floats. The more queries and columns a thread has, the fewer instructions an output takes, and the
+ * fewer warps there are: as long as a scheduler has fewer than two, each takes as long as if it were alone. */
+static void launch_values(Cuda *c, const AttendArgs *a)
+{
+    /* work: instructions for a position */
+    static const struct { GpuKernel kernel; int32_t cols, work; } shape[] = {
+        { GPU_attend_values, ATTEND_COLS_FEW, 7 }, { GPU_attend_values_some, ATTEND_COLS_SOME, 16 },
+        { GPU_attend_values_many, ATTEND_COLS_MANY, 27 } };
+    const int64_t alone = 4 * (int64_t) c->card->processors;
+    int64_t blocks = 0, least = INT64_MAX;
+    size_t best = 0;
+    for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
+        const int64_t n = (int64_t) a->items * ((a->v_pad + shape[k].cols - 1) / shape[k].cols), all = n * a->splits,
+                      time = shape[k].work * (all > alone ? all : alone);
+        if (time >= least) continue;
+        least = time, best = k, blocks = n;
+    }
+    cuda_launch(c, shape[best].kernel, blocks, a->splits, a, sizeof *a);
+}
+
 static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_t il, const LayerSpec *s)
 {
     Cuda *c = cuda_of(b);
@@ -32,7 +52,7 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         return;
     }
     const int64_t parts = a.splits > 1 ? (int64_t) a.splits * a.v_pad : 0,
-                  each = (int64_t) tiles * (TILE + 1) + 2 * a.splits + parts,
+                  each = (int64_t) tiles * (TILE + 1 + TILE / SCORE_PART) + 2 * a.splits + parts,
                   bytes = 4 * ATTEND_QUERIES * each, items = (int64_t) s->kv_heads *
                   (((int64_t) r->n * group + (ATTEND_QUERIES - 1) * (int64_t) r->n_slices) / ATTEND_QUERIES);
     int32_t fit = at_most((WORK_SPLITS - TICKET_BYTES) / bytes, ITEM_TICKETS / (a.splits + a.v_pad / ATTEND_COLS_FEW));
@@ -50,16 +70,16 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         const size_t queries = (size_t) a.items * ATTEND_QUERIES;
         a.top = a.weight + queries * (size_t) tiles * TILE;
         a.change = a.top + queries * 2 * (size_t) a.splits;
-        a.partial = a.change + queries * (size_t) tiles;
-        cuda_launch(c, codes_are_integers(s->k_type) ? GPU_attend_scores_codes : GPU_attend_scores, a.items, tiles, &a,
-                    sizeof a);
-        const bool codes = codes_are_integers(s->v_type);
-        const int64_t few = (int64_t) a.items * (a.v_pad / ATTEND_COLS_FEW),
-                      many = (int64_t) a.items * ((a.v_pad + ATTEND_COLS_MANY - 1) / ATTEND_COLS_MANY);
-        if (codes) cuda_launch(c, GPU_attend_values_codes, few * ATTEND_COLS_FEW / ATTEND_COLS, a.splits, &a, sizeof a);
-        else if (many * a.splits <= 2 * (int64_t) c->card->processors)
-            cuda_launch(c, GPU_attend_values, few, a.splits, &a, sizeof a);
-        else cuda_launch(c, GPU_attend_values_many, many, a.splits, &a, sizeof a);
+        a.tops = a.change + queries * (size_t) tiles;
+        a.partial = a.tops + queries * (size_t) tiles * (TILE / SCORE_PART);
+        /* Where there are blocks enough, each has all parts of a tile, and looks for its item once. */
+        a.parts = (int64_t) a.items * tiles >= 4 * (int64_t) c->card->processors ? TILE / SCORE_PART : 1;
+        cuda_launch(c, codes_are_integers(s->k_type) ? GPU_attend_scores_codes : GPU_attend_scores, a.items,
+                    (int64_t) tiles * (TILE / SCORE_PART) / a.parts, &a, sizeof a);
+        if (codes_are_integers(s->v_type))
+            cuda_launch(c, GPU_attend_values_codes, (int64_t) a.items * (a.v_pad / ATTEND_COLS), a.splits, &a,
+                        sizeof a);
+        else launch_values(c, &a);
     }
     if (turned) {
         const int64_t groups = (int64_t) y->rows * y->cols / 128;

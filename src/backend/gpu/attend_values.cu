@@ -5,11 +5,16 @@
 enum { VALUE_THREADS = 64, STAGES = 4, GROUPS = ATTEND_WARPS, LANES_ALL = VALUE_PANEL };
 constexpr float VALUE_MOST = 32639, SUM_MOST = 2097152;
 
+/* Some positions of a tile from pos0 on, or pending rows of a tree from row0 on, those that are in the tile. */
+struct Chunk { int tile, n, pos0, row0; bool pends; };
+
 /* A thread has Q queries and C columns, a block ATTEND_QUERIES by COLS. A chunk is CHUNK positions of half floats, or
- * half as many of floats; STAGES of them are here or on their way. */
+ * half as many of floats, STEP of which are added at a time; STAGES of them are here or on their way. */
 template <int Q> struct ValuesShared {
-    enum { C = Q == 1 ? 2 : 4, COLS = VALUE_THREADS / ATTEND_QUERIES * Q * C, CHUNK = Q == 1 ? 128 : 32 };
+    enum { C = Q == 1 ? 2 : 4, COLS = VALUE_THREADS / ATTEND_QUERIES * Q * C, CHUNK = 128 / Q,
+           STEP = Q == 4 ? 4 : 8 };
     Sight sight;
+    Chunk chunk[STAGES];
     float change[ATTEND_QUERIES][SPLIT_TILES];
     alignas(16) uint8_t value[STAGES][2 * CHUNK * COLS];
     alignas(16) float weight[STAGES][ATTEND_QUERIES][CHUNK + 4];
@@ -21,7 +26,19 @@ struct CodesShared {
     alignas(16) uint8_t code[GROUPS][2][2][LANES_ALL / 32][ATTEND_QUERIES][32];
     float    scale[GROUPS][ATTEND_QUERIES], least[GROUPS][ATTEND_QUERIES];
     bool     any[GROUPS][ATTEND_QUERIES];
+    float    change[ATTEND_QUERIES][SPLIT_TILES];
 };
+
+/* The changes of tiles [t0, t1), for a block that waits for its threads later. */
+DEV void put_changes(float (&change)[ATTEND_QUERIES][SPLIT_TILES], const AttendArgs &a, const Item &i, int t0, int t1)
+{
+    if (TID >= VALUE_THREADS) return;
+    UNROLL_BY(1)
+    for (int k = TID; k < ATTEND_QUERIES * SPLIT_TILES; k += VALUE_THREADS) {
+        const int q = k / SPLIT_TILES, t = t0 + k % SPLIT_TILES;
+        change[q][k % SPLIT_TILES] = q < i.n && t < t1 ? ld(change_of(a, i, q) + t) : 1.0f;
+    }
+}
 
 /* ---- the end of a split ---- */
 
@@ -95,9 +112,6 @@ template <int Q, int N> DEV void finish_split(const AttendArgs &a, const Item &i
 
 /* ---- values that are floats ---- */
 
-/* Some positions of a tile from pos0 on, or pending rows of a tree from row0 on, those that are in the tile. */
-struct Chunk { int tile, n, pos0, row0; bool pends; };
-
 /* Finds the first chunk from x on that counts; behind the last, x.tile is t1. */
 template <int SIZE> DEV void find_chunk(Chunk &x, const Item &i, int t1)
 {
@@ -121,19 +135,38 @@ DEV float pending_weight(const AttendArgs &a, const Item &i, const Sight &v, int
     return at >= tile * TILE && at < (tile + 1) * TILE ? ld(weights_of(a, i, e) + at) : -1.0f;
 }
 
-/* Sends for positions of a chunk that lie one behind the other, as those of most caches do; from: this thread's piece
- * of the first value of position 0. What is behind the last that any query sees is left as it is. */
-template <int Q, int SIZE, int PIECES> DEV void bring_run(ValuesShared<Q> &s, const Item &i, const Head &values,
-                                                          const uint8_t *from, int pos0, int stage)
+/* Sends for positions of a chunk that lie one behind the other, as those of most caches do. What is behind the last
+ * that any query sees is left as it is, and so are columns that do not exist. EARLY: before pass_wait. */
+template <bool EARLY, int Q, int SIZE>
+DEV void bring_run(ValuesShared<Q> &s, const Item &i, const Head &values, int part, int pos0, int stage)
 {
-    enum { ROUND = VALUE_THREADS / PIECES };
+    enum { COLS = ValuesShared<Q>::COLS, PIECES = COLS / 8, ROUND = VALUE_THREADS / PIECES };
+    const int j = TID / PIECES, end = (i.hi < i.shared ? i.hi : i.shared) - pos0, c = COLS * part + TID % PIECES * 8;
     const size_t bytes = (size_t) (row_bytes(values.type, values.dim) * values.heads);
-    const int j = TID / PIECES, end = (i.hi < i.shared ? i.hi : i.shared) - pos0;
+    const uint8_t *from = slot_of(values, 0) + 2 * c + bytes * (size_t) (pos0 + j);
     uint8_t *to = s.value[stage] + 16 * TID;
-    from += bytes * (size_t) (pos0 + j);
+    if (c >= values.dim) return;
     UNROLL_BY(4)
-    for (int k = 0; k < SIZE; k += ROUND, from += ROUND * bytes)
-        if (j + k < end) copy16_async(to + 16 * k * PIECES, from);
+    for (int k = 0; k < SIZE; k += ROUND, from += ROUND * bytes) {
+        if (j + k >= end) continue;
+        if (EARLY) copy16_early(to + 16 * k * PIECES, from);
+        else copy16_async(to + 16 * k * PIECES, from);
+    }
+}
+
+/* Before pass_wait: the values of the first chunks, of halves, that passes before this one have stored. How many. */
+template <int Q, int SIZE> DEV int bring_early(ValuesShared<Q> &s, const Item &i, const Head &values, int part, int t0,
+                                               int t1)
+{
+    Chunk x = { t0, 0, 0, 0, false };
+    int n = 0;
+    UNROLL_BY(1)
+    for (; n < STAGES - 1; n++, x.n++) {
+        find_chunk<SIZE>(x, i, t1);
+        if (x.tile == t1 || x.pends || x.pos0 + SIZE > i.base || i.ring || i.wrap) break;
+        bring_run<true, Q, SIZE>(s, i, values, part, x.pos0, n);
+    }
+    return n;
 }
 
 /* Sends for a chunk: values as they are stored, T_F16 or T_BF16, or as floats. Those that no query sees, and columns
@@ -144,16 +177,15 @@ template <Type T, int Q, int SIZE> DEV void bring_values(ValuesShared<Q> &s, con
     enum { EACH = T == T_F32 ? 4 : 8, PIECES = ValuesShared<Q>::COLS / EACH };
     const bool floats = values.type == T_F32 && values.dim % EACH == 0;
     if (T != T_F32 && !x.pends && !i.ring && !i.wrap) {
-        const int c = ValuesShared<Q>::COLS * part + TID % PIECES * EACH;
-        if (c < values.dim)
-            bring_run<Q, SIZE, PIECES>(s, i, values, slot_of(values, 0) + 2 * c, x.pos0, stage);
+        bring_run<false, Q, SIZE>(s, i, values, part, x.pos0, stage);
         return;
     }
+    const int slots = x.pends && i.rows - x.row0 < SIZE ? i.rows - x.row0 : SIZE;
     UNROLL_BY(1)
-    for (int k = TID; k < SIZE * PIECES; k += VALUE_THREADS) {
+    for (int k = TID; k < slots * PIECES; k += VALUE_THREADS) {
         const int j = k / PIECES, c = ValuesShared<Q>::COLS * part + k % PIECES * EACH, pos = x.pos0 + j;
         int slot = -1;
-        if (x.pends) slot = x.row0 + j < i.rows ? pending_slot(i, x.row0 + j) : -1;
+        if (x.pends) slot = pending_slot(i, x.row0 + j);
         else if (pos >= i.lo && pos < i.hi && pos < i.shared) slot = shared_slot(i, pos);
         if (slot < 0 || c >= values.dim) continue;
         const uint8_t *head = slot_of(values, slot);
@@ -172,9 +204,12 @@ template <int Q, int SIZE> DEV void bring_weights(ValuesShared<Q> &s, const Atte
                                                   const Chunk &x, int stage)
 {
     if (x.pends) {
+        const int rows = i.rows - x.row0 < SIZE ? i.rows - x.row0 : SIZE;
         UNROLL_BY(1)
-        for (int k = TID; k < ATTEND_QUERIES * SIZE; k += VALUE_THREADS)
-            s.weight[stage][k / SIZE][k % SIZE] = pending_weight(a, i, s.sight, x.tile, k / SIZE, x.row0 + k % SIZE);
+        for (int k = TID; k < ATTEND_QUERIES * rows; k += VALUE_THREADS) {
+            const int e = k % ATTEND_QUERIES, j = k / ATTEND_QUERIES;
+            s.weight[stage][e][j] = pending_weight(a, i, s.sight, x.tile, e, x.row0 + j);
+        }
         return;
     }
     enum { FOURS = SIZE / 4, ALL = ATTEND_QUERIES * FOURS };   /* of a query, of all */
@@ -215,92 +250,108 @@ template <Type T> DEV void floats_of(float (&v)[2], const Stored<T, 2> &x)
     v[0] = a.x, v[1] = a.y;
 }
 
-/* Four positions of a chunk, weights and values, in a thread's registers. */
-template <Type T, int Q> struct Step { float4 weight[Q]; Stored<T, ValuesShared<Q>::C> value[4]; };
-template <Type T, int Q> DEV void load_step(Step<T, Q> &x, const ValuesShared<Q> &s, int stage, int e, int at, int j)
+/* Some positions of a chunk, weights and values, in a thread's registers. */
+template <Type T, int Q> struct Step {
+    enum { N = ValuesShared<Q>::STEP };
+    float4 weight[Q][N / 4];
+    Stored<T, ValuesShared<Q>::C> value[N];
+};
+template <Type T, int Q>
+DEV void load_step(Step<T, Q> &x, const float *weight, const Stored<T, ValuesShared<Q>::C> *value)
 {
-    enum { C = ValuesShared<Q>::C };
+    enum { EACH = sizeof(((ValuesShared<Q> *) 0)->weight[0][0]) / 4, C = ValuesShared<Q>::C };
     UNROLL
-    for (int q = 0; q < Q; q++) x.weight[q] = *(const float4 *) &s.weight[stage][e + q][j];
-    UNROLL
-    for (int k = 0; k < 4; k++)
-        x.value[k] = ((const Stored<T, C> *) s.value[stage])[ValuesShared<Q>::COLS / C * (j + k) + at];
-}
-
-/* Adds the first n positions of a chunk, a multiple of four, to a thread's queries from e on and columns from C * at
- * on. A step is loaded while the one before is added. */
-template <Type T, int Q, int SIZE, int C>
-DEV void add_chunk(float (&o)[Q][C], const ValuesShared<Q> &s, int stage, int e, int at, int n)
-{
-    Step<T, Q> next;
-    load_step(next, s, stage, e, at, 0);
-    UNROLL_BY(2)
-    for (int j = 0; j < n; j += 4) {
-        const Step<T, Q> x = next;
-        load_step(next, s, stage, e, at, (j + 4) % SIZE);
+    for (int q = 0; q < Q; q++)
         UNROLL
-        for (int k = 0; k < 4; k++) {
-            float v[C];
-            floats_of(v, x.value[k]);
+        for (int k = 0; k < x.N / 4; k++) x.weight[q][k] = *(const float4 *) (weight + q * EACH + 4 * k);
+    UNROLL
+    for (int k = 0; k < x.N; k++) x.value[k] = value[ValuesShared<Q>::COLS / C * k];
+}
+template <Type T, int Q, int C> DEV void add_step(float (&o)[Q][C], const Step<T, Q> &x)
+{
+    UNROLL
+    for (int k = 0; k < x.N; k++) {
+        float v[C];
+        floats_of(v, x.value[k]);
+        UNROLL
+        for (int q = 0; q < Q; q++) {
+            const float4 w = x.weight[q][k / 4];
+            const float p = k % 4 == 0 ? w.x : k % 4 == 1 ? w.y : k % 4 == 2 ? w.z : w.w;
             UNROLL
-            for (int q = 0; q < Q; q++) {
-                const float4 w = x.weight[q];
-                const float p = k == 0 ? w.x : k == 1 ? w.y : k == 2 ? w.z : w.w;
-                UNROLL
-                for (int c = 0; c < C; c++) o[q][c] = p < 0 ? o[q][c] : f32_fma(p, v[c], o[q][c]);
-            }
+            for (int c = 0; c < C; c++) o[q][c] = p < 0 ? o[q][c] : f32_fma(p, v[c], o[q][c]);
         }
     }
 }
 
-/* The weighted values of a split, for queries from e on and the part's columns from C * at on. */
-template <Type T, int Q, int C> DEV void split_values(float (&o)[Q][C], const AttendArgs &a, const Item &i,
-                                                      ValuesShared<Q> &s, int part, int split, int e, int at)
+/* Adds the first n positions of a chunk, whole steps, to a thread's queries from e on and columns from C * at on. A
+ * step is loaded while the one before is added. */
+template <Type T, int Q, int C>
+DEV void add_chunk(float (&o)[Q][C], const ValuesShared<Q> &s, int stage, int e, int at, int n)
 {
-    enum { SIZE = ValuesShared<Q>::CHUNK / (T == T_F32 ? 2 : 1) };
-    const Head values = head_of(a.spec, i.l, i.kv, true);
-    int t0, t1;
-    split_tiles(&t0, &t1, i, split);
-    for (int k = TID; k < ATTEND_QUERIES * SPLIT_TILES; k += VALUE_THREADS) {
-        const int q = k / SPLIT_TILES, t = t0 + k % SPLIT_TILES;
-        s.change[q][k % SPLIT_TILES] = q < i.n && t < t1 ? ld(change_of(a, i, q) + t) : 1.0f;
+    enum { N = Step<T, Q>::N, ROW = ValuesShared<Q>::COLS / C };
+    const float *weight = s.weight[stage][e], *end = weight + n - N;
+    const Stored<T, C> *value = (const Stored<T, C> *) s.value[stage] + at;
+    Step<T, Q> next;
+    load_step(next, weight, value);
+    UNROLL_BY(2)
+    while (weight < end) {
+        const Step<T, Q> x = next;
+        weight += N, value += N * ROW;
+        load_step(next, weight, value);
+        add_step(o, x);
     }
+    add_step(o, next);
+}
+
+/* The weighted values of a split, for queries from e on and the part's columns from C * at on. `early` chunks of values
+ * have been sent for. */
+template <Type T, int Q, int C> DEV void split_values(float (&o)[Q][C], const AttendArgs &a, const Item &i,
+                                                      ValuesShared<Q> &s, const Head &values, int part, int t0, int t1,
+                                                      int early, int e, int at)
+{
+    enum { SIZE = ValuesShared<Q>::CHUNK / (T == T_F32 ? 2 : 1), STEP = ValuesShared<Q>::STEP };
+    put_changes(s.change, a, i, t0, t1);
     UNROLL
     for (int q = 0; q < Q; q++)
         UNROLL
         for (int c = 0; c < C; c++) o[q][c] = 0;
-    Chunk now = { t0, 0, 0, 0, false }, later = now;
+    Chunk later = { t0, 0, 0, 0, false };
+    UNROLL_BY(1)
     for (int k = 0; k < STAGES - 1; k++, later.n++) {
         find_chunk<SIZE>(later, i, t1);
+        if (TID == 0) s.chunk[k] = later;
         if (later.tile < t1) {
-            bring_values<T, Q, SIZE>(s, i, values, part, later, k);
+            if (k >= early) bring_values<T, Q, SIZE>(s, i, values, part, later, k);
             bring_weights<Q, SIZE>(s, a, i, later, k);
         }
         copy_commit();
     }
-    for (int k = 0, tile = t0;; k++, now.n++, later.n++) {
-        find_chunk<SIZE>(now, i, t1);
+    UNROLL_BY(1)
+    for (int k = 0, tile = t0;; k = (k + 1) % STAGES, later.n++) {
         find_chunk<SIZE>(later, i, t1);
         copy_wait<STAGES - 2>();
         sync_block();
+        const Chunk now = s.chunk[k];
         for (; tile < t1 && tile <= now.tile; tile++)
             UNROLL
             for (int q = 0; q < Q; q++)
                 UNROLL
                 for (int c = 0; c < C; c++) o[q][c] = f32_mul(o[q][c], s.change[e + q][tile - t0]);
         if (now.tile == t1) break;
+        const int next = (k + STAGES - 1) % STAGES;
+        if (TID == 0) s.chunk[next] = later;
         if (later.tile < t1) {
-            bring_values<T, Q, SIZE>(s, i, values, part, later, (k + STAGES - 1) % STAGES);
-            bring_weights<Q, SIZE>(s, a, i, later, (k + STAGES - 1) % STAGES);
+            bring_values<T, Q, SIZE>(s, i, values, part, later, next);
+            bring_weights<Q, SIZE>(s, a, i, later, next);
         }
         copy_commit();
         const int left = now.pends ? i.rows - now.row0 : i.shared - now.pos0, n = left < SIZE ? left : SIZE;
-        if (n % 4) {                               /* weights behind them are pending rows', which come later */
-            const int j = n / 4 * 4 + TID % 4;
-            if (TID < 4 * ATTEND_QUERIES && j >= n) s.weight[k % STAGES][TID / 4][j] = -1.0f;
+        if (n % STEP) {                            /* weights behind them are pending rows', which come later */
+            const int j = n / STEP * STEP + TID % STEP;
+            if (TID < STEP * ATTEND_QUERIES && j >= n) s.weight[k][TID / STEP][j] = -1.0f;
             sync_block();
         }
-        add_chunk<T, Q, SIZE>(o, s, k % STAGES, e, at, (n + 3) / 4 * 4);
+        add_chunk<T, Q>(o, s, k, e, at, (n + STEP - 1) / STEP * STEP);
     }
     copy_wait<0>();
 }
@@ -308,29 +359,43 @@ template <Type T, int Q, int C> DEV void split_values(float (&o)[Q][C], const At
 template <int Q> DEV void values(const AttendArgs &a, ValuesShared<Q> &s)
 {
     Item i;
-    enum { C = ValuesShared<Q>::C };
+    enum { C = ValuesShared<Q>::C, CHUNK = ValuesShared<Q>::CHUNK };
     const int cols = ValuesShared<Q>::COLS, parts = (a.v_pad + cols - 1) / cols, part = BID % parts, split = BID_Y;
     const bool there = find_item(i, s.sight, a, BID / parts) && split <= split_of(i, i.tiles - 1);
-    pass_wait();
-    if (!there) return;
     const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim, e = TID / (cols / C) * Q,
               at = TID % (cols / C);
+    const bool halves = dim % 8 == 0 && (a.spec.v_type == T_F16 || a.spec.v_type == T_BF16);
+    int t0 = 0, t1 = 0, early = 0;
+    Head head = {};
+    if (there) {
+        head = head_of(a.spec, i.l, i.kv, true);
+        split_tiles(&t0, &t1, i, split);
+        if (halves) early = bring_early<Q, CHUNK>(s, i, head, part, t0, t1);
+    }
+    pass_wait();
+    if (!there) return;
     float o[Q][C];
-    if (dim % 8 == 0 && a.spec.v_type == T_F16) split_values<T_F16, Q>(o, a, i, s, part, split, e, at);
-    else if (dim % 8 == 0 && a.spec.v_type == T_BF16) split_values<T_BF16, Q>(o, a, i, s, part, split, e, at);
-    else split_values<T_F32, Q>(o, a, i, s, part, split, e, at);
+    if (!halves) split_values<T_F32, Q>(o, a, i, s, head, part, t0, t1, early, e, at);
+    else if (a.spec.v_type == T_F16) split_values<T_F16, Q>(o, a, i, s, head, part, t0, t1, early, e, at);
+    else split_values<T_BF16, Q>(o, a, i, s, head, part, t0, t1, early, e, at);
     finish_split<Q, C>(a, i, s.sight, part, split, e, cols * part + C * at, o);
 }
 
 /* For few items: many blocks. */
-KERNEL(VALUE_THREADS, attend_values, AttendArgs)
+KERNEL_BLOCKS(VALUE_THREADS, 8, attend_values, AttendArgs)
 {
     SHARED(ValuesShared<1>, s);
     pass_next();
     values<1>(a, s);
 }
 
-/* For more: values that have been read are used for four queries. */
+/* For more: values that have been read are used for two queries, or for four. */
+KERNEL_BLOCKS(VALUE_THREADS, 8, attend_values_some, AttendArgs)
+{
+    SHARED(ValuesShared<2>, s);
+    pass_next();
+    values<2>(a, s);
+}
 KERNEL_BLOCKS(VALUE_THREADS, 8, attend_values_many, AttendArgs)
 {
     SHARED(ValuesShared<4>, s);
@@ -452,12 +517,18 @@ DEV int sum_minima(const float p[4], const float m[4], float up)
     return (int) sum;
 }
 
-/* Rounds the weights of query e for the warp's group. */
-DEV void round_weights(const AttendArgs &a, const Item &i, CodesShared &s, const Head &v, const Group &g, int e)
+/* The weights of query e for this lane's positions of a group. */
+DEV float4 four_weights(const AttendArgs &a, const Item &i, const Group &g, int e)
+{
+    return ld((const float4 *) (weights_of(a, i, e) + (g.pos0 - i.tile0 * TILE)) + (TID & 31));
+}
+
+/* Rounds the weights of query e for the warp's group; four: this lane's. */
+DEV void round_weights(const AttendArgs &a, const Item &i, CodesShared &s, const Head &v, const Group &g, int e,
+                       const float4 &four)
 {
     const int lane = TID & 31, warp = TID >> 5;
     const float *weight = weights_of(a, i, e);
-    const float4 four = ld((const float4 *) (weight + (g.pos0 - i.tile0 * TILE)) + lane);
     float p[4] = { four.x, four.y, four.z, four.w }, q[4] = { 0, 0, 0, 0 };
     bool any = false, meets = false;
     UNROLL
@@ -552,7 +623,7 @@ KERNEL(ATTEND_THREADS, attend_values_codes, AttendArgs)
     const Head values = head_of(a.spec, i.l, i.kv, true);
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
-    const float *change = change_of(a, i, warp < i.n ? warp : 0);
+    put_changes(s.change, a, i, t0, t1);
     const int pos0 = (i.tile0 + t0) * TILE, end = (i.tile0 + t1) * TILE < i.hi ? (i.tile0 + t1) * TILE : i.hi;
     const int groups = (end - pos0 + VALUE_PANEL - 1) / VALUE_PANEL;
     const bool minimum = codes_have_minimum(values.type);
@@ -567,13 +638,19 @@ KERNEL(ATTEND_THREADS, attend_values_codes, AttendArgs)
             load_scales(g.own, values, cols, g.pos0, i.shared, i);
             if (g.pends) load_scales(g.pending, values, cols, g.first, i.base + i.rows, i);
             else g.pending = Lane4{{0, 0, 0, 0}, {0, 0, 0, 0}, 0};
-            for (int e = 0; e < i.n; e++) round_weights(a, i, s, values, g, e);
+            float4 next = four_weights(a, i, g, 0);
+            UNROLL_BY(1)
+            for (int e = 0; e < i.n; e++) {
+                const float4 four = next;
+                next = four_weights(a, i, g, e + 1 < i.n ? e + 1 : e);
+                round_weights(a, i, s, values, g, e, four);
+            }
             sync_warp();
             group_products(s, i, values, g, cols);
         }
         sync_block();
         for (int w = 0; warp < i.n && w < GROUPS && round + w < groups; w++) {
-            if (w % 2 == 0) o[0][0] = f32_mul(o[0][0], ld(change + t0 + (round + w) / 2));
+            if (w % 2 == 0) o[0][0] = f32_mul(o[0][0], s.change[warp][(round + w) / 2]);
             if (!s.any[w][warp]) continue;
             o[0][0] = f32_fma(s.scale[w][warp], ((const float *) s.code[w])[warp * ATTEND_COLS + lane], o[0][0]);
             if (minimum) o[0][0] = f32_add(o[0][0], s.least[w][warp]);

@@ -22,6 +22,8 @@
  *   mma_16x8x16(c, a, b)          c [16, 8] += a [16, 16] b [8, 16]^T: the same with a0, a1, b0 alone
  *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
  *                                 latest
+ *   copy16_early                  the same before pass_wait, of what passes before this one have written and this one
+ *                                 does not: a pass begins with copies of the host, behind all launches before them
  *   atomic_add(p, n)              in global or shared memory, returns what was there; fence() orders this thread's
  *                                 writes for others
  *   UNROLL UNROLL_BY(n)           the loop that follows is unrolled wholly, or n times

@@ -135,6 +135,10 @@ DEV float *change_of(const AttendArgs &a, const Item &i, int e)
 {
     return a.change + ((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.tiles;
 }
+DEV float *tops_of(const AttendArgs &a, const Item &i, int e)      /* of parts */
+{
+    return a.tops + ((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.tiles * (TILE / SCORE_PART);
+}
 DEV float *top_of(const AttendArgs &a, const Item &i, int e, int split)
 {
     return a.top + (((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.splits + (size_t) split) * 2;

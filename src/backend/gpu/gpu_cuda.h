@@ -172,3 +172,4 @@ DEV void copy16_async(void *to, const void *from) { *(uint4 *) to = *(const uint
 DEV void copy_commit() {}
 template <int N> DEV void copy_wait() {}
 #endif
+DEV void copy16_early(void *to, const void *from) { copy16_async(to, from); }

@@ -62,7 +62,7 @@ static int run(const char *kernel, bool lists)
     if (!gpu_open(&gpu, "planted", &why)) return NOT_OPENED;
     PlantArgs args = { .a = gpu_memory(&gpu, sizeof a_words, a_words), .b = gpu_memory(&gpu, sizeof b_words, b_words),
                        .weight = gpu_memory(&gpu, sizeof weight, weight),
-                       .written = gpu_memory(&gpu, sizeof *zero, zero),
+                       .written = gpu_memory(&gpu, 4 * sizeof *zero, zero),
                        .out = gpu_memory(&gpu, sizeof got, NULL), .steps = STEPS,
                        .ids = gpu_memory(&gpu, sizeof ids, ids),
                        .each = gpu_memory(&gpu, 2 * sizeof sum, NULL),
