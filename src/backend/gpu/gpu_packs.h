@@ -182,7 +182,7 @@ DEV void sums_of_32(int isum[MW][NT][4], const uint32_t *w, const Rows &x, int l
 {
     const int g = lane >> 2, t = lane & 3;
     clear_sums<MW, NT>(isum);
-    enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 4 };
+    enum { STEPS = Rows::ROLLED && MW * NT > 2 ? 1 : 4 };
     UNROLL_BY(STEPS)
     for (int p = 0; p < 4; p++) {
         uint32_t a[MW][2][4];
@@ -305,7 +305,7 @@ template <class P, int LINES, bool FLOATS, int SHIFT> struct Pack16s : Pack256<L
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 8 };
+        enum { STEPS = Rows::ROLLED && MW * NT > 2 ? 1 : 8 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];
@@ -404,7 +404,7 @@ struct PackK2 : Pack256<21, true> {
     {
         const int g = lane >> 2, t = lane & 3;
         clear_sums<MW, NT>(isum);
-        enum { STEPS = Rows::ROLLED && MW * NT >= 4 ? 1 : 8 };
+        enum { STEPS = Rows::ROLLED && MW * NT > 2 ? 1 : 8 };
         UNROLL_BY(STEPS)
         for (int p = 0; p < 8; p++) {
             uint2 v[NT];

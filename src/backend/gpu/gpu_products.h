@@ -254,19 +254,19 @@ DEV void stage_rows(TileStage<P, MT, NT> &s, TileSource<P> &from, int tiles_log2
     }
 }
 
-/* Adds block c of a unit to a warp's outputs; tile: its first of the block's tiles of x. */
-template <class P, int MW, int NW, int MT, int NT>
-DEV void tile_block(float acc[MW][NW][4], const TileStage<P, MT, NT> &s, int c, int group, int tile, int lane)
+/* Adds block c of a unit to the outputs of a warp's first LIVE tiles; tile: its first of the block's tiles of x. */
+template <class P, int MW, int LIVE, int NW, int MT, int NT>
+DEV void tile_block(float (&acc)[MW][NW][4], const TileStage<P, MT, NT> &s, int c, int group, int tile, int lane)
 {
     const int g = lane >> 2, t = lane & 3;
     const SharedRows<P> x = { s.code[c][tile][0] + lane };
-    int isum[MW][NW][4];
+    int isum[MW][LIVE][4];
     uint32_t min[MW][2];
-    P::template sums<MW, NW>(isum, s.w[group], c, x, lane);
+    P::template sums<MW, LIVE>(isum, s.w[group], c, x, lane);
     UNROLL
     for (int m = 0; m < MW; m++) P::mins(min[m], s.w[group + m], g, t);
     UNROLL
-    for (int j = 0; j < NW; j++) {
+    for (int j = 0; j < LIVE; j++) {
         const float2 both = *(const float2 *) &s.scale[c][tile + j][2 * t];
         const float da[2] = { both.x, both.y };
         UNROLL
@@ -315,6 +315,7 @@ DEV void tile(const MatmulArgs &a, TileStage<P, MT, NT> (&s)[STAGES])
         if (i < units) stage_rows<P, MT, NT, THREADS>(s[i], from, a.act.tiles_log2, blocks - i * P::SCALES);
         copy_commit();
     }
+    const bool three = NT == 4 && NW == 4 && a.n - 8 * tile0 <= 24;    /* as trees of 22 rows have */
     int slot = 0, next = STAGES - 1;
     for (int u = 0; u < units; u++) {
         copy_wait<STAGES - 2>();
@@ -328,7 +329,8 @@ DEV void tile(const MatmulArgs &a, TileStage<P, MT, NT> (&s)[STAGES])
         UNROLL
         for (int c = 0; c < P::SCALES; c++) {
             if (P::SCALES > 1 && u * P::SCALES + c >= blocks) break;
-            tile_block<P, MW, NW>(acc, s[slot], c, group, x_tile, lane);
+            if (three) tile_block<P, MW, NT == 4 ? 3 : NW>(acc, s[slot], c, group, x_tile, lane);
+            else tile_block<P, MW, NW>(acc, s[slot], c, group, x_tile, lane);
         }
         slot = slot + 1 < STAGES ? slot + 1 : 0, next = next + 1 < STAGES ? next + 1 : 0;
     }
