@@ -6,7 +6,7 @@
  * What a card would let pass, or answer with anything, ends the process with a line that names kernel, block and
  * thread:
  *   - lanes of a warp that do not come together to the same, threads that end while others wait for them
- *   - global memory touched in another way than by ld, ld_table, ld_weight, st, atomic_add, copy16_async (kernels get
+ *   - global memory touched in another way than by ld, ld_table, ld_weight, st, atomic_add, copy16_* (kernels get
  *     addresses in a range that nobody can touch; what is there lies elsewhere), or not aligned, or outside of what is
  *     allocated; of the host's memory anything but reads of what is pinned
  *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it,

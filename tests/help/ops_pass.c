@@ -153,21 +153,28 @@ Mat pass_input(Run *r, const Pass *p, int32_t which, int32_t cols, float by)
     return mat_of(r, p->r.n, cols, x);
 }
 
+static void put(Run *r, const Pass *p, const LayerSpec *s, const Rows *rows)
+{
+    Mat k = pass_input(r, p, IN_K, s->kv_heads * s->head_dim, 1),
+        v = pass_input(r, p, IN_V, s->kv_heads * value_dim(s), 1);
+    r->b->kv_put(r->b, &k.t, &v.t, rows, 0, s);
+}
+
 void pass_put(Run *r, const Pass *p, const LayerSpec *s)
 {
     const size_t mark = r->n_held;
-    Mat k = pass_input(r, p, IN_K, s->kv_heads * s->head_dim, 1),
-        v = pass_input(r, p, IN_V, s->kv_heads * value_dim(s), 1);
-    r->b->kv_put(r->b, &k.t, &v.t, pass_rows(r, p), 0, s);
+    put(r, p, s, pass_rows(r, p));
     run_drop(r, mark);
 }
 
+/* As in a pass: between what stores and what reads, the host copies nothing and waits for nothing. */
 static Tensor attend(Run *r, const Pass *p, const LayerSpec *s)
 {
     Mat q = pass_input(r, p, IN_Q, s->heads * s->head_dim, 3);
     Tensor y = mat_blank(r, p->r.n, pass_cols(s));
-    pass_put(r, p, s);
-    r->b->attend(r->b, &y, &q.t, pass_rows(r, p), 0, s);
+    const Rows *rows = pass_rows(r, p);
+    put(r, p, s, rows);
+    r->b->attend(r->b, &y, &q.t, rows, 0, s);
     return y;
 }
 

@@ -35,7 +35,9 @@ void ops_trees(Run *r, const Turn *t)
     int32_t token[64], parent[64], path[64], chain[64];
     Sess *s = session(r, t);
     run_use(r, 1);
-    sess_grow(r, s, t->round < 3 ? h_pick(&seed, 30) : 240 + h_pick(&seed, 20), 64, &seed);
+    int32_t before = t->round < 3 ? h_pick(&seed, 30) : 240 + h_pick(&seed, 20);
+    if (t->round & 1) before += (28 - before % 16) % 16;       /* the path begins and ends in different sixteens */
+    sess_grow(r, s, before, 64, &seed);
     if (t->round & 1) {                            /* on a path that is not yet applied */
         random_tokens(token, 20, &seed);
         h_tree(parent, 20, &seed);

@@ -338,7 +338,7 @@ template <Type T> DEV void unit_scores(ScoresShared &s, uint32_t there, int u, i
                f32_add(acc[3][0], acc[3][1])};
 }
 
-/* What passes before this one have stored is sent for before pass_wait. */
+/* What this pass does not touch is sent for before pass_wait. */
 KERNEL_BLOCKS(SCORE_THREADS, 4, attend_scores, AttendArgs)
 {
     SHARED(ScoresShared, s);
@@ -353,7 +353,7 @@ KERNEL_BLOCKS(SCORE_THREADS, 4, attend_scores, AttendArgs)
     if (there) {
         unit = find_turn(&at, &n, i, end);
         const Unit u = unit_of(i, at, unit);
-        early = halves && unit >= 0 && !u.pending && u.pos0 + UNIT <= i.base && !i.ring;
+        early = halves && unit >= 0 && !u.pending && u.pos0 + UNIT <= i.stored && !i.ring;
         if (early) slots = begin_unit<2, true>(s, u, dim);
     }
     pass_wait();

@@ -1,4 +1,4 @@
-/* attend_values.cu - softmax weights times stored values, a block for each item, 32 columns and split; the last split
+/* attend_values.cu - softmax weights times stored values, blocks for each item, some columns and split; the last split
  * to be finished merges all. Arithmetic: cpu/simd_attend.c (floats), cpu/kv_values.h (integer codes). */
 #include "backend/gpu/gpu_attend.h"
 
@@ -154,7 +154,7 @@ DEV void bring_run(ValuesShared<Q> &s, const Item &i, const Head &values, int pa
     }
 }
 
-/* Before pass_wait: the values of the first chunks, of halves, that passes before this one have stored. How many. */
+/* Before pass_wait: the values of the first chunks, of halves, that this pass does not touch. How many. */
 template <int Q, int SIZE> DEV int bring_early(ValuesShared<Q> &s, const Item &i, const Head &values, int part, int t0,
                                                int t1)
 {
@@ -163,7 +163,7 @@ template <int Q, int SIZE> DEV int bring_early(ValuesShared<Q> &s, const Item &i
     UNROLL_BY(1)
     for (; n < STAGES - 1; n++, x.n++) {
         find_chunk<SIZE>(x, i, t1);
-        if (x.tile == t1 || x.pends || x.pos0 + SIZE > i.base || i.ring || i.wrap) break;
+        if (x.tile == t1 || x.pends || x.pos0 + SIZE > i.stored || i.ring || i.wrap) break;
         bring_run<true, Q, SIZE>(s, i, values, part, x.pos0, n);
     }
     return n;

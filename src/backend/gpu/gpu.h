@@ -10,7 +10,8 @@
  *   SHARED_BIG(T, s)              the same, up to 96 KB; its size stands in kernels.def
  *   pass_wait()                   every thread calls it once, before it touches anything that a pass writes: what the
  *                                 launch before has written is there from then on. Only weights may be read earlier,
- *                                 and by ld_table what the host alone writes: a pass's slices, a session's layers
+ *                                 by ld_table what the host alone writes: a pass's slices, a session's layers; and by
+ *                                 copy16_early what the pass leaves alone
  *   pass_next()                   says that the next launch may begin (its threads stop at their pass_wait)
  *   sync_block() sync_warp()      barriers; each orders memory among its threads
  *   shfl shfl_xor warp_ballot     all 32 lanes of a warp take part
@@ -23,7 +24,8 @@
  *   copy16_async copy_commit copy_wait<N>   16 bytes from global to shared memory, which arrive at the wait at the
  *                                 latest
  *   copy16_early                  the same before pass_wait, of what passes before this one have written and this one
- *                                 does not: a pass begins with copies of the host, behind all launches before them
+ *                                 does not, which also moves rows of the noted path: a pass begins with copies of the
+ *                                 host, behind all launches before them
  *   atomic_add(p, n)              in global or shared memory, returns what was there; fence() orders this thread's
  *                                 writes for others
  *   UNROLL UNROLL_BY(n)           the loop that follows is unrolled wholly, or n times

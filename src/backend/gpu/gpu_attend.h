@@ -18,12 +18,14 @@ struct Sight {
 };
 
 /* The same for all threads of a block. first, n: queries, counted by row and head within the key/value head; lo, hi:
- * what any of them sees. shared: positions from here on are pending rows of a tree. */
+ * what any of them sees. stored: positions before this one lie where passes before this one have put them; from there
+ * on this pass moves rows of the noted path, and stores its own. shared: positions from here on are pending rows of a
+ * tree. */
 struct Item {
     const StateLayer *l;
     int index, kv, first, n, group;
     int kind, row0, rows, base, ring, wrap;
-    int lo, hi, shared, tile0, tiles;
+    int lo, hi, stored, shared, tile0, tiles;
     const int32_t *slot_pos;
 };
 
@@ -44,6 +46,7 @@ DEV bool find_item(Item &i, Sight &v, const AttendArgs &a, int index)
         /* All are on their way before the first is looked at. */
         i.rows = ld_table(&s->n), i.kind = ld_table(&s->kind), i.row0 = ld_table(&s->row0), i.base = ld_table(&s->base);
         i.l = ld_table(&s->layer) + a.il;
+        i.stored = i.base - ld_table(&s->n_path);
         const int groups = (i.rows * i.group + ATTEND_QUERIES - 1) / ATTEND_QUERIES;
         if (g < groups) break;
         g -= groups;
