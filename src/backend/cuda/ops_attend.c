@@ -52,7 +52,7 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         return;
     }
     const int64_t parts = a.splits > 1 ? (int64_t) a.splits * a.v_pad : 0,
-                  each = (int64_t) tiles * (TILE + 1 + TILE / SCORE_PART) + 2 * a.splits + parts,
+                  each = (int64_t) tiles * (TILE + 1 + SCORE_PARTS) + 2 * a.splits + parts,
                   bytes = 4 * ATTEND_QUERIES * each, items = (int64_t) s->kv_heads *
                   (((int64_t) r->n * group + (ATTEND_QUERIES - 1) * (int64_t) r->n_slices) / ATTEND_QUERIES);
     int32_t fit = at_most((WORK_SPLITS - TICKET_BYTES) / bytes, ITEM_TICKETS / (a.splits + a.v_pad / ATTEND_COLS_FEW));
@@ -71,11 +71,11 @@ static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_
         a.top = a.weight + queries * (size_t) tiles * TILE;
         a.change = a.top + queries * 2 * (size_t) a.splits;
         a.tops = a.change + queries * (size_t) tiles;
-        a.partial = a.tops + queries * (size_t) tiles * (TILE / SCORE_PART);
+        a.partial = a.tops + queries * (size_t) tiles * SCORE_PARTS;
         /* Where there are blocks enough, each has all parts of a tile, and looks for its item once. */
-        a.parts = (int64_t) a.items * tiles >= 4 * (int64_t) c->card->processors ? TILE / SCORE_PART : 1;
+        a.parts = (int64_t) a.items * tiles >= 4 * (int64_t) c->card->processors ? SCORE_PARTS : 1;
         cuda_launch(c, codes_are_integers(s->k_type) ? GPU_attend_scores_codes : GPU_attend_scores, a.items,
-                    (int64_t) tiles * (TILE / SCORE_PART) / a.parts, &a, sizeof a);
+                    (int64_t) tiles * SCORE_PARTS / a.parts, &a, sizeof a);
         if (codes_are_integers(s->v_type))
             cuda_launch(c, GPU_attend_values_codes, (int64_t) a.items * (a.v_pad / ATTEND_COLS), a.splits, &a,
                         sizeof a);

@@ -7,13 +7,13 @@
  * queries sees, which is not the same tile for all items.
  * weight   [items, ATTEND_QUERIES, tiles * TILE] scores, then softmax weights; below 0: not seen
  * change   [items, ATTEND_QUERIES, tiles] what earlier sums are multiplied by when a tile begins
- * tops     [items, ATTEND_QUERIES, tiles * TILE / SCORE_PART] the largest score of each part of a tile
+ * tops     [items, ATTEND_QUERIES, tiles * SCORE_PARTS] the largest score of each part of a tile
  * top      [items, ATTEND_QUERIES, splits, 2] the largest score of a split, and the sum of its weights
  * partial  [items, ATTEND_QUERIES, splits, v_pad] a split's weighted values; not used if splits is 1
  * tickets  [items, splits + v_pad / ATTEND_COLS_FEW] zeros between launches
  * Items [item0, item0 + items) of a pass; tiles and splits: the most that an item can have; parts: of a tile that a
  * block of scores has. */
-enum { ATTEND_QUERIES = 8, SCORE_PART = 64 };
+enum { ATTEND_QUERIES = 8, SCORE_PART = 64, SCORE_PARTS = TILE / SCORE_PART };
 enum { ATTEND_COLS = 32, ATTEND_COLS_FEW = 16, ATTEND_COLS_SOME = 64, ATTEND_COLS_MANY = 128 };
 typedef struct {
     float       *y;

@@ -4,7 +4,7 @@
 
 /* A block has parts of a tile: SCORE_PART positions, and of a tree the pending rows that may be among them. */
 enum { SCORE_THREADS = 128, SCORE_WARPS = SCORE_THREADS / 32, UNIT = 16, UNITS = SCORE_PART / UNIT,
-       UNITS_ALL = UNITS + (UNIT - 1 + ROWS_DECODE + UNIT - 1) / UNIT, PARTS = TILE / SCORE_PART,
+       UNITS_ALL = UNITS + (UNIT - 1 + ROWS_DECODE + UNIT - 1) / UNIT,
        KEY_BLOCKS = KV_WIDTH / CODE_COLS, KV_MOST = 32639 };
 static_assert(SCORE_THREADS == UNIT * ATTEND_QUERIES, "a thread has a slot and a query of every unit");
 
@@ -86,8 +86,8 @@ DEV float max_of_16(float v)
     return v;
 }
 
-/* Products of a part's units become scores, and the largest of each query is kept. Short code, since few rows would
- * wait for it to be fetched. */
+/* Products of a part's units become scores, and the largest of each query is kept; of a unit that is not needed, no
+ * query sees a position. Short code, since few rows would wait for it to be fetched. */
 DEV void put_scores(const AttendArgs &a, const Item &i, const Sight &v, const Scores &s, int part)
 {
     const float nothing = f32_of_bits(0xff800000u);
@@ -107,7 +107,7 @@ DEV void put_scores(const AttendArgs &a, const Item &i, const Sight &v, const Sc
     }
     UNROLL_BY(1)
     for (int u = 0; u < pending; u++) {
-        const int row = UNIT * u - i.base % UNIT + slot;
+        const int row = unit_of(i, part, UNITS + u).row0 + slot;
         if (row < 0 || row >= i.rows || !(path >> row & 1)) continue;
         const int pos = i.base + v.depth[row];
         if (pos < pos0 || pos >= pos0 + SCORE_PART) continue;
@@ -122,12 +122,16 @@ DEV void put_scores(const AttendArgs &a, const Item &i, const Sight &v, const Sc
 
 /* ---- weights ---- */
 
-/* Of the scores of a tile, a lane of a half has those of eight units of the tile, the second half the later ones. */
+/* A lane of a half warp has scores of eight units of a tile, in the second half of the later ones: where those of tile
+ * n % tiles of query n / tiles are; beyond the last it is the last. */
 enum { TOGETHER = TILE / UNIT / 2 };
-DEV void load_scores(float x[TOGETHER], const AttendArgs &a, const Item &i, int n, int t0, int tiles)
+DEV float *tile_weights(const AttendArgs &a, const Item &i, int n, int t0, int tiles)
 {
     const int k = n < i.n * tiles ? n : i.n * tiles - 1, lane = TID & 31;
-    const float *from = weights_of(a, i, k / tiles) + (t0 + k % tiles) * TILE + lane / UNIT * TILE / 2 + lane % UNIT;
+    return weights_of(a, i, k / tiles) + (t0 + k % tiles) * TILE + lane / UNIT * TILE / 2 + lane % UNIT;
+}
+DEV void load_scores(float x[TOGETHER], const float *from)
+{
     UNROLL
     for (int b = 0; b < TOGETHER; b++) x[b] = ld(from + b * UNIT);
 }
@@ -144,11 +148,11 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
     for (int k = TID; k < ATTEND_QUERIES * SPLIT_TILES; k += SCORE_THREADS) {
         const int e = k / SPLIT_TILES, t = k % SPLIT_TILES;
         if (e >= i.n || t >= tiles) continue;
-        float part[PARTS], top = nothing;
+        float part[SCORE_PARTS], top = nothing;
         UNROLL
-        for (int p = 0; p < PARTS; p++) part[p] = ld(tops_of(a, i, e) + (t0 + t) * PARTS + p);
+        for (int p = 0; p < SCORE_PARTS; p++) part[p] = ld(tops_of(a, i, e) + (t0 + t) * SCORE_PARTS + p);
         UNROLL
-        for (int p = 0; p < PARTS; p++) top = f32_max(top, part[p]);
+        for (int p = 0; p < SCORE_PARTS; p++) top = f32_max(top, part[p]);
         s.top[e][t] = top;
     }
     sync_block();
@@ -164,16 +168,16 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
     }
     sync_block();
     float next[TOGETHER];
-    load_scores(next, a, i, TID >> 5, t0, tiles);
+    load_scores(next, tile_weights(a, i, TID >> 5, t0, tiles));
     UNROLL_BY(1)
     for (int n = TID >> 5; n < all; n += SCORE_WARPS) {
         const int e = n / tiles, t = n % tiles;
         const float m = s.most[e][t];
         float x[TOGETHER], p[TOGETHER], sum = 0;
-        float *to = weights_of(a, i, e) + (t0 + t) * TILE + lane / UNIT * TILE / 2 + lane % UNIT;
+        float *to = tile_weights(a, i, n, t0, tiles);
         UNROLL
         for (int b = 0; b < TOGETHER; b++) x[b] = next[b];
-        load_scores(next, a, i, n + SCORE_WARPS, t0, tiles);
+        load_scores(next, tile_weights(a, i, n + SCORE_WARPS, t0, tiles));
         UNROLL
         for (int b = 0; b < TOGETHER; b++) {
             p[b] = f32_exp(f32_sub(x[b], m));
@@ -200,10 +204,10 @@ DEV void split_weights(const AttendArgs &a, const Item &i, Scores &s, int split)
 /* Behind a block's scores: the last block of a split makes weights of them. */
 DEV void finish_parts(const AttendArgs &a, const Item &i, Sight &v, Scores &s, int part0)
 {
-    const int split = split_of(i, part0 / PARTS);
+    const int split = split_of(i, part0 / SCORE_PARTS);
     int t0, t1;
     split_tiles(&t0, &t1, i, split);
-    if (last_to_come(v, tickets_of(a, i) + split, (t1 - t0) * PARTS / a.parts)) split_weights(a, i, s, split);
+    if (last_to_come(v, tickets_of(a, i) + split, (t1 - t0) * SCORE_PARTS / a.parts)) split_weights(a, i, s, split);
 }
 
 /* The block's item, in shared memory rather than in registers of every thread; false: it has no such part. What it is
@@ -211,20 +215,13 @@ DEV void finish_parts(const AttendArgs &a, const Item &i, Sight &v, Scores &s, i
 DEV bool find_part(Item &i, Head &keys, Sight &v, const AttendArgs &a, int part)
 {
     Item found;
-    if (!find_item(found, v, a, BID) || part >= found.tiles * PARTS) return false;
+    if (!find_item(found, v, a, BID) || part >= found.tiles * SCORE_PARTS) return false;
     if (TID == 0) {
         i = found;
         keys = head_of(a.spec, found.l, found.kv, false);
     }
     sync_block();
     return true;
-}
-
-/* What is not needed of a part does not exist, before all scores are put. */
-DEV void clear_units(Scores &s, const Item &i, int part)
-{
-    const Needed x = needed_units(i, part);
-    if (TID < UNITS && (TID < x.first || TID >= x.first + x.n)) s.there[TID] = 0;
 }
 
 /* ---- keys that are floats ---- */
@@ -258,8 +255,7 @@ template <int SIZE, bool EARLY> DEV void bring_keys(ScoresShared &s, int c0, int
     UNROLL
     for (int p = 0; p < 4; p++, to += 4 * sizeof s.key[0][0][0]) {
         const uint8_t *slot = s.slot[TID >> 5][4 * p + four];
-        if (stored && c < dim && EARLY) copy16_early(to, slot + SIZE * c);
-        else if (stored && c < dim) copy16_async(to, slot + SIZE * c);
+        if (stored && c < dim) send16<EARLY>(to, slot + SIZE * c);
         UNROLL
         for (int n = 0; n < EACH && SIZE == 4; n++)
             if (!stored || c >= dim) ((float *) to)[n] = load_one(s.keys.type, slot, c + n, dim);
@@ -368,7 +364,6 @@ KERNEL_BLOCKS(SCORE_THREADS, 4, attend_scores, AttendArgs)
     sync_block();
     UNROLL_BY(1)
     for (int part = part0; part < end; part++) {
-        clear_units(s.scores, i, part);
         UNROLL_BY(1)
         while (unit >= 0 && at == part) {
             const Unit u = unit_of(i, at, unit);
@@ -520,7 +515,6 @@ KERNEL(SCORE_THREADS, attend_scores_codes, AttendArgs)
     UNROLL_BY(1)
     for (int part = part0; part < part0 + a.parts; part++) {
         const Needed needed = needed_units(i, part);
-        clear_units(s.scores, i, part);
         UNROLL_BY(1)
         for (int n = warp, unit; (unit = needed_unit(needed, n)) >= 0; n += SCORE_WARPS) {
             const Unit u = unit_of(i, part, unit);

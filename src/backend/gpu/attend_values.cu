@@ -147,11 +147,8 @@ DEV void bring_run(ValuesShared<Q> &s, const Item &i, const Head &values, int pa
     uint8_t *to = s.value[stage] + 16 * TID;
     if (c >= values.dim) return;
     UNROLL_BY(4)
-    for (int k = 0; k < SIZE; k += ROUND, from += ROUND * bytes) {
-        if (j + k >= end) continue;
-        if (EARLY) copy16_early(to + 16 * k * PIECES, from);
-        else copy16_async(to + 16 * k * PIECES, from);
-    }
+    for (int k = 0; k < SIZE; k += ROUND, from += ROUND * bytes)
+        if (j + k < end) send16<EARLY>(to + 16 * k * PIECES, from);
 }
 
 /* Before pass_wait: the values of the first chunks, of halves, that this pass does not touch. How many. */

@@ -29,6 +29,12 @@ struct Item {
     const int32_t *slot_pos;
 };
 
+template <bool EARLY> DEV void send16(void *to, const void *from)
+{
+    if (EARLY) copy16_early(to, from);
+    else copy16_async(to, from);
+}
+
 /* Queries from n on stand for the last. */
 DEV int item_row(const Item &i, int e) { return (i.first + (e < i.n ? e : i.n - 1)) / i.group; }
 DEV int item_head(const Item &i, int e) { return i.kv * i.group + (i.first + (e < i.n ? e : i.n - 1)) % i.group; }
@@ -140,7 +146,7 @@ DEV float *change_of(const AttendArgs &a, const Item &i, int e)
 }
 DEV float *tops_of(const AttendArgs &a, const Item &i, int e)      /* of parts */
 {
-    return a.tops + ((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.tiles * (TILE / SCORE_PART);
+    return a.tops + ((size_t) i.index * ATTEND_QUERIES + (size_t) e) * (size_t) a.tiles * SCORE_PARTS;
 }
 DEV float *top_of(const AttendArgs &a, const Item &i, int e, int split)
 {
