@@ -416,3 +416,76 @@ void ops_odd_scales(Run *r, const Turn *t)
         }
     run_give(r, type_info(spec.v_type)->name, y, ODD_ROWS * cols);
 }
+
+enum { SOME = 100 };
+
+/* Stores SOME rows behind a text, their keys odd in each head's first column or, a NaN, everywhere; 0: not odd. q:
+ * their queries, with results on the host. */
+static float *put_odd_keys(Run *r, Sess *s, float odd, const Tensor *q)
+{
+    const LayerSpec *spec = &s->spec;
+    const int32_t cols = spec->kv_heads * spec->head_dim;
+    int32_t token[SOME] = { 0 };
+    Pass *p = pass_open(r);
+    pass_add(p, s, SLICE_CHAIN, SOME, token, NULL);
+    float *k = run_host(r, sizeof *k * (size_t) (SOME * cols));
+    h_fill(k, SOME * cols, 5, 1);
+    for (int32_t i = 0; i < SOME * cols; i++)
+        if (isnan(odd) || (odd != 0 && i % spec->head_dim == 0)) k[i] = odd;
+    Mat keys = mat_of(r, SOME, cols, k), values = mat_make(r, SOME, spec->kv_heads * value_dim(spec), 6, 1);
+    Tensor y = mat_blank(r, SOME, pass_cols(spec));
+    const Rows *rows = pass_rows(r, p);
+    r->b->kv_put(r->b, &keys.t, &values.t, rows, 0, spec);
+    r->b->attend(r->b, &y, q, rows, 0, spec);
+    sess_advance(s);
+    return mat_get(r, &y);
+}
+
+/* Scores that are no numbers: SOME rows with good keys, with odd ones and with good ones again, the border of a split
+ * before, behind or among the odd ones; their queries see one kind or two, and one query is odd itself. A result is NaN
+ * where a NaN is among what the query sees; what has a score of minus infinity does not count. */
+void ops_odd_scores(Run *r, const Turn *t)
+{
+    enum { WINDOW = 40, ODD_QUERY = 75, TYPES = 5, NUMBERS = 3 };
+    static const Type types[] = { T_F16, T_BF16, T_F32, T_Q8_0, T_Q4_0 };
+    static const float odd[] = { NAN, INFINITY, 1e38f };       /* the last one is infinite in some types only */
+    static const int32_t border[] = { SOME, SOME + 30, 2 * SOME };         /* where the split begins */
+    const Type type = types[t->round / NUMBERS % TYPES];
+    const int32_t number = t->round % NUMBERS;
+    const bool codes = codes_are_integers(type), nan = number == 0 && !codes;  /* codes of a NaN are zeros */
+    const LayerSpec spec = { .kind = LAYER_ATTENTION, .heads = 4, .kv_heads = 2, .head_dim = 64, .scale = 0.1f,
+                             .window = WINDOW, .k_type = type, .v_type = codes ? T_Q8_0 : T_F16 };
+    const int32_t cols = pass_cols(&spec), qc = spec.heads * spec.head_dim;
+    const int32_t zero = 0;
+    Sess *s = sess_open(r, &spec, SPLIT + 4 * SOME, 0);
+    s->P = SPLIT - border[t->round / (NUMBERS * TYPES)];       /* where nothing is written before */
+    float *q = run_host(r, sizeof *q * (size_t) (SOME * qc));
+    h_fill(q, SOME * qc, 7, 3);
+    /* Every second head has a negative first column: its scores with infinite keys are minus infinity. */
+    for (int32_t i = 0; i < SOME * qc; i += spec.head_dim)
+        q[i] = i / spec.head_dim % 2 ? -1 - fabsf(q[i]) : 1 + fabsf(q[i]);
+    const Mat whole = mat_of(r, SOME, qc, q);
+    for (int32_t i = 0; i < qc; i++) q[ODD_QUERY * qc + i] = NAN;
+    const Mat with_odd = mat_of(r, SOME, qc, q);
+    put_odd_keys(r, s, 0, &whole.t);               /* its first rows see what was never written */
+    const float *there = put_odd_keys(r, s, odd[number], &whole.t), *behind = put_odd_keys(r, s, 0, &with_odd.t);
+    run_give(r, "rows with odd keys", there, SOME * cols);
+    run_give(r, "rows behind odd keys", behind, SOME * cols);
+    for (int32_t i = 0; i < SOME * cols; i++) {
+        const int32_t row = i / cols;
+        const bool unseen = number == 1 && !codes && i % cols / value_dim(&spec) % 2;  /* minus infinity */
+        run_must(r, isnan(there[i]) || !(nan || (unseen && row >= WINDOW - 1)), "NaN where nothing else is seen");
+        run_must(r, isfinite(there[i]) || !(unseen && row < WINDOW - 1), "numbers beside minus infinity");
+        if (row == ODD_QUERY || (nan && row < WINDOW - 1)) run_must(r, isnan(behind[i]), "NaN of a NaN");
+        else if (row >= WINDOW - 1 || unseen) run_must(r, isfinite(behind[i]), "numbers of numbers");
+    }
+    /* A row alone: its splits may be divided. */
+    run_use(r, 1);
+    s->P -= SOME;
+    const Mat one = mat_of(r, 1, qc, whole.h);
+    Tensor y = mat_blank(r, 1, cols);
+    Pass *p = pass_open(r);
+    pass_add(p, s, SLICE_TREE, 1, &zero, NULL);
+    r->b->attend(r->b, &y, &one.t, pass_rows(r, p), 0, &spec);
+    run_same(r, "a row alone", mat_get(r, &y), behind, cols);
+}

@@ -24,7 +24,8 @@ CaseRun ops_canvas;
 /* ops_acts.c: norms without weights, activations, tables of angles, attention in one operation */
 CaseRun ops_norms_unweighted, ops_glu_acts, ops_gate_acts, ops_act_ends, ops_rope_table, ops_attend_block;
 /* ops_attention.c; t->rows is the length of the text before */
-CaseRun ops_attention, ops_pairs, ops_splits, ops_wraps, ops_canvases, ops_rings, ops_odd_scales, ops_blocks;
+CaseRun ops_attention, ops_pairs, ops_splits, ops_wraps, ops_canvases, ops_rings, ops_odd_scales, ops_odd_scores,
+        ops_blocks;
 /* ops_state.c: rules of state, for attention and delta net alike; keys and values saved and loaded; the delta net */
 CaseRun ops_trees, ops_single_rows, ops_keep, ops_marks, ops_neighbours, ops_kv_save, ops_kv_load, ops_delta;
 /* ops_ends.c: drafters' extras, ends of passes, memory and failures */

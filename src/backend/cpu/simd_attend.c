@@ -473,16 +473,14 @@ static void tile_weights(AttendWork *w, int32_t i, int32_t tile0, int32_t b0, in
     uint16_t *seen = w->seen + i * TILE_BLOCKS;
     const V nothing = v_set(-INFINITY);
     V top = nothing;
-    uint32_t any = 0;
     for (int32_t b = b0; b < b1; b++) {
         if (!seen[b]) continue;
         V x = v_pick(seen[b], finish_scores(v_load(s + b * LANES), w->job->spec), nothing);
         v_store(s + b * LANES, x);
         seen[b] = (uint16_t) v_ne(x, nothing);
-        any |= seen[b];
-        top = v_max(top, x);
+        top = v_max(x, top);                       /* never NaN: that comes with the weights */
     }
-    float tile = v_top(top), m = !any || w->m[i] > tile ? w->m[i] : tile, c = 1;
+    float tile = v_top(top), m = w->m[i] > tile ? w->m[i] : tile, c = 1;
     if (m != w->m[i]) {
         float *o = w->o + i * w->v_pad;
         c = exp1(w->m[i] - m);
@@ -693,18 +691,19 @@ static void split_start(AttendWork *w)
 
 static void merge_start(AttendWork *w)
 {
+    memset(w->O, 0, sizeof(float) * (size_t) w->n * (size_t) w->v_pad);
     for (int32_t i = 0; i < w->n; i++) {
         w->M[i] = -INFINITY;
         w->L[i] = 0;
     }
 }
 
-/* Merges (o, m, l) of the next split into (O, M, L) of query i. */
+/* Merges (o, m, l) of the next split into (O, M, L) of query i. A sum of 0: there was nothing that counts. */
 static void split_merge(AttendWork *w, int32_t i, const float *o, float om, float ol)
 {
-    if (om == -INFINITY) return;                   /* the query saw nothing in this split */
+    if (ol == 0) return;
     float *O = w->O + i * w->v_pad;
-    if (w->M[i] == -INFINITY) {
+    if (w->L[i] == 0) {
         memcpy(O, o, sizeof(float) * (size_t) w->v_pad);
         w->M[i] = om;
         w->L[i] = ol;

@@ -103,7 +103,7 @@ DEV void put_scores(const AttendArgs &a, const Item &i, const Sight &v, const Sc
         const bool seen = pos >= lo && pos < hi && (s.there[u] >> slot & 1);
         const float x = seen ? score_of(a, s.raw[at][e]) : nothing;
         st(to + at, x);
-        top = f32_max(top, x);
+        top = f32_max(x, top);                     /* never NaN: that comes with the weights */
     }
     UNROLL_BY(1)
     for (int u = 0; u < pending; u++) {
@@ -114,7 +114,7 @@ DEV void put_scores(const AttendArgs &a, const Item &i, const Sight &v, const Sc
         const bool seen = pos >= lo && pos < hi && (s.there[UNITS + u] >> slot & 1);
         const float x = seen ? score_of(a, s.raw[(UNITS + u) * UNIT + slot][e]) : nothing;
         st(to + (pos - pos0), x);
-        top = f32_max(top, x);
+        top = f32_max(x, top);
     }
     top = max_of_16(top);
     if (slot == 0 && e < i.n) st(tops_of(a, i, e) + part, top);

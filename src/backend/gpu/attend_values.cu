@@ -62,8 +62,7 @@ DEV void store_cols(float *to, const float (&o)[4]) { st((float4 *) to, float4{o
 template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c, float (&o)[N], int splits)
 {
     const int dim = a.spec.value_dim ? a.spec.value_dim : a.spec.head_dim;
-    const float nothing = f32_of_bits(0xff800000u);
-    float m = nothing, l = 0, sum[N], next[N] = { 0 };
+    float m = 0, l = 0, sum[N], next[N] = { 0 };
     float2 top = ld((const float2 *) top_of(a, i, e, 0));
     UNROLL
     for (int k = 0; k < N; k++) sum[k] = 0;
@@ -72,8 +71,8 @@ template <int N> DEV void merge(const AttendArgs &a, const Item &i, int e, int c
         const int later = n + 1 < splits ? n + 1 : n;
         const float2 next_top = ld((const float2 *) top_of(a, i, e, later));
         if (splits > 1) load_cols(next, partial_of(a, i, e, later) + c);
-        if (top.x != nothing) {                    /* else the query saw nothing in this split */
-            const bool first = m == nothing;
+        if (top.y != 0) {                          /* else there was nothing in this split that counts */
+            const bool first = l == 0;
             const float most = m > top.x ? m : top.x;
             const float was = f32_exp(f32_sub(m, most)), by = f32_exp(f32_sub(top.x, most));
             UNROLL

@@ -141,6 +141,7 @@ static const Case table[] = {
     { "canvases", ops_canvases, OVER(denoised), 1, .across = 1 },
     { "rings", ops_rings, OWN, 24 },
     { "odd_scales", ops_odd_scales, OWN, 40 },
+    { "odd_scores", ops_odd_scores, OWN, 45 },
     { "blocks", ops_blocks, OVER(first_layer), 1 },
     { "delta", ops_delta, OVER(deltas), 1 },
     { "tree_rows_are_chains", ops_trees, OVER(layers), 6, .across = 6 },
