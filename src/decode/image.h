@@ -11,7 +11,7 @@
 
 #include "decode/spec.h"
 
-enum { IMAGE_VERSION = 3, IMAGE_IDENTITY = 512 };
+enum { IMAGE_VERSION = 4, IMAGE_IDENTITY = 512 };
 
 /* The parts of an image, pointing into the bytes that were read; those need no alignment and must outlive it. */
 typedef struct {

@@ -102,6 +102,7 @@ static void look_at_layers(State *s)
     for (int32_t il = 0; il < s->n_layers; il++) {
         const LayerSpec *p = &s->spec[il];
         s->recurrent |= p->kind == LAYER_DELTA;
+        s->windowed |= p->kind == LAYER_ATTENTION && !s->ring && p->ring > 0;
         int32_t wrap = wrap_of(s, il), most = wrap - p->window - ROWS_DECODE;
         if (!wrap) continue;
         s->wraps = true;
@@ -202,7 +203,10 @@ Status state_take(State *s, int32_t n)
 }
 
 /* Whether a state without matrices still has everything that rows at pos attend to. */
-static bool still_there(const State *s, int32_t pos) { return !s->wraps || pos >= s->high - ROWS_DECODE; }
+static bool still_there(const State *s, int32_t pos)
+{
+    return pos >= s->from && (!s->wraps || pos >= s->high - ROWS_DECODE);
+}
 
 int32_t state_place(const State *s, int32_t pos, bool confirmed)
 {
@@ -219,7 +223,7 @@ static void back_to_checkpoint(State *s)
     const Checkpoint *c = s->n_ckpt ? &s->ckpt[s->n_ckpt - 1] : NULL;
     s->confirmed = true;
     s->reload = c && s->wraps ? c->copy : -1;
-    s->high = c ? c->pos + ROWS_DECODE : 0;        /* the copy has nothing before the window */
+    s->from = s->high = c ? c->pos : 0;            /* the copy has nothing before the window */
     if (!s->recurrent) return;
     s->blank = !c;
     s->set = c ? c->set : state_free_set(s);
@@ -462,8 +466,8 @@ Status state_restore(State *s, const Stages *on, const uint8_t *image, int32_t P
     s->confirmed = true;
     s->blank = false;
     s->reload = -1;
-    s->high = P + ROWS_DECODE;                     /* an image has nothing before the window */
-    s->P = P;
+    s->from = s->windowed ? P : 0;                 /* an image may have nothing before the window */
+    s->P = s->high = P;
     for (int32_t il = 0; il < s->n_layers; il++) {
         Backend *be = stages_be(on, il);
         if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);

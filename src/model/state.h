@@ -32,10 +32,11 @@ typedef struct {
                                                     * up to whole panels */
     int32_t          pending;                      /* rows that a pass may have beyond the committed ones: 64, or those
                                                     * of a canvas */
-    bool             recurrent, wraps;             /* any layer keeps matrices; any layer wraps */
+    bool             recurrent, windowed, wraps;   /* any layer keeps matrices; has a window; wraps */
     int32_t          chunk_max;                    /* maximum rows of a CHAIN, so that no row overwrites what another
                                                     * still attends to */
-    int32_t          high;                         /* layers that wrap: positions more than 64 before it are lost */
+    int32_t          from, high;                   /* layers with a window: nothing is there for rows before `from`;
+                                                    * if they wrap, nor for those more than 64 before `high` */
     int32_t          reload;                       /* checkpoint's copy that state_ready must restore, -1: none */
     int32_t          P;
     int32_t          gen, n_path, path[ROWS_DECODE];

@@ -172,6 +172,40 @@ static void rings_are_linear(void **state)
                 if (kind != 4 && (!device || kind % 2) && part_runs()) walk(kind, device, pairs[i][0], pairs[i][1]);
 }
 
+/* An image of a session that wraps, in one that has a slot for each position since its context is short, and the other
+ * way around: it goes back as far as it says, and its rows are those of a session that has read the whole text. */
+static void images_change_places(void **state)
+{
+    (void) state;
+    enum { N = 120, MORE = 20, SHORT = RING - ROWS_DECODE };
+    static const int32_t ctx[] = { CTX, SHORT }, back[] = { N, N - 1, N - 10, N - ROWS_DECODE - 10, WINDOW - 10, 0 };
+    for (int32_t kind = 0; kind < RIG_KINDS; kind++)
+        for (int32_t to = 0; to < 2; to++) {
+            World w;
+            world_open(&w, kind, false, T_F16, T_F16);
+            random_tokens(&w.d, N + MORE, w.b.vocab, w.text);
+            for (size_t k = 0; k < sizeof back / sizeof *back; k++) {
+                State s[3];                        /* the image's, the one restored, one that reads everything */
+                size_t n;
+                for (int32_t i = 0; i < 3; i++)
+                    assert_ok(state_open(&s[i], &w.r.m->stages, w.spec[1], w.r.m->n_layers, ctx[i ? to : !to], 0, 0,
+                                         CHECKPOINTS, &w.b.err), &w.b.err);
+                assert_ok(bench_chain(&w.b, &s[0], N, w.text, NULL, true), &w.b.err);
+                uint8_t *image = bench_image(&w.b, &s[0], &n);
+                assert_ok(state_restore(&s[1], &w.b.step.on, image, N, &w.b.err), &w.b.err);
+                const int32_t place = state_back(&s[1], back[k]);
+                assert_true(place <= back[k] && (place == N || back[k] < N));
+                if (place > 0) assert_ok(bench_chain(&w.b, &s[2], place, w.text, NULL, true), &w.b.err);
+                for (int32_t i = 1; i < 3; i++)
+                    assert_ok(bench_chain(&w.b, &s[i], N + MORE - place, w.text + place, w.y[i - 1], true), &w.b.err);
+                same_rows(&w, N + MORE - place, "behind an image", place);
+                for (int32_t i = 0; i < 3; i++) state_close(&s[i]);
+                free(image);
+            }
+            world_close(&w);
+        }
+}
+
 /* Through the loop: a prompt in chunks cut to what a ring allows, and texts with speculation. */
 static void texts_are_the_same(void **state)
 {
@@ -205,6 +239,8 @@ static void texts_are_the_same(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(rings_are_linear), cmocka_unit_test(texts_are_the_same) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(rings_are_linear),
+                                        cmocka_unit_test(images_change_places),
+                                        cmocka_unit_test(texts_are_the_same) };
     return cmocka_run_group_tests_name("rings", tests, NULL, NULL);
 }
