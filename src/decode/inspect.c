@@ -186,7 +186,8 @@ Status inspect_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n
     return ST_OK;
 }
 
-/* Slots of tokens that do not exist hold zeros or an earlier text's data: the pass takes the same time. */
+/* Slots of tokens that do not exist hold zeros or an earlier text's data: the pass takes the same time. Where layers
+ * wrap they may be the text's own, which is then read again from the last checkpoint. */
 Status inspect_time(Spec *sp, Session *s, int32_t after, int32_t n, int32_t repeats, double *ms, Error *err)
 {
     if (s->line.n_rows > 0) session_forget(s);
@@ -210,5 +211,6 @@ Status inspect_time(Spec *sp, Session *s, int32_t after, int32_t n, int32_t repe
     s->stats.experts_chosen += routes.chosen;
     s->stats.experts_read += routes.read;
     s->line.target.P = P;
+    if (after != P && s->line.target.wraps) session_lose(s, after + n);
     return st;
 }

@@ -202,6 +202,16 @@ void session_forget(Session *s)
     s->line.status = ST_OK;
 }
 
+void session_lose(Session *s, int32_t end)
+{
+    State *t = &s->line.target;
+    if (t->P == 0) return;
+    if (end > t->high) t->high = end;
+    const int32_t P = state_back(t, t->P - 1);
+    s->n_pend = 0;
+    forget_taps(s, P);
+}
+
 void session_count_routes(Session *s, const Routes *r, bool decoded)
 {
     s->stats.experts_missed += r->missed;

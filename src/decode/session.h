@@ -113,6 +113,9 @@ void   session_close(Session *s);
 Status session_prompt(Session *s, const int32_t *tokens, int32_t n, Error *err);
 /* Keeps the first 0 <= n <= n_out tokens of the last block; refused (ST_ARG) once the session's next pass has begun. */
 Status session_take(Session *s, int32_t n);
+/* Rows up to position `end` have been written that do not belong to the text: goes back to where what its next tokens
+ * see is still there. The text stays, so the next steps read it from there on. */
+void   session_lose(Session *s, int32_t end);
 /* Forgets the text and every state: the next prompt starts from nothing. */
 void   session_forget(Session *s);
 /* Adds what the experts of a pass that it took part in were; decoded: not for its prompt. */

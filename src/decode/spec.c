@@ -647,13 +647,33 @@ static double margin_of(Spec *sp, const PassOut *out, int32_t row)
     return (double) draw_margin(logits_of(sp, out, row), sp->m->vocab, sp->scratch);
 }
 
+/* The block's tokens are the text's in any case. */
+static void add_logprobs(Spec *sp, Session *s, const PassOut *out, int32_t logits0, const Path *path)
+{
+    if (s->line.top < 0) return;
+    for (int32_t i = 0; i < s->line.n_out; i++)
+        logprob_row(&s->line.prob[i], logits_of(sp, out, logits0 + path->row[i]), sp->m->vocab, s->line.out[i],
+                    s->line.top);
+    const Status st = step_wait(sp->last, &s->line.error);     /* whether all of these logits have come */
+    if (st != ST_OK) s->line.status = st;
+}
+
+/* What the target chose before a row at which it has no choice is the text's: plain decoding would bring it, and then
+ * fail. So does the next pass, whose first row that is. */
+static bool end_before(const Tree *tree, Path *path)
+{
+    if (path->n == 1) return false;
+    path->bonus = tree->token[path->row[--path->n]];
+    return true;
+}
+
 static void finish_decoding(Spec *sp, Session *s, StepRole *t, const Tree *tree, const PassOut *out, int32_t logits0)
 {
     Walk w = { sp, s, tree, t, out, logits0 };
     Path path;
     s->stats.passes++;
     Status st = choose_path(sp, &w, &path);
-    if (st != ST_OK) {
+    if (st != ST_OK && !end_before(tree, &path)) {
         end_with(s, st, s->line.target.P + path.n, path.bonus);
         return;
     }
@@ -662,9 +682,7 @@ static void finish_decoding(Spec *sp, Session *s, StepRole *t, const Tree *tree,
     if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s)) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
-    for (int32_t i = 0; i < s->line.n_out && s->line.top >= 0; i++)
-        logprob_row(&s->line.prob[i], logits_of(sp, out, logits0 + path.row[i]), sp->m->vocab, s->line.out[i],
-                    s->line.top);
+    add_logprobs(sp, s, out, logits0, &path);
 }
 
 static Status finish_chunk(Spec *sp, Session *s, const StepRole *t, double seconds, Error *err)

@@ -724,6 +724,56 @@ static void nan_hits_one(void **state)
     }
 }
 
+typedef struct { const Session *s; int32_t stop, vocab; } Stop;
+
+/* Any token before position `stop`, and none from there on. */
+static bool allow_until(void *ud, const int32_t *path, size_t n, uint32_t *bits)
+{
+    const Stop *x = ud;
+    (void) path;
+    if (x->s->line.n_text + (int32_t) n < x->stop) return false;
+    memset(bits, 0, ((size_t) x->vocab + 31) / 32 * sizeof *bits);
+    return true;
+}
+
+/* Where the target has no choice, the text ends at the same place with guesses and without. */
+static void no_choice_ends_alike(void **state)
+{
+    (void) state;
+    enum { STOPS = 9 };
+    FOR_RIGS(kind, device) {
+        Rig r;
+        RigOptions o = rig_kind(kind, device);
+        rig_open(&r, &o);
+        int32_t truth[PROMPT + TEXT + AHEAD], widest = 0;
+        make_truth(&r, 0, 14, truth);
+        for (int32_t stop = 0; stop < STOPS; stop++) {
+            FakeDrafter fake;
+            Loop l;
+            fake_drafter(&fake, FAKE_TRUTH, (uint64_t) stop, truth, PROMPT + TEXT + AHEAD);
+            loop_open(&l, &r, &fake.drafter, &(LoopOptions) { .budget = 22 });
+            Session *s = loop_session(&l);
+            Stop x = { s, PROMPT + stop, r.m->vocab };
+            assert_ok(session_prompt(s, truth, PROMPT, &l.err), &l.err);
+            s->line.max_tokens = TEXT;
+            s->line.allow = allow_until;
+            s->line.allow_ud = &x;
+            while (s->line.status == ST_OK) {
+                assert_ok(spec_step(&l.sp, &s, 1, &l.err), &l.err);
+                if (s->line.n_out > widest) widest = s->line.n_out;
+            }
+            assert_int_equal(s->line.status, ST_NOTOKEN);
+            assert_int_equal(s->line.n_made, stop);
+            assert_int_equal(s->line.n_text, PROMPT + stop);
+            assert_same(s->line.text, truth, sizeof(int32_t) * (size_t) s->line.n_text, "stop %d", stop);
+            loop_free(s);
+            loop_close(&l);
+        }
+        assert_true(widest > 2);
+        rig_close(&r);
+    }
+}
+
 /* Threads, instruction sets, weights packed or left in the file: the same bits. Levels that this machine lacks are
  * refused by name. */
 static void threads_and_levels(void **state)
@@ -788,6 +838,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafter_draws_the_same_token), cmocka_unit_test(pick_is_sampler_and_fused_is_composed),
         cmocka_unit_test(masks_and_biases), cmocka_unit_test(two_round_trips), cmocka_unit_test(few_shapes),
         cmocka_unit_test(sessions_together), cmocka_unit_test(context_end), cmocka_unit_test(nan_hits_one),
+        cmocka_unit_test(no_choice_ends_alike),
         cmocka_unit_test(every_pass_makes_a_token),
         cmocka_unit_test(threads_and_levels),
     };

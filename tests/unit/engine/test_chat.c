@@ -245,6 +245,11 @@ static void constraints(void **state)
         put_prompt(&r, prompt);
         drawn(&r, NULL, digits);
         assert_int_equal(strspn(digits, "0123456789"), 6);
+        rt_block b;
+        assert_int_equal(rt_next(r.st, r.s, &b), RT_END);
+        assert_int_equal(rt_constrain(r.s, schema), RT_OK);  /* the end was the last one's alone */
+        assert_int_equal(rt_next(r.st, r.s, &b), RT_OK);
+        assert_true(b.n > 0 && !rt_constraint_done(r.s));
         assert_int_equal(rt_constrain(r.s, gbnf), RT_OK);
         close_rig(&r);                                       /* a session may be freed with its constraint */
     }
