@@ -153,6 +153,7 @@ KERNELS    := $(sort $(wildcard src/backend/gpu/*.cu))
 CUDA_FATBINS := $(if $(CUDA_MADE),$(KERNELS:src/backend/gpu/%.cu=$(BUILD)/cuda/%.fatbin))
 
 cuda: setup
+	@test $(CUDA_PTX) -ge 90 || { echo 'CUDA_PTX is $(CUDA_PTX), expected 90 or more: the program launches kernels early on every card from sm_90 on'; exit 1; }
 	@$(NVCC) --list-gpu-code 2>/dev/null | grep -q sm_120 || $(MAKE) --no-print-directory cuda-compiler
 	@mkdir -p $(BUILD)/cuda
 	@echo 'CUDA_MADE := $(CUDA_ARCHS)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_ARCHS)' > $(BUILD)/cuda/made.mk

@@ -85,7 +85,10 @@ typedef struct {                                /* the rows of one session in a 
 enum { WANT_TAPS = 1, WANT_LOGITS = 2 };
 typedef struct {                                   /* all rows of a pass, TREE and BLOCK slices first */
     int32_t  n, n_decode, n_slices, n_logits, span; /* launch shape = replay key; n_decode: rows of TREE and BLOCK
-                                                     * slices; span: longest base, rounded up to a power of two */
+                                                     * slices; span: most positions that a slice may see before its
+                                                     * rows, rounded up to a power of two */
+    bool     shifted;                               /* besides: a slice may see no more than its ring, from a position
+                                                     * other than 0 on */
     int32_t *count;                                 /* [3] backend memory: the true n, n_decode and n_logits, where a
                                                      * backend rounds them up (widths); the rows beyond belong to no
                                                      * slice (-1), and their results are ignored */

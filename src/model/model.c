@@ -1285,10 +1285,9 @@ static bool run_stage(const Model *m, Step *s, Flow *flow, const PassOut *out, i
     return pass_commit(s, m) ? cancelled(s, m->n_layers - 1) : run_layers(m, s, flow, out, k);
 }
 
-Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *err)
+/* Runs the stages in turn; the last one may still compute. */
+static Status run_stages(const Model *m, Step *first, PassOut *out, int32_t k, Error *err)
 {
-    *out = (PassOut) { 0 };
-    pass_tables(first, false);
     const float *carry = NULL;
     int32_t stage = 0, sent = 0;
     for (Step *s = first; s; s = s->next, stage++) {
@@ -1306,6 +1305,17 @@ Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *e
         sent = flow.n;
     }
     return ST_OK;
+}
+
+/* After a failure or a cancellation no stage is left with work: others would wait for it, or be told of its failures
+ * later. */
+Status model_pass(const Model *m, Step *first, PassOut *out, int32_t k, Error *err)
+{
+    *out = (PassOut) { 0 };
+    pass_tables(first, false);
+    const Status st = run_stages(m, first, out, k, err);
+    if (st != ST_OK) stages_sync(&first->on, NULL);
+    return st;
 }
 
 /* Hooks are for passes that run: there is nothing to cancel, and nothing to trace. */

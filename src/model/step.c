@@ -133,6 +133,7 @@ static void launch_shape(Rows *r, const Rows *from)
     r->n_slices = from->n_slices;
     r->n_logits = from->n_logits;
     r->span = from->span;
+    r->shifted = from->shifted;
 }
 
 Status step_wait(Step *s, Error *err)
@@ -180,7 +181,9 @@ Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int
     r->n += n;
     if (kind != SLICE_CHAIN) r->n_decode += n;
     r->n_slices++;
-    while (r->span < st->P) r->span *= 2;
+    const bool shorter = st->ring && st->ring < st->ctx;
+    while (r->span < (shorter && st->ring < st->P ? st->ring : st->P)) r->span *= 2;
+    r->shifted |= shorter;
     return sl;
 }
 
@@ -267,7 +270,7 @@ bool pass_commit(Step *s, const void *owner)
     struct {
         const void *owner, *table, *scratch;
         size_t used;
-        int32_t shape[5], n_max, no_fused;
+        int32_t shape[6], n_max, no_fused;
     } key;
     memset(&key, 0, sizeof key);
     const Rows *r = &s->host;
@@ -275,7 +278,8 @@ bool pass_commit(Step *s, const void *owner)
     key.table = s->table;
     key.scratch = s->scratch;
     key.used = s->used;
-    memcpy(key.shape, (int32_t[]) { r->n, r->n_decode, r->n_slices, r->n_logits, r->span }, sizeof key.shape);
+    memcpy(key.shape, (int32_t[]) { r->n, r->n_decode, r->n_slices, r->n_logits, r->span, r->shifted },
+           sizeof key.shape);
     key.n_max = s->lim.n_max;
     key.no_fused = s->no_fused;
     const bool called = step_is_canvas(s) || (s->hooks && s->hooks->trace);

@@ -123,7 +123,9 @@ Slice *pass_add(Pass *p, Sess *s, SliceKind kind, int32_t n, const int32_t *toke
     r->n_slices++;
     r->n += n;
     if (kind != SLICE_CHAIN) r->n_decode += n;
-    while (r->span < s->P) r->span *= 2;
+    const int32_t before = s->l.ring && s->l.ring < s->P ? s->l.ring : s->P;
+    while (r->span < before) r->span *= 2;
+    r->shifted |= before < s->P;
     return sl;
 }
 

@@ -249,8 +249,15 @@ void cuda_visit(Cuda *c)
     if (!cuda_failed(c)) cuda_store_enter(&c->visitor, c->stream, &c->error);
 }
 
-/* A pass is captured, which does not run it; its end makes a graph of it. Where there is no room for another record,
- * passes of this key are run as they are called. */
+/* Where there is no room for another record, passes are run as they are called, so a lack of memory is no failure. */
+static void stop_recording(Cuda *c)
+{
+    if (c->error.code != ST_MEMORY) return;
+    c->error = (Error) { 0 };
+    c->records_full = true;
+}
+
+/* A pass is captured, which does not run it; its end makes a graph of it. */
 static bool pass_begin(Backend *b, const void *key, size_t n)
 {
     enum { THREAD_LOCAL = 1 };
@@ -264,8 +271,11 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
     if (i >= 0 && !c->preparing)
         cuda_ok(c, c->card->cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass");
     if (i >= 0 || !c->preparing) return i >= 0;
-    if (!fits || c->n_records == RECORDS_MAX) return true;
-    if (!cuda_ok(c, c->card->cu->cuStreamBeginCapture_v2(c->stream, THREAD_LOCAL), "recording a pass")) return false;
+    if (!fits || c->n_records == RECORDS_MAX || c->records_full) return true;
+    if (!cuda_ok(c, c->card->cu->cuStreamBeginCapture_v2(c->stream, THREAD_LOCAL), "recording a pass")) {
+        stop_recording(c);
+        return c->records_full;
+    }
     c->recording = (CudaRecord) { .n = n };
     memcpy(c->recording.key, key, n);
     return false;
@@ -284,6 +294,7 @@ static void pass_end(Backend *b, bool complete)
     c->recording.graph = exec;
     if (exec) c->record[c->n_records++] = c->recording;
     c->recording.n = 0;
+    stop_recording(c);
 }
 
 static void count_routes(Cuda *c, const GpuReport *now)
@@ -425,7 +436,9 @@ static Status find_kernels(CudaCard *card, Error *err)
     const uint8_t *const *image = cuda_driver_emulated() ? (const uint8_t *const[]) { none, NULL } : cuda_images;
     if (!*image)
         return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
-    for (; *image && card->n_modules < CUDA_MODULES; image++) {
+    for (; *image; image++) {
+        if (card->n_modules == CUDA_MODULES)
+            return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has more than %d files of kernels", CUDA_MODULES);
         int code = cu->cuModuleLoadData(&card->module[card->n_modules], *image);
         if (code == CUDA_NO_KERNELS) return no_kernels(card, err);
         if (code) return cuda_fail(err, cu, code, "loading the kernels");

@@ -81,6 +81,7 @@ typedef struct {
     int32_t   n_outs;
     CudaRecord record[RECORDS_MAX];
     int32_t   n_records;
+    bool      records_full;                        /* the device had no memory for one more */
     CudaRecord recording;                          /* the open pass; n 0: none is recorded */
     bool      preparing;
     CudaDelayed delayed;

@@ -10,7 +10,7 @@ static int32_t at_most(int64_t n, int64_t limit) { return (int32_t) (n < limit ?
  * ROWS_DECODE apart, of a canvas up to CANVAS_MAX. */
 static int32_t most_tiles(const Rows *r, const LayerSpec *s)
 {
-    const int64_t all = ((int64_t) r->span + r->n + TILE - 1) / TILE;
+    const int64_t all = ((int64_t) r->span + r->n + TILE - 1) / TILE + r->shifted;
     const int32_t apart = s->canvas ? CANVAS_MAX : 2 * ROWS_DECODE;
     const int64_t seen = s->window ? ((int64_t) s->window + apart) / TILE + 2 : INT32_MAX / TILE;
     return at_most(all, seen);
@@ -39,7 +39,7 @@ static void launch_values(Cuda *c, const AttendArgs *a)
 static void attend(Backend *b, Tensor *y, const Tensor *q, const Rows *r, int32_t il, const LayerSpec *s)
 {
     Cuda *c = cuda_of(b);
-    const bool whole = !s->window && !s->ring, turned = s->v_type == T_TQ3_0;
+    const bool whole = !s->window && !s->ring && !r->shifted, turned = s->v_type == T_TQ3_0;
     const int32_t v = value_dim(s), group = s->heads / s->kv_heads, tiles = most_tiles(r, s),
                   split_tiles = SPLIT / TILE;
     AttendArgs a = { .y = y->data, .q = q->data, .rows = *r, .spec = *s, .il = il, .tiles = tiles,

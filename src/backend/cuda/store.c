@@ -625,7 +625,7 @@ Status cuda_store_enter(CudaVisitor *v, void *stream, Error *err)
         v->turns = s->turns;
         v->passing = true;
         s->passing++;
-    }
+    } else pthread_cond_signal(&s->left);          /* it may have been this one that was woken */
     pthread_mutex_unlock(&s->lock);
     return st;
 }
