@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "gpu_driver.h"
 #include "model_helper.h"
@@ -781,6 +782,49 @@ static void too_little_is_refused(void **state)
     public_close(&p);
 }
 
+/* A step that is cancelled among the CPU's layers leaves nothing behind on the card for which another step would wait:
+ * what a drafter had not read yet was queued there before. */
+static void cancelled_before_the_card(void **state)
+{
+    (void) state;
+    enum { STEPS = 40, PATIENCE = 300 };
+    const RigOptions o = mixture(0);
+    PublicRig p;
+    rt_error e;
+    rt_engine *g;
+    rt_session *s[2];
+    rt_step *st[2];
+    rt_block b;
+    int32_t prompt[FIRST];
+    Dice d = { tiny_key(7, "cancelled"), 0 };
+    random_tokens(&d, FIRST, 96, prompt);
+    device = "cuda";
+    expert_vram = slots_of(&o, 2) / 4;
+    expert_ram = 4 * expert_vram * 121 / 100;
+    public_files(&p, &o);
+    const rt_options ro = options_of(&p, &o, 2);
+    open_engine(&g, &s[0], &st[0], &ro, -1);
+    if (rt_session_new(&s[1], g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
+    if (rt_step_new(&st[1], g, &RT_STEP_OPTIONS(.budget = 4, .chunk = 40), &e) != RT_OK) fail_msg("%s", e.text);
+    for (int32_t i = 0; i < 2; i++) assert_int_equal(rt_prompt(s[i], prompt, FIRST), RT_OK);
+    alarm(PATIENCE);                               /* instead of waiting for ever */
+    for (int32_t i = 0; i < STEPS; i++) {
+        for (int32_t k = 0; k < 2; k++)
+            if (rt_next(st[k], s[k], &b) != RT_OK) fail_msg("step %d: %s", k, rt_step_error(st[k]));
+        rt_step_cancel(st[0]);
+        assert_int_equal(rt_next(st[0], s[0], &b), RT_ECANCEL);
+    }
+    alarm(0);
+    for (int32_t k = 0; k < 2; k++) {
+        rt_session_free(s[k]);
+        rt_step_free(st[k]);
+    }
+    rt_close(g);
+    public_close(&p);
+    expert_vram = expert_ram = 0;
+    device = "card";
+}
+
 int main(int argc, char **argv)
 {
     gpu_driver();
@@ -788,8 +832,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu), cmocka_unit_test(denoised),
         cmocka_unit_test(mixtures_on_a_gpu), cmocka_unit_test(experts_are_planned),
-        cmocka_unit_test(experts_in_two_threads), cmocka_unit_test(as_many_experts_as_fit),
-        cmocka_unit_test(as_many_as_fit),
+        cmocka_unit_test(cancelled_before_the_card), cmocka_unit_test(experts_in_two_threads),
+        cmocka_unit_test(as_many_experts_as_fit), cmocka_unit_test(as_many_as_fit),
         cmocka_unit_test(plan_is_what_the_device_holds),
         cmocka_unit_test(embedding_where_it_is_read), cmocka_unit_test(too_little_is_refused),
     };
