@@ -14,6 +14,9 @@ typedef struct {
     uint64_t bytes[4];
 } State;
 
+/* What the steps of a row have cost, and which of them have been counted in round `round`, as bits. */
+typedef struct { uint32_t round, counted[8]; uint16_t work[256]; } RowCost;
+
 #define ROW_NONE   UINT32_MAX
 #define PLACE_NONE UINT32_MAX
 enum { CTX_END = 0 };                              /* after the end of the root rule */
@@ -42,6 +45,9 @@ struct Automaton {
     Edge    *edge;   uint32_t n_edges, cap_edges;
     uint32_t *row;   uint32_t n_rows, cap_rows;    /* [cap_rows][256] */
     uint32_t *row_of;                              /* [cap_rows] its state */
+    RowCost *cost;                                 /* [cap_rows] */
+    uint32_t round;                                /* of counting, never 0 */
+    bool     lost;                                 /* rows, in this round */
     uint32_t *state_slot, n_state_slots, *ctx_slot, n_ctx_slots;
     uint32_t *moved_to;                            /* [max of caps] used while states are forgotten */
     StateHolder *holders, start;
@@ -335,6 +341,7 @@ static void drop_rows(Automaton *a)
 {
     for (uint32_t i = 0; i < a->n_rows; i++) a->state[a->row_of[i]].row = ROW_NONE;
     a->n_rows = 0;
+    a->lost = true;
 }
 
 /* Sets moved_to[id] to 1 for the states that stay. */
@@ -454,6 +461,28 @@ static void take_step(Automaton *a, uint32_t *to, uint32_t from, uint8_t byte)
     *to = finish(a);
 }
 
+static void count(Automaton *a, uint32_t row, uint8_t byte)
+{
+    RowCost *c = &a->cost[row];
+    if (c->round != a->round) {
+        memset(c->counted, 0, sizeof c->counted);
+        c->round = a->round;
+    }
+    if (c->counted[byte / 32] >> byte % 32 & 1) return;
+    c->counted[byte / 32] |= 1u << byte % 32;
+    a->spent += c->work[byte];
+}
+
+void automaton_count(Automaton *a)
+{
+    if (++a->round == 0) {
+        for (uint32_t i = 0; i < a->n_rows; i++) a->cost[i].round = 0;
+        a->round = 1;
+    }
+    a->spent = 0;
+    a->lost = false;
+}
+
 void automaton_step(Automaton *a, uint32_t *to, const uint32_t *from, uint8_t byte)
 {
     if (!(a->state[*from].bytes[byte / 64] >> byte % 64 & 1)) {
@@ -463,6 +492,7 @@ void automaton_step(Automaton *a, uint32_t *to, const uint32_t *from, uint8_t by
     uint32_t row = a->state[*from].row;
     if (row != ROW_NONE && a->row[(size_t) row * 256 + byte] != STATE_UNKNOWN) {
         *to = a->row[(size_t) row * 256 + byte];
+        count(a, row, byte);
         return;
     }
     if (!make_room(a)) {
@@ -474,11 +504,14 @@ void automaton_step(Automaton *a, uint32_t *to, const uint32_t *from, uint8_t by
         if (a->n_rows == a->cap_rows) drop_rows(a);
         a->state[at].row = a->n_rows;
         a->row_of[a->n_rows] = at;
+        a->cost[a->n_rows].round = 0;              /* none of it is counted */
         memset(a->row + (size_t) a->n_rows++ * 256, 0xff, 256 * sizeof *a->row);
     }
     take_step(a, &next, at, byte);
-    a->row[(size_t) a->state[at].row * 256 + byte] = next;
-    a->spent += a->w.work;
+    row = a->state[at].row;
+    a->row[(size_t) row * 256 + byte] = next;
+    a->cost[row].work[byte] = (uint16_t) (a->w.work < UINT16_MAX ? a->w.work : UINT16_MAX);
+    count(a, row, byte);
     *to = next;
 }
 
@@ -490,6 +523,8 @@ void automaton_set_tag(Automaton *a, uint32_t state, uint32_t tag) { a->state[st
 const char *automaton_trouble(const Automaton *a) { return a->trouble; }
 size_t automaton_states(const Automaton *a) { return a->n_states; }
 uint64_t automaton_spent(const Automaton *a) { return a->spent; }
+bool automaton_lost(const Automaton *a) { return a->lost; }
+void automaton_forget(Automaton *a) { forget(a, false); }
 
 void automaton_on_moved(Automaton *a, void (*moved)(void *ud, uint32_t tag, uint32_t state), void *ud)
 {
@@ -536,7 +571,7 @@ static void share_out(Automaton *a, size_t bytes)
 {
     size_t max = 1u << 30;
     if (bytes > max) bytes = max;
-    a->cap_rows = (uint32_t) (bytes / 2 / (257 * sizeof *a->row));
+    a->cap_rows = (uint32_t) (bytes / 2 / (257 * sizeof *a->row + sizeof *a->cost));
     a->cap_states = (uint32_t) (bytes / 8 / (sizeof *a->state + 3 * sizeof(uint32_t)));
     a->cap_places = (uint32_t) (bytes * 3 / 16 / sizeof *a->place) + AUTOMATON_PLACES_MAX;
     a->cap_ctx = (uint32_t) (bytes / 16 / (sizeof *a->ctx + 3 * sizeof(uint32_t))) +
@@ -554,6 +589,7 @@ Status automaton_open(Automaton **out, const Grammar *g, size_t bytes, Error *er
     Automaton *a = calloc(1, sizeof *a);
     if (!a) return fail(err, ST_MEMORY, "grammar: out of memory");
     a->g = g;
+    a->round = 1;
     share_out(a, bytes);
     Work *w = &a->w;
     a->state = malloc(a->cap_states * sizeof *a->state);
@@ -562,6 +598,7 @@ Status automaton_open(Automaton **out, const Grammar *g, size_t bytes, Error *er
     a->edge = malloc(a->cap_edges * sizeof *a->edge);
     a->row = malloc((size_t) a->cap_rows * 256 * sizeof *a->row);
     a->row_of = malloc(a->cap_rows * sizeof *a->row_of);
+    a->cost = malloc(a->cap_rows * sizeof *a->cost);
     a->state_slot = calloc(a->n_state_slots, sizeof *a->state_slot);
     a->ctx_slot = calloc(a->n_ctx_slots, sizeof *a->ctx_slot);
     a->moved_to = malloc(((size_t) a->cap_states + a->cap_ctx) * sizeof *a->moved_to);
@@ -574,9 +611,9 @@ Status automaton_open(Automaton **out, const Grammar *g, size_t bytes, Error *er
     w->sorted = malloc(AUTOMATON_PLACES_MAX * sizeof *w->sorted);
     w->first = malloc(g->n_rules * sizeof *w->first);
     w->heap = malloc(g->n_rules * sizeof *w->heap);
-    if (!a->state || !a->place || !a->ctx || !a->edge || !a->row || !a->row_of || !a->state_slot || !a->ctx_slot ||
-        !a->moved_to || !w->todo || !w->seen || !w->stamp || !w->out || !w->edge || !w->edge_next || !w->sorted ||
-        !w->first || !w->heap) {
+    if (!a->state || !a->place || !a->ctx || !a->edge || !a->row || !a->row_of || !a->cost || !a->state_slot ||
+        !a->ctx_slot || !a->moved_to || !w->todo || !w->seen || !w->stamp || !w->out || !w->edge || !w->edge_next ||
+        !w->sorted || !w->first || !w->heap) {
         automaton_close(a);
         return fail(err, ST_MEMORY, "grammar: no memory for %zu bytes of states", bytes);
     }
@@ -605,6 +642,7 @@ void automaton_close(Automaton *a)
     free(a->edge);
     free(a->row);
     free(a->row_of);
+    free(a->cost);
     free(a->state_slot);
     free(a->ctx_slot);
     free(a->moved_to);

@@ -52,9 +52,15 @@ void   automaton_on_moved(Automaton *a, void (*moved)(void *ud, uint32_t tag, ui
 
 /* Why a state was abandoned although the grammar might continue, as a sentence; NULL if none was. */
 const char *automaton_trouble(const Automaton *a);
-/* The cost of finding states so far: places, nodes and edges visited. Steps whose result was known cost nothing.
- * Counted, not timed, so that a limit stops the same grammar at the same place on every machine. */
+/* The cost of finding states since automaton_count: places, nodes and edges visited, for each step once, whether its
+ * result was known or not. Counted, not timed, so that a limit stops the same grammar at the same place on every
+ * machine, whatever was asked before. */
+void   automaton_count(Automaton *a);
 uint64_t automaton_spent(const Automaton *a);
+/* Whether next states have been forgotten since automaton_count, so that steps may have counted twice: then it depends
+ * on what was known before, and does not if automaton_forget comes first. */
+bool   automaton_lost(const Automaton *a);
+void   automaton_forget(Automaton *a);             /* all that is not held */
 size_t automaton_states(const Automaton *a);       /* states known now */
 
 #endif

@@ -222,7 +222,6 @@ struct GrammarMasks {
     uint32_t  *bits; size_t words;          /* [slots][words] */
     Slot      *slot; uint32_t n_slots;
     uint64_t   clock, asked, made, most;
-    uint64_t   limit;                       /* automaton_spent at which the mask being made is abandoned */
     bool       endless;
 };
 
@@ -249,7 +248,7 @@ static bool all_below(const Automaton *a, uint32_t state, const TrieBelow *b)
 static void walk_from(GrammarMasks *m, uint32_t *bits, uint32_t i)
 {
     const TokenTrie *t = m->t;
-    for (uint32_t end = t->node[i].end; i < end && automaton_spent(m->a) <= m->limit;) {
+    for (uint32_t end = t->node[i].end; i < end && automaton_spent(m->a) <= MASK_STEPS_MAX;) {
         const TrieNode *v = &t->node[i];
         uint32_t *at = &m->walk[v->depth];
         m->walked.n = (size_t) v->depth + 1;
@@ -268,7 +267,22 @@ static void walk_from(GrammarMasks *m, uint32_t *bits, uint32_t i)
     }
 }
 
-/* Computes the mask of walk[0], in the least recently used slot. Returns NULL if it takes more than MASK_STEPS_MAX. */
+/* Walks the whole tree from walk[0]. Returns false if it takes more than MASK_STEPS_MAX. */
+static bool walk_all(GrammarMasks *m, uint32_t *bits)
+{
+    const TokenTrie *t = m->t;
+    memset(bits, 0, m->words * sizeof *bits);
+    automaton_count(m->a);
+    for (uint32_t b = 0; b < 256; b++)
+        if (t->child[b] && automaton_bytes(m->a, m->walk[0])[b / 64] >> b % 64 & 1) walk_from(m, bits, t->child[b]);
+    m->walked.n = 1;
+    const uint64_t spent = automaton_spent(m->a);
+    if (spent > m->most) m->most = spent;
+    return spent <= MASK_STEPS_MAX;
+}
+
+/* Computes the mask of walk[0], in the least recently used slot. Returns NULL if it takes more than MASK_STEPS_MAX,
+ * which must not depend on what was asked before. */
 static const uint32_t *make_mask(GrammarMasks *m)
 {
     const TokenTrie *t = m->t;
@@ -278,16 +292,13 @@ static const uint32_t *make_mask(GrammarMasks *m)
     if (m->slot[s].state != STATE_DEAD) automaton_set_tag(m->a, m->slot[s].state, 0);
     m->slot[s].state = STATE_DEAD;
     uint32_t *bits = m->bits + s * m->words;
-    memset(bits, 0, m->words * sizeof *bits);
     m->made++;
-    uint64_t begun = automaton_spent(m->a);
-    m->limit = begun + MASK_STEPS_MAX;
-    for (uint32_t b = 0; b < 256; b++)
-        if (t->child[b] && automaton_bytes(m->a, m->walk[0])[b / 64] >> b % 64 & 1) walk_from(m, bits, t->child[b]);
-    uint64_t spent = automaton_spent(m->a) - begun;
-    if (spent > m->most) m->most = spent;
-    m->walked.n = 1;
-    if (spent > MASK_STEPS_MAX) return NULL;
+    bool good = walk_all(m, bits);
+    if (automaton_lost(m->a)) {
+        automaton_forget(m->a);
+        good = walk_all(m, bits);
+    }
+    if (!good) return NULL;
     bool any = false;
     for (size_t i = 0; i < m->words && !any; i++) any = bits[i] != 0;
     bool accepts = automaton_accepts(m->a, m->walk[0]), all = accepts && m->endless;

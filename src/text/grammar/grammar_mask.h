@@ -28,8 +28,9 @@ void   token_trie_close(TokenTrie *t);
 size_t token_trie_bytes(const TokenTrie *t);
 
 /* Upper limit on the work of finding the states for one mask (automaton_spent); it bounds how much one text can
- * delay the others in its batch. Schemas and grammars that people write need 40,000 at most with a vocabulary of
- * 152,000 tokens; this limit takes about 30 ms (bench/lab_grammar). A mask that would exceed it allows nothing. */
+ * delay the others in its batch. Schemas and grammars that people write need 46,000 at most with a vocabulary of
+ * 152,000 tokens; this limit takes about 30 ms, up to three times that where states have to be forgotten on the way
+ * (bench/lab_grammar). A mask that would exceed it allows nothing, whatever was asked before. */
 enum { MASK_STEPS_MAX = 1 << 20 };
 
 /* g and t must outlive the result. bytes: memory for states and masks together, 0: 24 MiB; what does not fit is

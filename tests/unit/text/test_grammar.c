@@ -593,9 +593,11 @@ static void steps_of_a_mask(void **state)
     assert_int_equal(grammar_text_open(&x, m, 8, &err), ST_OK);
     assert_int_equal(grammar_text_open(&y, n, 8, &err), ST_OK);
     assert_null(grammar_text_trouble(x));
-    assert_true(grammar_text_mask(x, NULL, 0, bits));
-    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) assert_int_equal(bits[i], 0);
-    assert_true(grammar_text_spent(x));
+    for (int again = 0; again < 4; again++) {          /* what is known by then makes no difference */
+        assert_true(grammar_text_mask(x, NULL, 0, bits));
+        for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) assert_int_equal(bits[i], 0);
+        assert_true(grammar_text_spent(x));
+    }
     assert_non_null(strstr(grammar_text_trouble(x), "too many readings"));
     grammar_masks_stats(m, &st);
     assert_true(st.most > MASK_STEPS_MAX && st.most < MASK_STEPS_MAX + MASK_STEPS_MAX / 8);
