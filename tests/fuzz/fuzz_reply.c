@@ -122,7 +122,7 @@ static ReplySummary play(Played *p, const ReplyOptions *o, const uint8_t *s, siz
     need(p->call < 0);
     reply_summary(r, &sum);
     p->stop = reply_stop(r);
-    need(p->broken == (cause == REPLY_CUT && sum.call_cut));
+    need(p->broken == sum.call_cut);
     need(sum.tokens == reply_kept(r) && sum.tokens == sum.reason_tokens + sum.text_tokens + sum.call_tokens &&
          sum.calls == p->calls);
     need(sum.reason_tokens >= 0 && sum.text_tokens >= 0 && sum.call_tokens >= 0);

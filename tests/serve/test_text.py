@@ -361,6 +361,42 @@ class Calls(unittest.TestCase):
             self.assertEqual(S.post("/v1/responses", again)[0], 200)   # a history with such a call is accepted
         self.assertGreater(cut, 8)
 
+    def test_cut_by_its_own_end(self):
+        """A turn that ends within a call is like one that a limit cuts: no client gets a call that it could run."""
+        whole = '<tool_call>\n{"name": "get_time", "arguments": {"utc": true}}\n</tool_call>\n'
+        half = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Os'
+        arguments = '{"city": "Os'
+        weather = {"name": "get_weather", "parameters": WEATHER["function"]["parameters"]}
+        for text, names in ((half, []), (whole + half, ["get_time"]), (whole.rstrip()[:-12], ["get_time"])):
+            cut = text.endswith(half)
+            held = {"max_tokens": 200, "grammar": "root ::= " + json.dumps(text)}
+            body = chat("What now?", tools=[WEATHER, TIME], **held)
+            choice = S.json(CHAT, body)["choices"][0]
+            reason = "tool_calls" if names else "stop"
+            self.assertEqual(([c["function"]["name"] for c in choice["message"].get("tool_calls", [])],
+                              choice["finish_reason"]), (names, reason))
+            parts = [p["choices"][0] for p in streamed(body)[:-1] if p["choices"]]
+            last = {}
+            for d in (d for p in parts for d in p["delta"].get("tool_calls") or []):
+                last[d["index"]] = last.get(d["index"], "") + d["function"].get("arguments", "")
+            self.assertEqual((list(last.values())[len(names):], parts[-1]["finish_reason"]),
+                             ([arguments] if cut else [], reason))
+            old = {**body, "functions": [weather, TIME["function"]]}
+            choice = S.json(CHAT, {k: v for k, v in old.items() if k != "tools"})["choices"][0]
+            self.assertEqual(("function_call" in choice["message"], choice["finish_reason"]),
+                             (bool(names), "function_call" if names else "stop"))
+            tools = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]}
+                     for t in (WEATHER, TIME)]
+            m = S.json("/v1/messages", {"messages": body["messages"], "tools": tools, **held})
+            self.assertEqual(([b["name"] for b in m["content"] if b["type"] == "tool_use"], m["stop_reason"]),
+                             (names, "tool_use" if names else "end_turn"))
+            r = S.json("/v1/responses", {"input": "What now?", "max_output_tokens": 200, "grammar": held["grammar"],
+                                         "tools": [{"type": "function", **weather},
+                                                   {"type": "function", **TIME["function"]}]})
+            calls = [(c["status"], c["arguments"]) for c in r["output"] if c["type"] == "function_call"]
+            self.assertEqual((r["status"], calls[len(names):]),
+                             ("completed", [("incomplete", arguments)] if cut else []))
+
     def test_const(self):
         only = {"type": "function",
                 "function": {"name": "mode",

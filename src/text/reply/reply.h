@@ -105,9 +105,9 @@ void   reply_close(Reply *r);                      /* NULL is fine */
 bool   reply_token(Reply *r, int32_t id, const char *bytes, size_t n);
 
 /* Ends the answer. ENDED: the model ended its turn; CUT: a limit or a cancel. Whatever still waits is emitted, and
- * every CALL_BEGIN gets its CALL_END. ENDED closes what is open, so that the fragments of a call are one JSON
- * object. CUT does not: half a command must not look complete, since clients run whatever they can parse. Returns
- * false when out of memory. */
+ * every CALL_BEGIN gets its CALL_END. A call whose arguments are not whole stays open (ReplySummary.call_cut): half a
+ * command must not look complete, since clients run whatever they can parse. They are whole after ENDED if only closing
+ * marks are missing, after CUT only if nothing can follow them. Returns false when out of memory. */
 typedef enum { REPLY_ENDED, REPLY_CUT } ReplyCause;
 bool   reply_end(Reply *r, ReplyCause cause);
 
@@ -115,7 +115,7 @@ bool   reply_end(Reply *r, ReplyCause cause);
 
 /* REASON, TEXT: whole characters, never empty. CALL_BEGIN: bytes is the complete name, sent once; `call` counts from
  * 0. CALL_ARGS: a fragment of the arguments; the fragments of one call concatenate to one JSON object ("{}" if it
- * has no arguments), or, if the answer was cut off within it, to the beginning of one, never a complete one. Calls
+ * has no arguments), or, if the answer ended within it, to the beginning of one, never a complete one. Calls
  * do not overlap. */
 typedef enum { REPLY_REASON, REPLY_TEXT, REPLY_CALL_BEGIN, REPLY_CALL_ARGS, REPLY_CALL_END } ReplyKind;
 typedef struct {

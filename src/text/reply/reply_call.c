@@ -174,8 +174,8 @@ static bool in_flow(const ReplyCall *c)
            c->state == B_ARGS_FLOW;
 }
 
-/* Completes the arguments so far to a JSON object, unless the answer was cut off within them: half a command must not
- * look complete. What was read of a tag comes out as text. */
+/* Completes the arguments so far to a JSON object, unless the answer ended within them: half a command must not look
+ * complete. What was read of a tag comes out as text. */
 static void close_arguments(Reply *r)
 {
     ReplyCall *c = &r->call;
@@ -299,7 +299,7 @@ void call_end(Reply *r, ReplyCause cause)
         if (r->at == AT_CALL && c->ended) call_leave(r);
         return;
     }
-    r->sum.call_cut |= c->begun && cause == REPLY_ENDED;      /* if cut off, close_arguments sets it */
+    r->cut |= c->begun;                            /* by its own end, if not by a limit */
     call_broken(r);
     if (r->at == AT_DROP) r->at = AT_AFTER;
 }

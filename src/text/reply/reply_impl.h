@@ -92,7 +92,7 @@ struct Reply {
     Queued  *queue; size_t n_queue, cap_queue, read;
     Bytes    text;
     ReplyStop stopped;
-    bool     cut, ended, failed;                   /* cut: ended by a limit */
+    bool     cut, ended, failed;                   /* cut: ended by a limit, or within a call */
     ReplySummary sum;
 };
 

@@ -396,7 +396,7 @@ const char *answer_response(const Answer *a, size_t *n)
 
 FinishReason finish_reason(const AnswerChoice *c)
 {
-    return c->end.reason == FINISH_STOP && c->calls > 0 ? FINISH_CALLS : c->end.reason;
+    return c->end.reason == FINISH_STOP && has_text(c, ITEM_CALL) ? FINISH_CALLS : c->end.reason;
 }
 
 bool item_whole(const Item *i) { return !(i->kind == ITEM_CALL && i->cut); }

@@ -48,7 +48,7 @@ typedef struct {
     const char *stop;                              /* for FINISH_STOP_SEQUENCE: the stop string; else NULL */
     bool    reason_open;                           /* the text ended inside the reasoning */
     bool    forced_close;                          /* the reasoning was ended by its budget */
-    bool    call_cut;                              /* the last call was closed by force (ReplySummary) */
+    bool    call_cut;                              /* the last call is incomplete (ReplySummary) */
     int64_t tokens, reason_tokens;                 /* of this choice */
 } AnswerEnd;
 

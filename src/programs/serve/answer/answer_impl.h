@@ -78,9 +78,9 @@ struct Answer {
 
 int32_t choice_number(const Answer *a, const AnswerChoice *c);
 void    new_id(Answer *a, char id[ID_MAX], const char *prefix);
-/* The reason reported to clients: a turn that ended with calls ended because of them. */
+/* The reason reported to clients: a turn that ended with whole calls ended because of them. */
 FinishReason finish_reason(const AnswerChoice *c);
-/* Whether a body shows the item: a call that was cut off is not shown. */
+/* Whether a body shows the item: a call that was cut off is not shown, except by Responses. */
 bool    item_whole(const Item *i);
 /* The client's name of a call. */
 void    write_name(Out *o, const Item *i);

@@ -183,7 +183,7 @@ void choice_end(RunChoice *c, rt_session *s, FinishReason reason)
     tell(c);
     reply_summary(c->reply, &c->summary);
     const ReplySummary *y = &c->summary;
-    if (reason == FINISH_STOP && y->calls > 0) reason = FINISH_CALLS;
+    if (reason == FINISH_STOP && y->calls > y->call_cut) reason = FINISH_CALLS;
     c->end = (AnswerEnd) { .reason = reason, .stop = reason == FINISH_STOP_SEQUENCE && y->stop >= 0
                            ? j->q->stop[y->stop] : NULL, .reason_open = y->reason_unclosed, .call_cut = y->call_cut,
                            .forced_close = c->forced_close, .tokens = y->tokens, .reason_tokens = y->reason_tokens };
