@@ -10,7 +10,8 @@
 #include "base/json.h"
 
 enum { JSON_DEPTH_MAX = 128, LEXER_BUFFER = 16 };  /* LEXER_BUFFER: initial size of jansson's lexer buffer, in bytes */
-#define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_DECODE_ANY)
+#define STRICT_FLAGS (JSON_REJECT_DUPLICATES | JSON_DECODE_ANY)
+#define LOOSE_FLAGS (JSON_ALLOW_NUL | JSON_DECODE_ANY)
 
 /* text: bytes of all strings and keys once decoded; longest: of the longest string as written; number: of the longest
  * number. */
@@ -105,26 +106,22 @@ static void add_text(void *ud, const char *key, const json_t *value)
     *(size_t *) ud += (key ? strlen(key) : 0) + json_string_length(value);
 }
 
-/* Returns true if no string lacks a byte. Numbers are certain if they fit the lexer's initial buffer; longer ones if a
- * second parse gives the same. */
-static bool is_whole(json_t *j, const char *bytes, size_t n, const Tokens *t)
+/* Returns true if no string lacks a byte. Numbers are certain if they fit the lexer's initial buffer; longer ones, and
+ * strings of which a second key has replaced some, if a second parse gives the same. */
+static bool is_whole(json_t *j, const char *bytes, size_t n, const Tokens *t, size_t flags)
 {
     size_t text = 0;
-    if (!json_each(j, add_text, &text) || text != t->text) return false;
-    if (t->number < LEXER_BUFFER) return true;
-    json_t *again = json_loadb(bytes, n, PARSE_FLAGS, NULL);
+    if (!json_each(j, add_text, &text)) return false;
+    if (text == t->text && t->number < LEXER_BUFFER) return true;
+    if (text != t->text && (flags & JSON_REJECT_DUPLICATES)) return false;
+    json_t *again = json_loadb(bytes, n, flags, NULL);
     bool same = again && json_equal(j, again);
     json_decref(again);
     return same;
 }
 
-Status json_read(json_t **out, const char *bytes, size_t n, const char *name, Error *err)
-{
-    return json_read_bounded(out, bytes, n, name, JSON_VALUES_MAX, JSON_CONTAINERS_MAX, err);
-}
-
-Status json_read_bounded(json_t **out, const char *bytes, size_t n, const char *name, size_t values_max,
-                         size_t containers_max, Error *err)
+static Status parse(json_t **out, const char *bytes, size_t n, size_t flags, const char *name, size_t values_max,
+                    size_t containers_max, Error *err)
 {
     json_error_t problem;
     *out = NULL;
@@ -139,15 +136,44 @@ Status json_read_bounded(json_t **out, const char *bytes, size_t n, const char *
     if (!lexer_fits(&t)) return fail(err, ST_MEMORY, "%s: no memory for its JSON", name);
     memset(&problem, 0, sizeof problem);
     errno = 0;
-    *out = json_loadb(bytes, n, PARSE_FLAGS, &problem);
+    *out = json_loadb(bytes, n, flags, &problem);
     /* jansson 2.14 reports a failed allocation as a syntax error in most places, and in its lexer not at all: it then
      * returns text with missing bytes. errno does not tell: numbers clear it, and malloc may set it and still find
      * memory elsewhere. */
-    if (*out ? !is_whole(*out, bytes, n, &t) : errno == ENOMEM) {
+    if (*out ? !is_whole(*out, bytes, n, &t, flags) : errno == ENOMEM) {
         json_decref(*out);
         *out = NULL;
         return fail(err, ST_MEMORY, "%s: no memory for its JSON", name);
     }
     if (*out) return ST_OK;
-    return fail(err, ST_FORMAT, "%s: JSON line %d, column %d: %s", name, problem.line, problem.column, problem.text);
+    bool null = json_error_code(&problem) == json_error_null_character;      /* whose text names a flag of the parser */
+    return fail(err, ST_FORMAT, "%s: JSON line %d, column %d: %s", name, problem.line, problem.column,
+                null ? "a string has \\u0000, which is not taken here" : problem.text);
+}
+
+Status json_read(json_t **out, const char *bytes, size_t n, const char *name, Error *err)
+{
+    return parse(out, bytes, n, STRICT_FLAGS, name, JSON_VALUES_MAX, JSON_CONTAINERS_MAX, err);
+}
+
+Status json_read_loose(json_t **out, const char *bytes, size_t n, const char *name, Error *err)
+{
+    return parse(out, bytes, n, LOOSE_FLAGS, name, JSON_VALUES_MAX, JSON_CONTAINERS_MAX, err);
+}
+
+Status json_read_bounded(json_t **out, const char *bytes, size_t n, const char *name, size_t values_max,
+                         size_t containers_max, Error *err)
+{
+    return parse(out, bytes, n, STRICT_FLAGS, name, values_max, containers_max, err);
+}
+
+void json_without_zeros(char *bytes, size_t n)
+{
+    static const char zero[6] = "\\u0000", instead[6] = "\\ufffd";
+    for (size_t i = 0; i + 1 < n; i++) {
+        if (bytes[i] != '\\') continue;
+        if (n - i >= sizeof zero && memcmp(bytes + i, zero, sizeof zero) == 0)
+            memcpy(bytes + i, instead, sizeof instead);
+        i++;                                       /* an escaped backslash begins no escape */
+    }
 }

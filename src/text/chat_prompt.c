@@ -492,14 +492,24 @@ static Status prepare_content(const ChatCaps *a, json_t *m, size_t i, Error *err
     return ST_OK;
 }
 
+/* The JSON in a call's arguments, which a model wrote. */
+static json_t *read_arguments(const json_t *args)
+{
+    json_t *value = NULL;
+    char *text = strdup(json_string_value(args));
+    if (!text) return NULL;
+    json_without_zeros(text, strlen(text));
+    json_read_loose(&value, text, strlen(text), "arguments", NULL);
+    free(text);
+    return value;
+}
+
 /* Converts a call's arguments to the form that the template shows; text that is not JSON is kept as {"raw": text}. */
 static void prepare_arguments(const ChatCaps *a, json_t *call)
 {
     json_t *f = json_object_get(call, "function"), *args = json_object_get(f ? f : call, "arguments"), *value = NULL;
     if (json_is_string(args) && a->object_arguments && !a->text_arguments) {
-        if (json_string_length(args) == 0) value = json_object();
-        else if (json_read(&value, json_string_value(args), json_string_length(args), "arguments", NULL) != ST_OK)
-            value = json_pack("{s:O}", "raw", args);
+        value = json_string_length(args) == 0 ? json_object() : read_arguments(args);
         if (!json_is_object(value)) {
             json_decref(value);
             value = json_pack("{s:O}", "raw", args);

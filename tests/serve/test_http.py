@@ -123,7 +123,6 @@ class Json(Base):
 
     def test_J04_characters(self):
         self.bad(b'{"messages":[{"role":"user","content":"\\ud800"}]}')
-        self.bad(b'{"messages":[{"role":"user","content":"a\\u0000b"}]}')
         for raw in (b'{"messages":[{"role":"user","content":"a\0b"}]}',
                     b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1\0}',
                     b'{"messages":[{"role":"user","content":"a"}]}\0'):
@@ -135,6 +134,12 @@ class Json(Base):
         self.bad(gzip.compress(json.dumps(chat("a")).encode()), "Content-Encoding", 415,
                  headers={"Content-Encoding": "gzip"})
         self.good(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 \xf0\x9f\x98\x80"}],"max_tokens":1}')
+        # A zero in a string is U+FFFD to the model, an escaped backslash before u0000 is not a zero.
+        self.good(b'{"messages":[{"role":"user","content":"a\\u0000b"}],"max_tokens":1}')
+        seen = S.json("/apply-template", chat("<a\0b\\u0000c>"))["prompt"]
+        self.assertIn("<a\ufffdb\\u0000c>", seen)
+        e = self.bad(chat("a", guided_json='{"const": "\\u0000"}'), r"a string has \\u0000")
+        self.assertNotIn("JSON_ALLOW", e["message"])
 
     def test_J05_size(self):
         e = self.bad(json.dumps(chat("word " * 20000)).encode(), "maximum context length")

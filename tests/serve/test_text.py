@@ -397,6 +397,23 @@ class Calls(unittest.TestCase):
             self.assertEqual((r["status"], calls[len(names):]),
                              ("completed", [("incomplete", arguments)] if cut else []))
 
+    def test_zero_in_a_string(self):
+        """What we sent comes back: a response with a zero in its text is stored and continued."""
+        call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "O", "city": "O\\u0000slo"}}\n</tool_call>'
+        tool = {"type": "function", "name": "get_weather", "parameters": WEATHER["function"]["parameters"]}
+        r = S.json("/v1/responses", {"input": "What now?", "max_output_tokens": 100, "tools": [tool],
+                                     "grammar": "root ::= " + json.dumps(call)})
+        self.assertEqual(json.loads(r["output"][-1]["arguments"]), {"city": "O\0slo"})
+        shell = '<tool_call>\n{"name": "local_shell", "arguments": {"command": ["a\\u0000b"]}}\n</tool_call>'
+        r = S.json("/v1/responses", {"input": "What now?", "max_output_tokens": 100, "tools": [{"type": "local_shell"}],
+                                     "grammar": "root ::= " + json.dumps(shell)})
+        self.assertEqual(r["output"][-1]["action"]["command"], ["a\0b"])
+        self.assertEqual(S.json("/v1/responses/" + r["id"])["output"], r["output"])
+        output = {"type": "local_shell_call_output", "call_id": r["output"][-1]["call_id"], "output": "none\0"}
+        S.json("/v1/responses", {"input": [output], "previous_response_id": r["id"], "max_output_tokens": 1})
+        S.json("/v1/responses", {"input": [{"role": "user", "content": "What now?"}, *r["output"], output],
+                                 "max_output_tokens": 1})
+
     def test_const(self):
         only = {"type": "function",
                 "function": {"name": "mode",

@@ -863,7 +863,7 @@ static char *answer_of(const Golden *g, bool stream, bool pieces, size_t *n)
     int32_t choice = 0;
     *n = 0;
     for (char *line = g->script; all && line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
-        json_t *v = json_loadb(line, strcspn(line, "\n"), 0, NULL);
+        json_t *v = json_loadb(line, strcspn(line, "\n"), JSON_ALLOW_NUL, NULL);
         if (!v && alloc_state.fail_in == 0 && alloc_state.calls == 0) fail_msg("not a list: %.100s", line);
         if (v) play(a, v, &choice);
         size_t len = 0;
@@ -906,7 +906,8 @@ static void close_golden(Golden *g)
     free(g->script);
 }
 
-/* A body must be JSON, a stream must consist of events whose data is JSON. */
+/* A body must be JSON, a stream must consist of events whose data is JSON. Arguments are as odd as the model made them:
+ * a key twice, a zero in a string. */
 static void check_form(const char *path, const char *s, bool stream)
 {
     Error err = { 0 };
@@ -918,7 +919,9 @@ static void check_form(const char *path, const char *s, bool stream)
                        (data && strncmp(line + 6, "[DONE]", n - 6) == 0)))
             continue;
         const char *json = data ? line + 6 : line;
-        if (json_read(&v, json, n - (size_t) (json - line), path, &err) != ST_OK) fail_msg("%s: %s", err.text, line);
+        Status (*read)(json_t **, const char *, size_t, const char *, Error *) = json_read;
+        if (strstr(path, "_odd_")) read = json_read_loose;
+        if (read(&v, json, n - (size_t) (json - line), path, &err) != ST_OK) fail_msg("%s: %s", err.text, line);
         json_decref(v);
     }
 }
@@ -1043,7 +1046,7 @@ static void answers_come_back(void **state)
         snprintf(path, sizeof path, GOLDEN_FOLDER "/%s", e->d_name);
         open_golden(&g, path, e->d_name);
         char *body = section(g.text, "body");
-        json_t *answer = json_loads(body, 0, NULL), *first = json_loads(g.request, 0, NULL),
+        json_t *answer = json_loads(body, JSON_ALLOW_NUL, NULL), *first = json_loads(g.request, 0, NULL),
                *next = next_request(&g, answer);
         assert_true(request_read(&before, g.dialect, first, NULL, &DEFAULTS, &err));
         if (!request_read(&after, g.dialect, next, NULL, &DEFAULTS, &err))

@@ -213,6 +213,7 @@ static void arguments(void **state)
     check(OBJECTS, WITH_CALL("\"{\\\"a\\\": 1.0, \\\"b\\\": \\\"x\\\"}\""), "f a=1.0 b=x");
     check(OBJECTS, WITH_CALL("{\"a\": 1}"), "f a=1");
     check(OBJECTS, WITH_CALL("\"not JSON\""), "f raw=not JSON");
+    check(OBJECTS, WITH_CALL("\"{\\\"a\\\":\\\"1\\\",\\\"a\\\":\\\"2\\\\u0000\\\"}\""), "f a=2\xef\xbf\xbd");
     check(OBJECTS, WITH_CALL("\"[1]\""), "f raw=[1]");
     check(OBJECTS, WITH_CALL("\"\""), "f");
     check(TEXTS, WITH_CALL("{\"a\": \"\xc3\xa9\"}"), "f {\"a\": \"\xc3\xa9\"}");

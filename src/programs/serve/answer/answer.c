@@ -411,8 +411,8 @@ void write_input(Out *o, const Item *i)
 {
     json_t *arguments = NULL;
     const char *s = i->text.at ? i->text.at : "";
-    const json_t *input = json_read(&arguments, s, i->text.n, "arguments",
-                                    NULL) == ST_OK ? json_object_get(arguments, "input") : NULL;
+    json_read_loose(&arguments, s, i->text.n, "arguments", NULL);
+    const json_t *input = json_object_get(arguments, "input");
     if (json_is_string(input)) out_string(o, json_string_value(input), json_string_length(input));
     else out_string(o, s, i->text.n);
     json_decref(arguments);
@@ -430,7 +430,7 @@ void write_arguments(Out *o, const Item *i)
 {
     json_t *v = NULL;
     const char *s = i->text.at ? i->text.at : "";
-    bool object = json_read(&v, s, i->text.n, "arguments", NULL) == ST_OK && json_is_object(v);
+    bool object = json_read_loose(&v, s, i->text.n, "arguments", NULL) == ST_OK && json_is_object(v);
     json_decref(v);
     if (object) out_bytes(o, s, i->text.n);
     else if (i->text.n == 0) out_text(o, "{}");

@@ -136,7 +136,7 @@ static void write_last(Answer *a, AnswerChoice *c)
     json_t *all = NULL;
     size_t from = o->n;
     write_end(a, c);
-    if (o->failed || json_read(&all, o->at + from, o->n - from, "answer", NULL) != ST_OK) {
+    if (o->failed || json_read_loose(&all, o->at + from, o->n - from, "answer", NULL) != ST_OK) {
         o->failed = true;
         return;
     }

@@ -44,7 +44,7 @@ static const char *id_prefix(const Item *i)
 static void write_action(Out *o, const Item *i)
 {
     json_t *arguments = NULL, *action = json_object();
-    if (json_read(&arguments, i->text.at ? i->text.at : "", i->text.n, "arguments", NULL) != ST_OK ||
+    if (json_read_loose(&arguments, i->text.at ? i->text.at : "", i->text.n, "arguments", NULL) != ST_OK ||
         !json_is_object(arguments)) {
         json_decref(arguments);
         arguments = json_object();

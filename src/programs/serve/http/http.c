@@ -101,10 +101,10 @@ const char *exchange_query(const Exchange *x, const char *name)
     return MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
-const char *exchange_body(const Exchange *x, size_t *n)
+char *exchange_body(const Exchange *x, size_t *n)
 {
     *n = x->n_body;
-    return x->body ? x->body : "";
+    return x->body;
 }
 
 /* With the exchange's lock: makes the library call the handler or the stream's reader again. */

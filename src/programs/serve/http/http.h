@@ -71,7 +71,7 @@ const char *exchange_id(const Exchange *x);     /* the client's X-Request-Id, or
 int32_t     exchange_owner(const Exchange *x);  /* number of its key: what is stored is visible only to that key */
 const char *exchange_header(const Exchange *x, const char *name);      /* NULL: none */
 const char *exchange_query(const Exchange *x, const char *name);       /* NULL: none */
-const char *exchange_body(const Exchange *x, size_t *n);
+char       *exchange_body(const Exchange *x, size_t *n);            /* NULL: none */
 void        exchange_body_free(Exchange *x);       /* once read, so that waiting requests do not hold it */
 
 /* Whoever works on it logs its end; call before another thread can answer. */

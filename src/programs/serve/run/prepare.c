@@ -20,8 +20,9 @@ bool prepare_json(json_t **out, Exchange *x)
 {
     Error err = { 0 };
     size_t n;
-    const char *s = exchange_body(x, &n);
-    Status st = json_read_bounded(out, s, n, "the body", VALUES_MAX, CONTAINERS_MAX, &err);
+    char *s = exchange_body(x, &n);
+    if (s) json_without_zeros(s, n);               /* templates and much else take strings to end at a zero */
+    Status st = json_read_bounded(out, s ? s : "", n, "the body", VALUES_MAX, CONTAINERS_MAX, &err);
     exchange_body_free(x);
     if (st == ST_OK) return true;
     exchange_error(x, st == ST_MEMORY ? 500 : 400, NULL, "%s", err.text);

@@ -170,9 +170,21 @@ static bool evict(Store *s, const Stored *x, bool bytes)
     return worst >= 0;
 }
 
+/* With U+FFFD for zeros, as in requests: the items become messages. */
+static json_t *read_response(const char *text, size_t n)
+{
+    char *copy = malloc(n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, n);
+    json_without_zeros(copy, n);
+    json_t *response = json_loadb(copy, n, 0, NULL);
+    free(copy);
+    return response;
+}
+
 void store_add(Store *s, int32_t owner, const char *id, const char *text, size_t n, json_t *items)
 {
-    json_t *response = json_loadb(text, n, 0, NULL), *output = json_object_get(response, "output");
+    json_t *response = read_response(text, n), *output = json_object_get(response, "output");
     size_t n_item = json_array_size(items) + json_array_size(output);
     Stored x = { .owner = owner, .text = malloc(n + 1), .n = n, .item = malloc(sizeof *x.item * (n_item + 1)) };
     if (!x.text || !x.item || !output || strlen(id) >= sizeof x.id) {
