@@ -819,7 +819,9 @@ class Plain(Base):
 
     def test_not_built(self):
         for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
-            self.assertEqual(self.refused(501, S.post(path, {}))["type"], "not_supported_error")
+            answer = S.post(path, {})
+            self.assertEqual(self.refused(501, answer)["type"], "not_supported_error")
+            self.assertEqual(answer[1]["x-should-retry"], "false")
         self.assertEqual(S.post("/api/event_logging/batch", {"events": []})[0], 200)
 
     def test_prefix(self):

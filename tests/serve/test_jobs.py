@@ -257,7 +257,7 @@ class Cancel(Base):
         self.assertTrue(server.waits(1))
         self.assertTrue(server.wait_for(lambda: server.post("/v1/cancel", {"id": "the-one"})[0] == 200))
         wait.join()
-        self.assertEqual(out[0][0], 409)
+        self.assertEqual((out[0][0], out[0][1]["x-should-retry"]), (409, "false"))
         self.assertEqual(server.json("/v1/cancel", {"id": run.id}), {"id": run.id, "cancelled": True})
         self.assertIn(b"[DONE]", run.rest())
         self.assertTrue(server.wait_for(server.idle))

@@ -179,6 +179,8 @@ void exchange_refuse(Exchange *x, const HttpError *e)
 {
     size_t n = 0;
     if (e->status == 429 || e->status == 503) exchange_add(x, "Retry-After", "1");
+    /* official clients try these again by themselves: a request that was cancelled, and what is not supported */
+    if (e->status == 409 || e->status == 501) exchange_add(x, "X-Should-Retry", "false");
     char *body = http_error_body(x->dialect, e, x->id, &n);
     exchange_reply(x, e->status, NULL, body, n);
 }
