@@ -641,6 +641,21 @@ class Chat(unittest.TestCase):
         self.assertEqual(p.returncode, expect, p.stderr)
         return p
 
+    def test_interrupt_of_one_message(self):
+        for args, given in ((["-p", LONG], b""), ([], LONG.encode())):
+            p = subprocess.Popen([RATOON, "chat", "-d", "none", "--ngram", "off", "--ctx", "32768", *GREEDY, *args],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096,
+                                 env=environment())
+            p.stdin.write(given)
+            p.stdin.close()
+            p.stdin = None
+            first = p.stdout.read(1)               # the pipe fills before the answer ends
+            p.send_signal(signal.SIGINT)
+            rest, err = p.communicate(timeout=LIMIT)
+            self.assertEqual(p.returncode, 130, err)
+            self.assertIn(b"stopped; the answer so far stays", err)
+            (first + rest).decode("utf-8")
+
     def test_pipe(self):
         text = "/help is here text.\n\nWhat is 2 + 2?\n"
         p = self.pipe(text, "-n", "30", *GREEDY)

@@ -88,7 +88,15 @@ bool chat_ask(Chat *c, const char *user)
 
 /* ---- where messages come from ---- */
 
-static int from_option(Chat *c) { return chat_ask(c, c->o.prompt) ? output_done(&c->o) : EXIT_FAILED; }
+/* Asks the only message. */
+static int ask_once(Chat *c, const char *message)
+{
+    if (!chat_ask(c, message)) return EXIT_FAILED;
+    int status = output_done(&c->o);
+    return c->pressed > 0 ? EXIT_INTERRUPTED : status;
+}
+
+static int from_option(Chat *c) { return ask_once(c, c->o.prompt); }
 
 static int from_pipe(Chat *c)
 {
@@ -99,7 +107,7 @@ static int from_pipe(Chat *c)
     while (n > 0 && text[n - 1] == '\n') text[--n] = 0;
     if (n == 0) complain(&c->o, "standard input holds no message");
     else if (memchr(text, 0, n)) complain(&c->o, "the message holds a zero byte");
-    else if (chat_ask(c, text)) status = output_done(&c->o);
+    else status = ask_once(c, text);
     free(text);
     return status;
 }
