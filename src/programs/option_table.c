@@ -128,9 +128,9 @@ const OptionSpec option_table[] = {
     { "--temp", NULL, KIND_REAL, "T", AT(temp), 0, TEMPERATURE_MAX, C_LOGITS,
       "with --before: of its softmax (default: what the model file says of a block's first step)",
       .also = "--temperature" },
-    { "--top-p", NULL, KIND_REAL, "P", AT(top_p), TOP_P_MIN, 1, C_DRAWS | C_SERVE,
-      "keep the likeliest tokens whose probabilities add up to P (default: the model file's, else 0.9; bench, "
-      "experts, and run without --chat: 1, all)" },
+    { "--top-p", NULL, KIND_REAL, "P", AT(top_p), 0, 1, C_DRAWS | C_SERVE,
+      "keep the likeliest tokens whose probabilities add up to P, 0: the first one (default: the model file's, else "
+      "0.9; bench, experts, and run without --chat: 1, all)" },
     { "--top-k", NULL, KIND_INT, "K", AT(top_k), 0, INT32_MAX, C_DRAWS | C_SERVE,
       "keep the K likeliest tokens (default: the model file's, else 0: all)" },
     { "--min-p", NULL, KIND_REAL, "M", AT(min_p), 0, MIN_P_MAX, C_DRAWS | C_SERVE,

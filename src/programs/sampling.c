@@ -131,11 +131,12 @@ void sampling_for_texts(Options *o, const Program *p)
 }
 
 static float given(double value) { return isnan(value) ? 0 : (float) value; }
+static double least(double value, double min) { return value < min ? min : value; }     /* NAN stays */
 
 rt_sampling sampling_of(const Options *o, int32_t max_tokens)
 {
     return RT_SAMPLING(
-        .temperature = given(o->temp), .top_p = given(o->top_p), .min_p = given(o->min_p),
+        .temperature = given(o->temp), .top_p = given(least(o->top_p, TOP_P_MIN)), .min_p = given(o->min_p),
         .repetition = given(o->rep_penalty), .frequency = given(o->freq_penalty),
         .presence = given(o->presence_penalty), .top_k = o->top_k > 0 ? o->top_k : 0, .rep_window = o->rep_window,
         .max_tokens = max_tokens, .seed = o->seed.value

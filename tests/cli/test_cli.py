@@ -347,6 +347,7 @@ class Run(Cli):
         seed = answers[0]["seed"]
         self.assertNotEqual(seed, used("--chat")[0]["seed"])
         self.assertEqual(used("--chat", "--seed", str(seed))[1], answers[1])
+        self.assertEqual(used("--chat", "--top-p", "0")[1], used("--chat", "--temp", "0")[1], "it leaves one token")
         said = self.ratoon("run", *self.M, "--chat", "-p", "hello", "-n", "2", "--top-k", "5", "--seed", "7")
         self.assertIn(b"sampling: temp 0.7, top-k 5, top-p 0.9, seed 7\n", said.stderr)
         model = path("recommends.gguf")

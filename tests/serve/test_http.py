@@ -168,7 +168,7 @@ class Json(Base):
                   "temperature": ["warm", [], {}, -1, True], "max_tokens": ["many", [], -2, 1.5],
                   "stop": [3, {}, [""], ["a"] * 17, [3], "x" * 600],
                   "n": [0, -1, 10 ** 6, "x"], "stream": [1, "yes"], "tools": [3, {}, [3], [{"type": "function"}]],
-                  "seed": ["x", 1.5], "top_p": [0, 1.5, "x"],
+                  "seed": ["x", 1.5], "top_p": [-0.1, 1.5, "x"],
                   "top_k": [-2, 1.5], "logit_bias": [3, {"x": "y"}], "response_format": [3, {}, {"type": "poem"}],
                   "logprobs": [3], "top_logprobs": [21, -1]}
         for field, values in fields.items():

@@ -177,7 +177,7 @@ class Completion(unittest.TestCase):
                             ({"prompt": [1, -1]}, "prompt"), ({"prompt": [1, 10 ** 18]}, "prompt"),
                             ({"prompt": "a", "n_predict": "many"}, "n_predict"),
                             ({"prompt": "a", "n_predict": -3}, "n_predict"),
-                            ({"prompt": "a", "top_p": 0}, "top_p"), ({"prompt": "a", "n_probs": 21}, "n_probs"),
+                            ({"prompt": "a", "top_p": -1}, "top_p"), ({"prompt": "a", "n_probs": 21}, "n_probs"),
                             ({"prompt": "a", "samplers": "kt"}, "samplers"),
                             ({"prompt": "a", "samplers": ["xyz"]}, "samplers[0]"),
                             ({"prompt": "a", "response_fields": "content"}, "response_fields"),

@@ -74,6 +74,7 @@ class Sampling(unittest.TestCase):
             self.assertEqual(parts[-2]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
 
     def test_seeds(self):
+        self.assertEqual(text_of(ask(temperature=1, seed=1, top_p=0)), text_of(ask(temperature=0)))
         a, b, c = (text_of(ask(temperature=1, seed=s)) for s in (1, 1, 2))
         self.assertEqual(a, b)
         self.assertNotEqual(a, c)

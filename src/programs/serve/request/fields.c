@@ -26,6 +26,10 @@ enum { KEYS_MAX = 1000 };                          /* in an object that the tabl
 #define READ_REAL(path, dialects, types, low, high, field)                                 \
     HONOUR(path, dialects, TYPE_NUMBER | (types), .lo = low, .hi = high, .put = PUT_FLOAT, \
            .at = offsetof(Request, field))
+/* Clients send 0, which is off to the library, for as few tokens as possible. */
+#define READ_TOP_P(path, dialects, types)                                              \
+    HONOUR(path, dialects, TYPE_NUMBER | (types), .lo = 0, .hi = 1, .put = PUT_TOP_P, \
+           .at = offsetof(Request, sampling.top_p))
 #define READ_INT(path, dialects, low, high, field) \
     HONOUR(path, dialects, TYPE_INT, .lo = low, .hi = high, .put = PUT_INT32, .at = offsetof(Request, field))
 #define READ_LONG(path, dialects, types, low, field) \
@@ -64,7 +68,7 @@ static const Field TABLE[] = {
     READ_BOOL("diffusion.lock", C | H | R | M, diffusion.lock),
     READ_INT("diffusion.mask", C | H | R | M, 1, INT32_MAX, diffusion.mask),
     READ_REAL("temperature", ALL, TYPE_NUMBER_TEXT, 0, TEMPERATURE_MAX, sampling.temperature),
-    READ_REAL("top_p", ALL, TYPE_NUMBER_TEXT, TOP_P_MIN, 1, sampling.top_p),
+    READ_TOP_P("top_p", ALL, TYPE_NUMBER_TEXT),
     READ_INT("top_k", ALL, -1, INT32_MAX, sampling.top_k),
     READ_REAL("min_p", ALL, 0, 0, MIN_P_MAX, sampling.min_p),
     HONOUR("seed", ALL, TYPE_INT, .lo = -1, .hi = 0x1p63),
@@ -197,7 +201,7 @@ static const Field TABLE[] = {
     HONOUR("options", O | G, TYPE_OBJECT),
     READ_LONG("options.num_predict", O | G, 0, -2, max_tokens),
     READ_REAL("options.temperature", O | G, 0, 0, TEMPERATURE_MAX, sampling.temperature),
-    READ_REAL("options.top_p", O | G, 0, TOP_P_MIN, 1, sampling.top_p),
+    READ_TOP_P("options.top_p", O | G, 0),
     READ_INT("options.top_k", O | G, -1, INT32_MAX, sampling.top_k),
     READ_REAL("options.min_p", O | G, 0, 0, MIN_P_MAX, sampling.min_p),
     HONOUR("options.seed", O | G, TYPE_INT, .lo = -1, .hi = 0x1p63),
@@ -399,6 +403,7 @@ static bool check_number(Request *q, const Field *f, const json_t *v, HttpError 
     case PUT_INT32: *(int32_t *) (void *) to = (int32_t) whole; break;
     case PUT_INT64: *(int64_t *) (void *) to = whole; break;
     case PUT_FLOAT: *(float *) (void *) to = (float) x; break;
+    case PUT_TOP_P: *(float *) (void *) to = (float) (x > TOP_P_MIN ? x : TOP_P_MIN); break;
     default: break;
     }
     return true;

@@ -21,7 +21,7 @@ typedef struct {
     double      lo, hi; /* range of a number; of a text's length in bytes or a list's length, if hi is not 0 */
     const char *values; /* JSON values, separated by bars. REFUSED: those that are let through; HONOURED: those a text
                          * may have */
-    enum { PUT_NOWHERE, PUT_BOOL, PUT_INT32, PUT_INT64, PUT_FLOAT, PUT_TEXT } put;
+    enum { PUT_NOWHERE, PUT_BOOL, PUT_INT32, PUT_INT64, PUT_FLOAT, PUT_TOP_P, PUT_TEXT } put;
     size_t      at;     /* offset in Request */
 } Field;
 
