@@ -189,7 +189,7 @@ static const struct { const char *path, *value, *also; bool unseen; } GOOD[] = {
     { "response_format.json_schema.schema", "{'type':'string'}", "'response_format.type':'json_schema'", false },
     { "text", "{'format':{'type':'json_object'}}", NULL, false },
     { "text.format", "{'type':'json_object'}", NULL, false }, { "text.format.type", "'json_object'", NULL, false },
-    { "text.format.name", "'x'", "'text.format.type':'text'", true },
+    { "text.format.name", "'x'", "'text.format.type':'text'", true }, { "metadata", "{'a':'b'}", NULL, true },
     { "text.format.description", "'x'", "'text.format.type':'text'", true },
     { "text.format.strict", "true", "'text.format.type':'text'", true },
     { "text.format.schema", "{'type':'string'}", "'text.format.type':'json_schema'", false },

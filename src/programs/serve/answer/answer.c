@@ -286,6 +286,15 @@ void answer_open(Answer *a)
     if (a->q->stream) a->encoder->open(a);
 }
 
+static bool is_cut(const Item *i, const AnswerEnd *e)
+{
+    switch (i->kind) {
+    case ITEM_CALL:   return e->call_cut;
+    case ITEM_REASON: return e->reason_open;
+    default:          return e->reason != FINISH_STOP && e->reason != FINISH_STOP_SEQUENCE && e->reason != FINISH_CALLS;
+    }
+}
+
 void answer_end(Answer *a, int32_t choice, const AnswerEnd *e)
 {
     if (!usable(a, choice)) return;
@@ -295,7 +304,7 @@ void answer_end(Answer *a, int32_t choice, const AnswerEnd *e)
     c->stop = e->stop ? strdup(e->stop) : NULL;
     a->failed |= e->stop && !c->stop;
     c->end.stop = c->stop;
-    if (i) i->cut = (i->kind == ITEM_CALL && e->call_cut) || (i->kind == ITEM_REASON && e->reason_open);
+    if (i) i->cut = is_cut(i, e);
     end_item(a, c, i);
     c->ended = true;
     a->n_ended++;

@@ -143,7 +143,8 @@ static void response_head(Out *o, const Answer *a, const char *status)
     echo(o, a, "text", "{\"format\":{\"type\":\"text\"}}");
     echo(o, a, "tool_choice", "\"auto\"");
     echo(o, a, "tools", "[]");
-    out_json(o, ",'truncation':'disabled','metadata':{}");
+    out_text(o, ",\"truncation\":\"disabled\"");
+    echo(o, a, "metadata", "{}");
     write_ignored(o, a);
 }
 
@@ -326,7 +327,9 @@ static Item *empty_message(Answer *a, AnswerChoice *c)
 {
     for (size_t i = 0; i < c->n_item; i++)
         if (c->item[i].kind != ITEM_REASON && (c->item[i].kind == ITEM_CALL || c->item[i].text.n > 0)) return NULL;
-    return answer_empty_item(a, c);
+    Item *i = answer_empty_item(a, c);
+    if (i) i->cut = strcmp(status_of(a), "incomplete") == 0;
+    return i;
 }
 
 static void responses_finish(Answer *a, AnswerChoice *c)

@@ -196,6 +196,7 @@ static const Field TABLE[] = {
     READ_INT("speculative.budget", ALL, 0, 63, spec_budget),
     READ_BOOL("store", R, store),
     HONOUR("include", R, TYPE_LIST, .hi = 100),
+    HONOUR("metadata", R, TYPE_OBJECT),
 
     /* Ollama's; what is set here wins over the same field beside it. */
     HONOUR("options", O | G, TYPE_OBJECT),
@@ -266,7 +267,7 @@ static const Field TABLE[] = {
     IGNORE("prompt_cache_key", ALL),
     IGNORE("prefix_cache.window", ALL),
     IGNORE("store", H),
-    IGNORE("metadata", TALK),
+    IGNORE("metadata", H | M | O | G),
     IGNORE("user", ALL),
     IGNORE("service_tier", ALL),
     IGNORE("safety_identifier", H | R),
