@@ -275,6 +275,14 @@ class Cancel(Base):
         run.rest()
         self.assertIn(b"timeout", run.text)
         self.assertNotIn(b"[DONE]", run.text)
+        # What was made counts: in the log, in the metrics and in the response.
+        server.expect(r" 503 \d+ ms \S+: prompt [1-9]\d* \(\d+ cached\), answer [1-9].*, failed: the request took")
+        self.assertGreater(server.metrics()['ratoon_generation_tokens_total{kind="content"}'], 0)
+        _, _, text = server.post("/v1/responses", {"input": "run", "stream": True, "max_output_tokens": 30000,
+                                                   "ignore_eos": True, "metadata": {"turn": "7"}})
+        failed = json.loads(text.rsplit(b"data: ", 1)[1])["response"]
+        self.assertEqual((failed["status"], failed["metadata"]), ("failed", {"turn": "7"}))
+        self.assertGreater(failed["usage"]["output_tokens"], 0)
         self.ends(server)
 
     def test_H04_slow_reader(self):

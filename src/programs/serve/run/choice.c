@@ -175,6 +175,24 @@ static void add_usage(AnswerUsage *u, const ReplySummary *y, const rt_stats *st)
     u->steps += st->steps;
 }
 
+/* Counts what was made of it; its summary is set. */
+static void count(RunChoice *c, rt_session *s)
+{
+    Job *j = c->job;
+    take_stats(c, s);
+    MetricTokens t = token_figures(c);
+    metrics_tokens(j->server->metrics, &t);
+    metrics_work(j->server->metrics, &c->past);
+    add_usage(&j->usage, &c->summary, &c->past);
+}
+
+void choice_drop(RunChoice *c, rt_session *s)
+{
+    reply_summary(c->reply, &c->summary);
+    count(c, s);
+    c->state = CHOICE_DONE;
+}
+
 void choice_end(RunChoice *c, rt_session *s, FinishReason reason)
 {
     Job *j = c->job;
@@ -188,18 +206,14 @@ void choice_end(RunChoice *c, rt_session *s, FinishReason reason)
                            ? j->q->stop[y->stop] : NULL, .reason_open = y->reason_unclosed, .call_cut = y->call_cut,
                            .forced_close = c->forced_close, .tokens = y->tokens, .reason_tokens = y->reason_tokens };
     answer_end(j->answer, c->index, &c->end);
-    take_stats(c, s);
+    count(c, s);
     if (!j->constraint && !j->calls) program_judge(&j->server->p, &c->past);
     c->state = CHOICE_DONE;
     j->n_done++;
-    MetricTokens t = token_figures(c);
-    metrics_tokens(m, &t);
-    metrics_work(m, &c->past);
     if (c->past.passes > 0 && c->past.steps == 0)          /* a step that denoises accepts nothing */
         metrics_observe(m, HIST_ACCEPT, (double) c->past.generated / (double) c->past.passes);
     if (c->first_token > 0) metrics_observe(m, HIST_TTFT, c->first_token - j->arrived);
     if (c->fed > 1) metrics_observe(m, HIST_TPOT, (c->last_token - c->first_token) / (c->fed - 1));
-    add_usage(&j->usage, y, &c->past);
 }
 
 void choice_usage(const RunChoice *c, const rt_session *s, AnswerUsage *u)

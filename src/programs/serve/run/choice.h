@@ -29,6 +29,8 @@ ChoiceResult choice_start(RunChoice *c, rt_session *s, HttpError *e);
 ChoiceResult choice_block(RunChoice *c, rt_session *s, const rt_block *block, HttpError *e);
 /* Ends the choice here: outputs its remaining events and adds up its figures. */
 void choice_end(RunChoice *c, rt_session *s, FinishReason reason);
+/* Ends a running choice whose job has failed: adds up its figures, which count although nobody reads the answer. */
+void choice_drop(RunChoice *c, rt_session *s);
 /* Adds what a running choice has done so far. */
 void choice_usage(const RunChoice *c, const rt_session *s, AnswerUsage *u);
 /* The session is about to be used for the text t [n]. Its HISTORY and END points that this text does not continue are

@@ -152,9 +152,20 @@ static void job_done(Scheduler *e, Job *j)
     job_over(e, j, 200, "");
 }
 
+/* Frees the slots of a job that ends before its answer does. Its tokens have been made, and count. */
+static void drop_choices(Scheduler *e, Job *j)
+{
+    for (int32_t i = 0; i < j->n_choice; i++) {
+        RunChoice *c = &j->choice[i];
+        if (c->state == CHOICE_RUNNING && c->slot >= 0) choice_drop(c, e->slot[c->slot].s);
+        free_slot(e, c);
+    }
+    answer_usage(j->answer, &j->usage);
+}
+
 static void job_failed(Scheduler *e, Job *j, const HttpError *err)
 {
-    for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
+    drop_choices(e, j);
     if (j->streaming) {
         answer_fail(j->answer, err, (int64_t) time(NULL));
         send(j);
@@ -170,8 +181,7 @@ static void job_failed(Scheduler *e, Job *j, const HttpError *err)
 /* Its status in the log is one that no answer has. */
 static void job_gone(Scheduler *e, Job *j, const char *why)
 {
-    j->usage = usage_so_far(e, j);                 /* for the log */
-    for (int32_t i = 0; i < j->n_choice; i++) free_slot(e, &j->choice[i]);
+    drop_choices(e, j);
     exchange_drop(j->x);
     job_over(e, j, 499, why);
 }
