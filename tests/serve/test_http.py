@@ -200,7 +200,10 @@ class Http(Base):
         self.one(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, 0)
         self.one(b"GR\xc3\x9cSS /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, 400, 0)
         self.one(b"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405)
-        self.one(b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, 404, 400)
+        for target, status in ((b"http://localhost/health", 200), (b"HTTP://127.0.0.1:8080/v1/models/?a=b", 200),
+                               (b"https://localhost/nowhere", 404), (b"http://localhost", 200),
+                               (b"http://evil.example/health", 403), (b"http:///health", 403)):
+            self.one(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", status)
         self.one(b"GET //health HTTP/1.1\r\nHost: localhost\r\n\r\n", 404)
         self.one(b"GET /health%00x HTTP/1.1\r\nHost: localhost\r\n\r\n", 404)
         self.one(b"GET /..%2f..%2fetc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404)

@@ -212,10 +212,21 @@ static const Route *find_route(Exchange *x, uint32_t *known)
     return r;
 }
 
+/* The host of an absolute target (http://HOST/PATH, as clients send it to proxies), n bytes; NULL: it is a path. */
+static const char *target_host(const char *url, size_t *n)
+{
+    const char *host = strncasecmp(url, "http://", 7) == 0 ? url + 7 : strncasecmp(url, "https://", 8) == 0 ? url + 8
+                       : NULL;
+    *n = host ? strcspn(host, "/") : 0;
+    return host;
+}
+
 static bool set_path(Exchange *x, const char *url)
 {
-    const char *prefix = x->http->o.prefix;
-    size_t n = strlen(prefix);
+    const char *prefix = x->http->o.prefix, *host;
+    size_t n;
+    if ((host = target_host(url, &n))) url = host + n;
+    n = strlen(prefix);
     if (n > 0 && strncmp(url, prefix, n) == 0 && (url[n] == '/' || !url[n])) url += n;
     x->path = strdup(*url ? url : "/");
     if (!x->path) return false;
@@ -321,7 +332,13 @@ void check_request(Exchange *x, const char *url, const char *method, const char 
     else x->dialect = strstr(x->path, "/messages") ? DIALECT_MESSAGES
                       : begins(x->path, "/api/") ? DIALECT_OLLAMA_CHAT : DIALECT_CHAT;
     if (size_refused(x, line_bytes) || framing_refused(x)) return;
-    const char *host = exchange_header(x, "Host");
+    size_t n;
+    char name[256];
+    const char *host = exchange_header(x, "Host"), *target = target_host(url, &n);
+    if (target) {
+        snprintf(name, sizeof name, "%.*s", (int) (n < sizeof name ? n : sizeof name), target);
+        target = name;
+    }
     uint32_t flags = x->route ? x->route->flags : 0;
     bool open = (flags & ROUTE_OPEN) || ((flags & ROUTE_METRICS) && h->o.public_metrics);
     if (h->n_conns > h->o.max_connections) {
@@ -329,9 +346,10 @@ void check_request(Exchange *x, const char *url, const char *method, const char 
         http_fail(e, 503, NULL, NULL, "there are more than %d connections (--max-connections)", h->o.max_connections);
     } else if (!host && strcmp(version, "HTTP/1.0") != 0) {
         http_fail(e, 400, NULL, NULL, "the Host header is missing");
-    } else if (!host_allowed(h, host)) {
-        http_fail(e, 403, NULL, NULL,
-                  "the Host header '%.100s' is not a name of this machine (--allow-host NAME permits one)", host);
+    } else if (!host_allowed(h, host) || !host_allowed(h, target)) {
+        bool header = !host_allowed(h, host);
+        http_fail(e, 403, NULL, NULL, "the %s '%.100s' is not a name of this machine (--allow-host NAME permits one)",
+                  header ? "Host header" : "target's host", header ? host : target);
     } else if (strcmp(method, "OPTIONS") == 0) {
         if (known) allow_header(x, known);
         preflight(x);
