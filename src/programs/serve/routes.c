@@ -364,6 +364,11 @@ static void response(void *ud, Exchange *x)
         else exchange_error(x, 404, NULL, "unknown endpoint '%.200s'", exchange_path(x));
         return;
     }
+    const char *stream = exchange_query(x, "stream");
+    if (exchange_method(x) == METHOD_GET && stream && strcmp(stream, "false") != 0) {
+        exchange_error(x, 400, NULL, "stream is '%.20s', expected false: a stored response comes as JSON", stream);
+        return;
+    }
     char *text = slash ? NULL : store_text(s->store, exchange_owner(x), id, &n);
     if (!text) {
         exchange_error(x, 404, NULL, "there is no response '%.80s'", tail);
