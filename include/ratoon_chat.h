@@ -109,8 +109,8 @@ bool      rt_constraint_done(const rt_session *s);
 void      rt_sampling_recommended(const rt_engine *g, rt_sampling *p);
 
 /* TEXT, REASONING: whole characters of valid UTF-8. CALL: the name of the tool, once per call. ARGUMENTS: a piece of
- * its arguments; together they are one JSON object, or the beginning of one if the answer was cut off. CALL_END: bytes
- * is empty. Calls do not overlap. */
+ * its arguments; together they are one JSON object, or the beginning of one if the answer ended within it. CALL_END:
+ * bytes is empty. Calls do not overlap. */
 typedef enum { RT_TEXT, RT_REASONING, RT_CALL, RT_ARGUMENTS, RT_CALL_END } rt_event_kind;
 typedef struct {
     rt_event_kind kind;
@@ -121,8 +121,8 @@ typedef struct {
 } rt_event;
 
 /* Why an answer ended. STOP: the model ended it, or its grammar is complete; STRING: at a stop string; CALLS: the model
- * ended it to have tools called; LENGTH: max_tokens were made, or the context is full; CANCEL: a callback or
- * rt_step_cancel ended it. */
+ * ended it to have tools called, of whose calls one at least is whole; LENGTH: max_tokens were made, or the context is
+ * full; CANCEL: a callback or rt_step_cancel ended it. */
 typedef enum { RT_GOES_ON, RT_FINISH_STOP, RT_FINISH_STRING, RT_FINISH_CALLS, RT_FINISH_LENGTH, RT_FINISH_CANCEL }
     rt_finish;
 

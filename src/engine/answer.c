@@ -72,7 +72,7 @@ static bool has_calls(const rt_reply *r)
 {
     ReplySummary y;
     reply_summary(r->r, &y);
-    return y.calls > 0;
+    return y.calls > y.call_cut;                   /* whole ones */
 }
 
 static rt_status no_memory(rt_reply *r)

@@ -114,7 +114,7 @@ bool sampling_for_answers(Options *o, const Program *p)
     rt_sampling r = RT_SAMPLING(.rep_window = o->rep_window);
     rt_sampling_recommended(p->engine, &r);
     fill(&o->temp, r.temperature);
-    fill(&o->top_p, r.top_p);
+    fill(&o->top_p, r.top_p > 0 ? r.top_p : 1);    /* 0 is off to the library, and one token as an option */
     fill(&o->min_p, r.min_p);
     fill(&o->rep_penalty, r.repetition);
     fill(&o->freq_penalty, 0);

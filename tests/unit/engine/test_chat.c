@@ -481,6 +481,8 @@ static void reasoning_and_calls(void **state)
     (void) state;
     rt_grammar *script = grammar(RT_GBNF, "root ::= \"Sum it up.\\n</think>\\n\\nWell\\n<tool_call>\\n{\\\"name\\\": "
                                  "\\\"weather\\\", \\\"arguments\\\": {\\\"city\\\": \\\"Oslo\\\"}}\\n</tool_call>\""),
+               *half = grammar(RT_GBNF, "root ::= \"</think>\\n\\n<tool_call>\\n{\\\"name\\\": \\\"weather\\\", "
+                                        "\\\"arguments\\\": {\\\"city\\\": \\\"Os\""),
                *free_text = grammar(RT_GBNF, "root ::= \"Hm.\\n</think>abcabcabcabcabc\""),
                *digits = grammar(RT_GBNF, "root ::= [0-9]{9}");
     for (int32_t budget = -1; budget < 1; budget++) {
@@ -494,6 +496,12 @@ static void reasoning_and_calls(void **state)
         assert_string_equal(h.call, "0 weather");
         assert_string_equal(h.args, "{\"city\": \"Oslo\"}");
         assert_int_equal(h.ended, 1);
+        /* one that its own end cuts is no call to run */
+        assert_int_equal(rt_constrain(r.s, half), RT_OK);
+        h = answer(&r, NULL, RT_REPLY_OPTIONS(.conversation = t), RT_FINISH_STOP);
+        assert_string_equal(h.call, "0 weather");
+        assert_true(strncmp(h.args, "{\"city\": \"Os", 11) == 0 && !strchr(h.args, '}'));
+        assert_int_equal(rt_constrain(r.s, script), RT_OK);
         /* without tools it is text; a reply without the conversation sees text alone */
         rt_chat_text *bare = rendered(&r, RT_CHAT_REQUEST(.messages = ASKED, .thinking = 1));
         h = answer(&r, NULL, RT_REPLY_OPTIONS(.conversation = bare), RT_FINISH_STOP);
@@ -520,6 +528,7 @@ static void reasoning_and_calls(void **state)
         close_rig(&r);
     }
     rt_grammar_free(script);
+    rt_grammar_free(half);
     rt_grammar_free(free_text);
     rt_grammar_free(digits);
 }
