@@ -672,14 +672,15 @@ static void finish_decoding(Spec *sp, Session *s, StepRole *t, const Tree *tree,
     Walk w = { sp, s, tree, t, out, logits0 };
     Path path;
     s->stats.passes++;
-    Status st = choose_path(sp, &w, &path);
-    if (st != ST_OK && !end_before(tree, &path)) {
+    const Status st = choose_path(sp, &w, &path);
+    const bool whole = st == ST_OK;                /* else the last guess was right, but looks as if it were not */
+    if (!whole && !end_before(tree, &path)) {
         end_with(s, st, s->line.target.P + path.n, path.bonus);
         return;
     }
-    if (t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
-    if (t->drafted && !t->alone) t->expected = accept_expected(tree, &path);
-    if (t->drafted && sp->count) simulate_count(sp->count, tree, &path);
+    if (whole && t->proposed) accept_learn(&s->calib, tree, &path, t->proposed);
+    if (whole && t->drafted && !t->alone) t->expected = accept_expected(tree, &path);
+    if (whole && t->drafted && sp->count) simulate_count(sp->count, tree, &path);
     if (sp->drafter && guides(sp, s)) t->margin = margin_of(sp, out, logits0 + path.row[path.n - 1]);
     keep_block(s, tree, &path);
     add_logprobs(sp, s, out, logits0, &path);

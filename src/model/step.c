@@ -181,9 +181,9 @@ Slice *pass_slice(Step *s, const State *st, SliceKind kind, int32_t n, const int
     r->n += n;
     if (kind != SLICE_CHAIN) r->n_decode += n;
     r->n_slices++;
-    const bool shorter = st->ring && st->ring < st->ctx;
-    while (r->span < (shorter && st->ring < st->P ? st->ring : st->P)) r->span *= 2;
-    r->shifted |= shorter;
+    const int32_t before = st->ring && st->ring < st->P ? st->ring : st->P;
+    while (r->span < before) r->span *= 2;
+    r->shifted |= st->ring > 0;                    /* full or not, whatever its length: one recorded pass for all */
     return sl;
 }
 

@@ -524,7 +524,13 @@ const char *automaton_trouble(const Automaton *a) { return a->trouble; }
 size_t automaton_states(const Automaton *a) { return a->n_states; }
 uint64_t automaton_spent(const Automaton *a) { return a->spent; }
 bool automaton_lost(const Automaton *a) { return a->lost; }
-void automaton_forget(Automaton *a) { forget(a, false); }
+
+void automaton_forget(Automaton *a, bool states)
+{
+    if (states) forget(a, false);
+    else drop_rows(a);
+}
+
 
 void automaton_on_moved(Automaton *a, void (*moved)(void *ud, uint32_t tag, uint32_t state), void *ud)
 {

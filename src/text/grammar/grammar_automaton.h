@@ -57,10 +57,11 @@ const char *automaton_trouble(const Automaton *a);
  * machine, whatever was asked before. */
 void   automaton_count(Automaton *a);
 uint64_t automaton_spent(const Automaton *a);
-/* Whether next states have been forgotten since automaton_count, so that steps may have counted twice: then it depends
- * on what was known before, and does not if automaton_forget comes first. */
+/* Whether next states have been forgotten since automaton_count, so that steps may have counted twice: then the cost
+ * depends on what was known before. */
 bool   automaton_lost(const Automaton *a);
-void   automaton_forget(Automaton *a);             /* all that is not held */
+/* Forgets all next states and, if `states`, all states that are not held. */
+void   automaton_forget(Automaton *a, bool states);
 size_t automaton_states(const Automaton *a);       /* states known now */
 
 #endif

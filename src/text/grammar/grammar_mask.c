@@ -294,8 +294,8 @@ static const uint32_t *make_mask(GrammarMasks *m)
     uint32_t *bits = m->bits + s * m->words;
     m->made++;
     bool good = walk_all(m, bits);
-    if (automaton_lost(m->a)) {
-        automaton_forget(m->a);
+    for (int states = 0; states < 2 && automaton_lost(m->a); states++) {
+        automaton_forget(m->a, states);            /* usually next states are all there was no room for */
         good = walk_all(m, bits);
     }
     if (!good) return NULL;

@@ -29,7 +29,7 @@ size_t token_trie_bytes(const TokenTrie *t);
 
 /* Upper limit on the work of finding the states for one mask (automaton_spent); it bounds how much one text can
  * delay the others in its batch. Schemas and grammars that people write need 46,000 at most with a vocabulary of
- * 152,000 tokens; this limit takes about 30 ms, up to three times that where states have to be forgotten on the way
+ * 152,000 tokens; this limit takes about 30 ms, up to four times that where states have to be forgotten on the way
  * (bench/lab_grammar). A mask that would exceed it allows nothing, whatever was asked before. */
 enum { MASK_STEPS_MAX = 1 << 20 };
 
