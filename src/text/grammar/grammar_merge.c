@@ -173,6 +173,19 @@ static bool add_type(Merger *m, Flat *f, const json_t *v, bool nullable, const c
     return true;
 }
 
+int number_order(const json_t *a, const json_t *b)
+{
+    const json_int_t i = json_integer_value(a), k = json_integer_value(b);
+    const double x = json_number_value(a), y = json_number_value(b);
+    return json_is_integer(a) && json_is_integer(b) ? (i > k) - (i < k) : (x > y) - (x < y);
+}
+
+/* 1 and 1.0 are one value. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? number_order(a, b) == 0 : json_equal(a, b);
+}
+
 static bool add_values(Merger *m, Flat *f, json_t *list, const char *path)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
@@ -185,7 +198,7 @@ static bool add_values(Merger *m, Flat *f, json_t *list, const char *path)
     bool good = both != NULL;
     for (size_t i = 0; good && i < json_array_size(list); i++)
         for (size_t k = 0; k < json_array_size(f->values) && graph_step(m->b); k++) {
-            if (!json_equal(json_array_get(list, i), json_array_get(f->values, k))) continue;
+            if (!same_value(json_array_get(list, i), json_array_get(f->values, k))) continue;
             good = json_array_append(both, json_array_get(list, i)) == 0;
             break;
         }
@@ -207,8 +220,7 @@ static bool add_count(Merger *m, int64_t *to, const json_t *v, bool least, const
 static bool add_limit(Merger *m, json_t **to, json_t *v, bool least, const char *path)
 {
     if (!json_is_number(v)) return merge_fail(m, ST_FORMAT, path, "expected a number");
-    bool stricter = !*to || (least ? json_number_value(v) > json_number_value(*to)
-                                   : json_number_value(v) < json_number_value(*to));
+    bool stricter = !*to || (least ? number_order(v, *to) > 0 : number_order(v, *to) < 0);
     if (!stricter) return true;
     json_decref(*to);
     *to = json_incref(v);
@@ -218,7 +230,7 @@ static bool add_limit(Merger *m, json_t **to, json_t *v, bool least, const char 
 static bool add_single(Merger *m, json_t **to, json_t *v, bool good, const char *what, const char *path)
 {
     if (!good) return merge_fail(m, ST_FORMAT, path, "expected %s", what);
-    if (*to && !json_equal(*to, v))
+    if (*to && !same_value(*to, v))
         return merge_fail(m, ST_UNSUPPORTED, path, "a second value for the same place cannot be merged with the first");
     if (!*to) *to = json_incref(v);
     return true;

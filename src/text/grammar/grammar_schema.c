@@ -233,14 +233,12 @@ static bool type_allows(const Flat *f, const json_t *v)
 /* Whether an enum value is valid by the keywords beside it; *known false: that cannot be decided here. */
 static bool value_allowed(const Flat *f, const json_t *v, bool *known)
 {
-    double x = json_number_value(v);
     *known = true;
     if (!type_allows(f, v)) return false;
     if (json_is_number(v)) {
         if (f->multiple) *known = false;
-        return !((f->minimum && x < json_number_value(f->minimum)) ||
-                 (f->maximum && x > json_number_value(f->maximum)) || (f->above && x <= json_number_value(f->above)) ||
-                 (f->below && x >= json_number_value(f->below)));
+        return !((f->minimum && number_order(v, f->minimum) < 0) || (f->maximum && number_order(v, f->maximum) > 0) ||
+                 (f->above && number_order(v, f->above) <= 0) || (f->below && number_order(v, f->below) >= 0));
     }
     if (json_is_string(v)) {
         int64_t chars = 0;
@@ -255,15 +253,47 @@ static bool value_allowed(const Flat *f, const json_t *v, bool *known)
     return true;
 }
 
+/* The fewest digits that are x, with a point whatever the locale. */
+static void put_shortest(char text[40], double x)
+{
+    char *to = text;
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 40, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    for (const char *p = text; *p; p++) {
+        if (strchr("+-0123456789e", *p)) *to++ = *p;
+        else if (to == text || to[-1] != '.') *to++ = '.';
+    }
+    *to = 0;
+}
+
+/* v as a model is likeliest to write it: reals, wherever they stand, have no more digits than they need. */
 static char *spelled(const json_t *v)
 {
-    if (!json_is_real(v)) return json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-    char text[40];
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, json_real_value(v));
-        if (strtod(text, NULL) == json_real_value(v)) break;
+    char *all = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)), *to = all;
+    bool quoted = false;
+    for (const char *p = all; p && *p;) {
+        const size_t n = quoted || !(*p == '-' || (*p >= '0' && *p <= '9')) ? 0 : strspn(p, "+-.0123456789eE");
+        json_t *x = n ? json_loadb(p, n, JSON_DECODE_ANY, NULL) : NULL;
+        if (json_is_real(x)) {
+            char text[40];
+            put_shortest(text, json_real_value(x));
+            memcpy(to, text, strlen(text));        /* never longer than with 17 digits */
+            to += strlen(text);
+        } else if (n) {
+            memmove(to, p, n);
+            to += n;
+        } else {
+            if (*p == '"') quoted = !quoted;
+            if (quoted && *p == '\\') *to++ = *p++;
+            *to++ = *p++;
+        }
+        p += n;
+        json_decref(x);
     }
-    return strdup(text);
+    if (to) *to = 0;
+    return all;
 }
 
 static uint32_t draw_values(Schema *s, const Flat *f, const char *path, uint32_t next)
@@ -468,8 +498,8 @@ static uint32_t draw_number(Schema *s, const Flat *f, bool whole, const char *pa
     NumberRange r = { .places = -1, .whole = whole };
     char at[PATH_MAX_BYTES];
     const json_t *lo = f->minimum, *hi = f->maximum;
-    if (f->above && (!lo || json_number_value(f->above) >= json_number_value(lo))) lo = f->above, r.above = true;
-    if (f->below && (!hi || json_number_value(f->below) <= json_number_value(hi))) hi = f->below, r.below = true;
+    if (f->above && (!lo || number_order(f->above, lo) >= 0)) lo = f->above, r.above = true;
+    if (f->below && (!hi || number_order(f->below, hi) <= 0)) hi = f->below, r.below = true;
     if (f->multiple) {
         double step = json_number_value(f->multiple);
         for (r.places = 0; r.places < 12 && fabs(step * pow(10, r.places) - 1) > 1e-9; r.places++);

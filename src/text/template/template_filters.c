@@ -219,6 +219,7 @@ static Value filter_int(Render *r, const Builtin *self, Value v, const Args *a)
     need_no_undefined(r, &v);
     if (base < 2 || base > 36) render_fail(r, "int's base is %lld, expected 2 to 36", (long long) base);
     if (as_int(&v, &i)) return value_int(i);
+    if (v.kind == V_STRING) render_spend(r, v.n / 8);
     if (v.kind == V_STRING && read_int(&i, text_of(&v), v.n, base)) return value_int(i);
     if (read_real(&f, &v) && f > -9223372036854775808.0 && f < 9223372036854775808.0) return value_int((int64_t) f);
     return or_value(&a->at[0], value_int(0));
@@ -229,6 +230,7 @@ static Value filter_float(Render *r, const Builtin *self, Value v, const Args *a
     (void) self;
     double f;
     need_no_undefined(r, &v);
+    if (v.kind == V_STRING) render_spend(r, v.n / 8);
     return read_real(&f, &v) ? value_float(f) : or_value(&a->at[0], value_float(0));
 }
 
@@ -248,9 +250,12 @@ static Value filter_round(Render *r, const Builtin *self, Value v, const Args *a
     if (as_int(&v, &i) && places >= 0) return value_int(i);
     char text[700];
     double x = as_float(&v), scale = pow(10, (double) -places);
-    if (places < 0)
-        return v.kind == V_FLOAT ? value_float(nearbyint(x / scale) * scale)
-                                 : value_int((int64_t) (nearbyint(x / scale) * scale));
+    if (places < 0) {
+        x = nearbyint(x / scale) * scale;
+        if (v.kind == V_FLOAT) return value_float(x);
+        if (!(x >= -0x1p63 && x < 0x1p63)) render_fail(r, "the result does not fit into 64 bits");
+        return value_int((int64_t) x);
+    }
     snprintf(text, sizeof text, "%.*f", (int) places, x);   /* rounds the exact value, ties to even, as Python does */
     for (char *p = text; *p; p++)
         if (*p == ',') *p = '.';

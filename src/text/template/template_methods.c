@@ -60,8 +60,9 @@ static Value bounded(Render *r, const Value *s, const Value *start, const Value 
     return text_slice(r, s, *from, 1, count);
 }
 
-static bool ends_with(const Value *s, const Value *part, bool end)
+static bool ends_with(Render *r, const Value *s, const Value *part, bool end)
 {
+    render_spend(r, part->n / 256);
     return part->n <= s->n && memcmp(text_of(s) + (end ? s->n - part->n : 0), text_of(part), part->n) == 0;
 }
 
@@ -71,12 +72,12 @@ static Value string_ends(Render *r, Value *s, const Args *a, int32_t end)
     Value part = bounded(r, s, &a->at[1], &a->at[2], &from);
     if (a->at[0].kind != V_TUPLE) {
         Value one = text_arg(r, &a->at[0], end ? "a suffix" : "a prefix");
-        return value_bool(ends_with(&part, &one, end != 0));
+        return value_bool(ends_with(r, &part, &one, end != 0));
     }
     const List *any = a->at[0].list;
     for (uint32_t i = 0; i < any->n; i++) {
         Value one = text_arg(r, &any->item[i], end ? "a suffix" : "a prefix");
-        if (ends_with(&part, &one, end != 0)) return value_bool(true);
+        if (ends_with(r, &part, &one, end != 0)) return value_bool(true);
     }
     return value_bool(false);
 }
@@ -84,7 +85,7 @@ static Value string_ends(Render *r, Value *s, const Args *a, int32_t end)
 static Value string_remove(Render *r, Value *s, const Args *a, int32_t end)
 {
     Value part = text_arg(r, &a->at[0], end ? "a suffix" : "a prefix");
-    if (!ends_with(s, &part, end != 0)) return *s;
+    if (!ends_with(r, s, &part, end != 0)) return *s;
     return text_part(s, end ? 0 : part.n, s->n - part.n);
 }
 

@@ -202,11 +202,16 @@ Value text_slice(Render *r, const Value *v, int64_t start, int64_t step, int64_t
     return buffer_value(b);
 }
 
-static const char *find_last(const char *s, size_t n, const char *part, size_t m)
+static const char *find_last(Render *r, const char *s, size_t n, const char *part, size_t m)
 {
-    for (size_t i = n - m + 1; m <= n && i-- > 0;)
-        if (memcmp(s + i, part, m) == 0) return s + i;
-    return NULL;
+    enum { AT_ONCE = 256 };                        /* a place takes up to m bytes */
+    size_t i = m <= n ? n - m + 1 : 0, bytes = 0;
+    for (; i > 0 && memcmp(s + i - 1, part, m) != 0; i--) {
+        bytes += m + 16;
+        render_spend(r, bytes / AT_ONCE);
+        bytes %= AT_ONCE;
+    }
+    return i > 0 ? s + i - 1 : NULL;
 }
 
 /* Index in characters, searching between characters start and stop. */
@@ -215,7 +220,7 @@ int64_t text_find(Render *r, const Value *v, const Value *part, int64_t start, i
     size_t from = byte_of(v, start), to = stop < 0 ? v->n : byte_of(v, stop);
     render_spend(r, v->n / 64);
     if (from > to || (start > 0 && from == v->n && start > text_length(r, v))) return -1;
-    const char *s = text_of(v), *hit = right ? find_last(s + from, to - from, text_of(part), part->n)
+    const char *s = text_of(v), *hit = right ? find_last(r, s + from, to - from, text_of(part), part->n)
                                              : part->n ? memmem(s + from, to - from, text_of(part), part->n) : s + from;
     if (!hit) return -1;
     Value before = text_part(v, 0, (size_t) (hit - s));
@@ -308,7 +313,7 @@ Value text_split(Render *r, const Value *v, const Value *sep, int64_t max, bool 
     Value out = list_new(r, V_LIST, 0);
     size_t from = 0, to = v->n;
     for (; max != 0; max -= max > 0) {
-        const char *hit = right ? find_last(s, to, text_of(sep), sep->n)
+        const char *hit = right ? find_last(r, s, to, text_of(sep), sep->n)
                                 : memmem(s + from, to - from, text_of(sep), sep->n);
         if (!hit) break;
         size_t at = (size_t) (hit - s);

@@ -216,7 +216,9 @@ Value dict_new(Render *r) { return (Value) { .kind = V_DICT, .dict = heap_take(&
 static uint32_t key_hash(Render *r, const Value *key)
 {
     switch (key->kind) {
-    case V_STRING: return (uint32_t) XXH3_64bits(text_of(key), key->n);
+    case V_STRING:
+        render_spend(r, key->n / 256);
+        return (uint32_t) XXH3_64bits(text_of(key), key->n);
     case V_BOOL: case V_INT: case V_FLOAT: {
         double d = as_float(key) + 0.0;            /* turns -0 into 0 */
         return (uint32_t) XXH3_64bits(&d, sizeof d);
@@ -237,6 +239,7 @@ static uint32_t key_hash(Render *r, const Value *key)
 
 static bool keys_equal(Render *r, const Value *a, const Value *b)
 {
+    if (a->kind == V_STRING && b->kind == V_STRING && a->n == b->n) render_spend(r, a->n / 256);
     if (a->kind == V_STRING || b->kind == V_STRING)
         return a->kind == b->kind && a->n == b->n && memcmp(text_of(a), text_of(b), a->n) == 0;
     return value_equal(r, a, b);

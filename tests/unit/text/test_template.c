@@ -222,6 +222,12 @@ static void limits(void **state)
                 "%}{% endfor %}", "256 MiB");
     check_limit("{% set n = namespace(s='y' * 1000000) %}{% for a in range(100000) %}{{ 'x' in n.s }}{% endfor %}",
                 "steps");
+    check_limit("{% set s = ' ' * 8000000 %}{% for a in range(10000) %}{{ s|float }}{% endfor %}", "steps");
+    check_limit("{{ ('a' * 4000000).rfind('a' * 2000000 ~ 'b') }}", "steps");
+    check_limit("{% set s = 'k' * 8000000 %}{% set d = {s: 1} %}{% for a in range(10000) %}{{ d[s] }}{% endfor %}",
+                "steps");
+    check_limit("{% set s = 'k' * 8000000 %}{% for a in range(10000) %}{% set t = s.removesuffix(s) %}{% endfor %}",
+                "steps");
     check_nested("{{ ", "(", "1", ")", 100, "deeper than 64");
     check_nested("{{ ", "[", "1", "]", 100000, "deeper than 64");
     check_nested("{{ ", "not ", "1", "", 100000, "deeper than 64");
