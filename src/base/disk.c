@@ -78,6 +78,18 @@ bool disk_file_direct(const DiskFile *f) { return f->direct >= 0; }
 
 uint64_t disk_file_bytes(const DiskFile *f) { return f->bytes; }
 
+bool disk_file_holds(const DiskFile *f, uint64_t offset, const void *bytes, size_t n)
+{
+    uint8_t there[DISK_ALIGN];
+    size_t at = 0;
+    for (ssize_t got; at < n; at += (size_t) got) {
+        got = pread(f->fd, there + at, n - at, (off_t) (offset + at));
+        if (got < 0 && errno == EINTR) got = 0;
+        else if (got <= 0) return false;
+    }
+    return memcmp(there, bytes, n) == 0;
+}
+
 void disk_file_close(DiskFile *f)
 {
     if (!f) return;

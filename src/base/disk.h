@@ -27,6 +27,8 @@ typedef struct DiskFile DiskFile;
 Status   disk_file_open(DiskFile **out, const char *path, Error *err);
 bool     disk_file_direct(const DiskFile *f);      /* past the page cache */
 uint64_t disk_file_bytes(const DiskFile *f);       /* when it was opened */
+/* Whether it has these n bytes at offset; false, too, if they cannot be read. n <= DISK_ALIGN. Waits. */
+bool     disk_file_holds(const DiskFile *f, uint64_t offset, const void *bytes, size_t n);
 void     disk_file_close(DiskFile *f);             /* not while reads of it are in flight; NULL is fine */
 
 /* ---- reads ---- */

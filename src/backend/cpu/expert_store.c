@@ -143,6 +143,14 @@ Status expert_store_needs(StoreNeeds *out, const Stacked *s, int32_t n, bool in_
 
 /* ---- opening ---- */
 
+/* A file may have been replaced since it was mapped: the dense weights would be one file's, the experts another's. */
+static Status same_file(const DiskFile *f, const Source *of, Error *err)
+{
+    const size_t n = of->stride < DISK_ALIGN ? (size_t) of->stride : DISK_ALIGN;
+    return disk_file_holds(f, of->offset, of->map, n)
+         ? ST_OK : fail(err, ST_IO, "%s: was replaced or changed while it was loaded", of->file);
+}
+
 static Status open_files(ExpertStore *s, Error *err)
 {
     const char *path[FILES_MAX];
@@ -157,6 +165,7 @@ static Status open_files(ExpertStore *s, Error *err)
                 TRY(disk_file_open(&s->file[i], part->of.file, err));
                 path[s->n_files++] = part->of.file;
             }
+            TRY(same_file(s->file[i], &part->of, err));
             part->file = s->file[i];
         }
     return ST_OK;

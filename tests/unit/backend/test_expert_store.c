@@ -9,8 +9,10 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXPERTS = 5, ROWS = 64, COLS = 64, VALUES = ROWS * COLS, EXPERT_BYTES = STACKS * VALUES * 4, SLOTS = 3 };
 
@@ -88,8 +90,53 @@ static void read_by_another(void **state)
     free(memory);
 }
 
+static void write_file(const char *path, float first)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    file[0][0][0] = first;
+    assert_int_equal(fwrite(file, sizeof file, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A file that is not the mapped one any more is refused, and not read. */
+static void replaced(void **state)
+{
+    (void) state;
+    char path[] = "/tmp/ratoon-experts-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    Tensor w[STACKS];
+    Stacked stack = { .layer = 0 };
+    StoreNeeds needs;
+    Error err = { 0 };
+    for (int32_t p = 0; p < STACKS; p++) {
+        w[p] = (Tensor) { .type = T_F32, .rows = ROWS, .cols = COLS, .n = EXPERTS };
+        stack.w[p] = &w[p];
+        stack.source[p] = (Source) { .map = (const uint8_t *) file[p], .stride = sizeof file[p][0], .file = path,
+                                     .offset = (uint64_t) p * sizeof file[p] };
+    }
+    const StoreOptions o = { .ram = 4 * EXPERT_BYTES, .io = STORE_PREAD, .ring = 1, .layers = 1,
+                             .used = 1 };
+    assert_int_equal(expert_store_needs(&needs, &stack, 1, true, 16, 16, &o, &err), ST_OK);
+    void *memory = malloc(needs.bytes);
+    assert_non_null(memory);
+    for (int32_t other = 0; other < 2; other++) {
+        ExpertStore *s;
+        write_file(path, 1);
+        if (other) file[0][0][0] = 2;              /* what is mapped */
+        const Status st = expert_store_open(&s, &stack, 1, true, memory, &o, &err);
+        assert_int_equal(st, other ? ST_IO : ST_OK);
+        if (other) assert_true(strncmp(err.text, path, strlen(path)) == 0 && strstr(err.text, ": was replaced"));
+        else expert_store_close(s);
+    }
+    remove(path);
+    free(memory);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(read_by_another) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(read_by_another), cmocka_unit_test(replaced) };
     return cmocka_run_group_tests_name("expert_store", tests, NULL, NULL);
 }
