@@ -637,6 +637,9 @@ class Plain(Base):
     def test_models(self):
         j = S.json("/v1/models")
         self.assertEqual(j["data"][0]["context_length"], 2048)
+        self.assertEqual((j["has_more"], j["first_id"], j["last_id"]), (False, j["data"][0]["id"], j["data"][-1]["id"]))
+        self.assertRegex(j["data"][0]["created_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertEqual((j["data"][0]["type"], j["data"][0]["display_name"]), ("model", j["data"][0]["id"]))
         codex = j["models"][0]
         required = {"slug": str, "display_name": str, "supported_reasoning_levels": list, "shell_type": str,
                     "visibility": str, "supported_in_api": bool, "priority": int,

@@ -282,6 +282,9 @@ class Anthropic(unittest.TestCase):
         with self.assertRaises(anthropic.BadRequestError) as e:
             self.c.messages.create(model="m", messages=[{"role": "user", "content": "a " * 5000}], max_tokens=5)
         self.assertIn("prompt is too long", str(e.exception))
+        model = self.c.models.list().data[0]
+        self.assertEqual((model.type, model.display_name), ("model", model.id))
+        self.assertGreater(self.c.models.retrieve(model.id).created_at.year, 2000)
         with self.assertRaises(anthropic.NotFoundError):
             self.c.models.retrieve("nobody")
         server = Server("--api-key", "right")

@@ -10,6 +10,7 @@ const Route *routes_table(int32_t *n);
 json_t *models_list(const Server *s);
 json_t *models_one(const Server *s, const char *id);               /* also NULL if no model has this name */
 json_t *models_props(const Server *s);
+json_t *time_json(int64_t seconds);                /* since 1970, as "2026-01-31T12:00:00Z" */
 /* Likewise those that Ollama's clients ask for. routes_ollama.c. */
 json_t *ollama_tags(const Server *s);
 json_t *ollama_running(const Server *s);

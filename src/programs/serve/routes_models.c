@@ -1,5 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "programs/sampling.h"
 #include "programs/serve/routes.h"
@@ -10,8 +11,18 @@ static json_t *text_property(const rt_engine *g, const char *key)
     return rt_property(g, key, text, sizeof text) ? json_text(text, strlen(text)) : json_null();
 }
 
+json_t *time_json(int64_t seconds)
+{
+    char text[40] = "";
+    time_t t = (time_t) seconds;
+    struct tm utc;
+    if (gmtime_r(&t, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return json_string(text);
+}
+
 /* ---- /v1/models ---- */
 
+/* As OpenAI lists a model and, with type, display_name and created_at, Anthropic. */
 static json_t *one(const Server *s, const char *name)
 {
     const rt_engine *g = s->p.engine;
@@ -29,8 +40,9 @@ static json_t *one(const Server *s, const char *name)
     static const char *const tools[] = { "tools", "tool_choice" };
     for (int i = 0; s->tools && i < 2; i++) json_array_append_new(fields, json_string(tools[i]));
     if (s->thinks) json_array_append_new(fields, json_string("reasoning_effort"));
-    return json_pack("{s:s s:s s:I s:s s:i s:i s:i s:o s:o s:o}", "id", name, "object", "model", "created",
-                     (json_int_t) s->model_time, "owned_by", "ratoon", "context_length", s->ctx, "max_context_length",
+    return json_pack("{s:s s:s s:I s:s s:s s:s s:o s:i s:i s:i s:o s:o s:o}", "id", name, "object", "model",
+                     "created", (json_int_t) s->model_time, "owned_by", "ratoon", "type", "model", "display_name",
+                     name, "created_at", time_json(s->model_time), "context_length", s->ctx, "max_context_length",
                      s->ctx, "max_model_len", s->ctx, "meta", meta, "capabilities", can, "supported_parameters",
                      fields);
 }
@@ -75,7 +87,8 @@ json_t *models_list(const Server *s)
         json_array_append_new(data, one(s, s->names[i]));
         json_array_append_new(codex, for_codex(s, s->names[i]));
     }
-    return json_pack("{s:s s:o s:o}", "object", "list", "data", data, "models", codex);
+    return json_pack("{s:s s:o s:b s:s s:s s:o}", "object", "list", "data", data, "has_more", 0, "first_id",
+                     s->names[0], "last_id", s->names[s->n_names - 1], "models", codex);
 }
 
 json_t *models_one(const Server *s, const char *id)

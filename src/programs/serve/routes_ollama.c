@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "programs/serve/routes.h"
 
@@ -10,15 +9,6 @@ static json_t *property_json(const rt_engine *g, const char *key)
 {
     char text[512] = "";
     return rt_property(g, key, text, sizeof text) ? json_text(text, strlen(text)) : json_string("");
-}
-
-static json_t *time_json(int64_t seconds)
-{
-    char text[40] = "";
-    time_t t = (time_t) seconds;
-    struct tm utc;
-    if (gmtime_r(&t, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    return json_string(text);
 }
 
 static json_t *details(const Server *s)
