@@ -210,7 +210,7 @@ class Maker:
                              ".splitlines()", ".find('b')", ".count('a')", ".items()|list", ".keys()|list",
                              ".values()|list", ".get('k')", ".get('zz', 4)", ".capitalize()", ".isdigit()",
                              ".split(',', 1)", ".rsplit(',', 1)", ".swapcase()", ".zfill(6)", ".join(['x', 'y'])",
-                             ".removeprefix('a')", ".lower()", ".index('a')", ".format(1, x=2)",
+                             ".removeprefix('a')", ".lower()", ".index('a')", ".partition(',')", ".rpartition('b')", ".copy()", ".format(1, x=2)",
                              ".isspace()", ".isalpha()", ".islower()", ".split('')", ".split(none, 1)",
                              ".rsplit(none, 1)")
         if k < 7:

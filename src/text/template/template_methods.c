@@ -35,6 +35,17 @@ static Value string_split(Render *r, Value *s, const Args *a, int32_t right)
     return text_split(r, s, &a->at[0], int_arg(r, &a->at[1], -1, "maxsplit"), right != 0);
 }
 
+static Value string_partition(Render *r, Value *s, const Args *a, int32_t right)
+{
+    Value sep = text_arg(r, &a->at[0], "a separator"), parts = text_split(r, s, &sep, 1, right != 0),
+          none = text_part(s, 0, 0), out = list_new(r, V_TUPLE, 0);
+    const bool found = parts.list->n == 2;
+    list_put(r, out.list, found || !right ? parts.list->item[0] : none);
+    list_put(r, out.list, found ? sep : none);
+    list_put(r, out.list, found ? parts.list->item[1] : right ? *s : none);
+    return out;
+}
+
 static Value string_lines(Render *r, Value *s, const Args *a, int32_t how)
 {
     (void) how;
@@ -299,6 +310,16 @@ static Value list_count(Render *r, Value *l, const Args *a, int32_t how)
     return value_int(n);
 }
 
+static Value list_copy(Render *r, Value *v, const Args *a, int32_t how)
+{
+    (void) a;
+    (void) how;
+    Value out = list_new(r, V_LIST, 0);
+    render_spend(r, v->list->n / 16);
+    for (uint32_t i = 0; i < v->list->n; i++) list_put(r, out.list, v->list->item[i]);
+    return out;
+}
+
 static Value list_reverse(Render *r, Value *v, const Args *a, int32_t how)
 {
     (void) a;
@@ -344,10 +365,12 @@ static const MethodSpec STRING_METHODS[] = {
     { "isupper", string_is, "", IS_UPPER },
     { "join", string_join, "iterable", 0 }, { "lower", string_case, "", CASE_LOWER },
     { "lstrip", string_strip, "chars", STRIP_LEFT },
+    { "partition", string_partition, "sep", 0 },
     { "removeprefix", string_remove, "prefix", 0 }, { "removesuffix", string_remove, "suffix", 1 },
     { "replace", string_replace, "old new count", 0 },
     { "rfind", string_find, "sub start end", FIND_RIGHT },
     { "rindex", string_find, "sub start end", FIND_RIGHT | FIND_OR_FAIL },
+    { "rpartition", string_partition, "sep", 1 },
     { "rsplit", string_split, "sep maxsplit", 1 }, { "rstrip", string_strip, "chars", STRIP_RIGHT },
     { "split", string_split, "sep maxsplit", 0 },
     { "splitlines", string_lines, "keepends", 0 }, { "startswith", string_ends, "prefix start end", 0 },
@@ -363,8 +386,8 @@ static const MethodSpec DICT_METHODS[] = {
 };
 static const MethodSpec LIST_METHODS[] = {
     { "count", list_count, "value", 0 }, { "index", list_index, "value", 0 }, { "append", list_append, "object", 0 },
-    { "extend", list_extend, "iterable", 0 }, { "insert", list_insert, "index object", 0 },
-    { "pop", list_pop, "index", 0 },
+    { "copy", list_copy, "", 0 }, { "extend", list_extend, "iterable", 0 },
+    { "insert", list_insert, "index object", 0 }, { "pop", list_pop, "index", 0 },
     { "reverse", list_reverse, "", 0 }, { 0 },
 };
 enum { TUPLE_METHODS = 2 };                        /* the first ones are also methods of tuples */

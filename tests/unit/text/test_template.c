@@ -245,6 +245,19 @@ static void limits(void **state)
     assert_int_equal(st, ST_FORMAT);
 }
 
+static void parts_and_copies(void **state)
+{
+    (void) state;
+    TemplateError err;
+    TemplateText text;
+    assert_int_equal(render_source(&text, "{{ 'a,b,c'.partition(',') }}{{ 'a,b,c'.rpartition(',') }}{{ "
+                                   "'abc'.partition('x') }}{{ 'abc'.rpartition('x')[2] }}{% set l = [1] %}{% set m = "
+                                   "l.copy() %}{% do m.append(2) %}{{ l }}{{ m }}", "{}", &err), ST_OK);
+    assert_string_equal(text.text, "('a', ',', 'b,c')('a,b', ',', 'c')('abc', '', '')abc[1][1, 2]");
+    template_text_free(&text);
+    assert_int_equal(render_source(&text, "{{ 'a'.partition('') }}", "{}", &err), ST_FORMAT);
+}
+
 /* Long but flat input is fine: chains use no depth. */
 static void long_and_flat(void **state)
 {
@@ -466,7 +479,8 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden), cmocka_unit_test(units), cmocka_unit_test(failures), cmocka_unit_test(lax),
-        cmocka_unit_test(limits), cmocka_unit_test(long_and_flat), cmocka_unit_test(gathering), cmocka_unit_test(marks),
+        cmocka_unit_test(limits), cmocka_unit_test(parts_and_copies),
+        cmocka_unit_test(long_and_flat), cmocka_unit_test(gathering), cmocka_unit_test(marks),
         cmocka_unit_test(tokens),
         cmocka_unit_test(memory_runs_out), cmocka_unit_test(threads),
     };
