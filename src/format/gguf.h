@@ -106,6 +106,7 @@ void   gguf_write_strs(GgufWriter *w, const char *key, const char *const *s, con
 void   gguf_write_key_of(GgufWriter *w, const Gguf *g, int32_t i);
 void   gguf_write_tensor(GgufWriter *w, const char *name, Type t, int32_t n_dims, const int64_t *ne);
 void   gguf_write_data(GgufWriter *w, const void *bytes, size_t n);
+bool   gguf_write_failed(const GgufWriter *w);     /* nothing more is written */
 /* reports the first failure and frees w. keep false: discards the file */
 Status gguf_write_close(GgufWriter *w, bool keep, Error *err);
 

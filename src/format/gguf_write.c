@@ -278,6 +278,8 @@ void gguf_write_data(GgufWriter *w, const void *bytes, size_t n)
     }
 }
 
+bool gguf_write_failed(const GgufWriter *w) { return w->error.code != ST_OK; }
+
 static void finish(GgufWriter *w)
 {
     start(w);

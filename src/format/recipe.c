@@ -111,7 +111,8 @@ Type recipe_type(const Recipe *r, const RecipeModel *m, const char *name, int32_
     Type t = r->base;
     if (type_info(t)->block == 1) return t;
     /* for the stacked matrices of experts alone */
-    if (t == T_MXFP4 || t == T_NVFP4) return fit_rows(n_dims > 2 && ne[2] > 1 ? t : T_Q8_0, ne[0]);
+    const bool stack = n_dims > 2 && ne[2] > 1 && (n_dims == 3 || ne[3] == 1);
+    if (t == T_MXFP4 || t == T_NVFP4) return fit_rows(stack ? t : T_Q8_0, ne[0]);
     const Rule *rule = rule_of(r, name);
     bool head = strcmp(name, "output.weight") == 0 || (m->tied && strcmp(name, "token_embd.weight") == 0);
     if (head) t = ne[0] % type_info(t)->block != 0 || t == T_Q8_0 ? T_Q8_0 : T_Q6_K;

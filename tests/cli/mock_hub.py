@@ -45,7 +45,7 @@ class Fault:
     server: str = "cdn"
     path: str = ""                                         # a regular expression that is searched
     times: int = 1 << 30
-    status: int = 0                                        # answer this, with headers and body
+    status: int = 0                                        # answer this, with headers and body; 0: headers besides
     body: bytes = b"fault"
     headers: dict = dataclasses.field(default_factory=dict)
     cut: int = -1                                          # close the connection after so many bytes of the body
@@ -236,7 +236,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = self.request_.range() if self.fault.ranges else None
         held = self.request_.headers.get("if-range")
         if not asked or (held and held.strip('"') != self.hub.tag(path)):
-            return self.answer(200, data, {**headers, "Accept-Ranges": "bytes"})
+            return self.answer(200, data, {**headers, "Accept-Ranges": "bytes", **self.fault.headers})
         first, last = asked[0], min(len(data) - 1 if asked[1] is None else asked[1], len(data) - 1)
         if first > last:
             return self.answer(416, b"", {"Content-Range": "bytes */%d" % len(data)})

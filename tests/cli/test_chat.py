@@ -387,11 +387,14 @@ class Chat(unittest.TestCase):
         t.say("\"\"\"one\"\"\"")
         t.say("a\\\rb\\\rc")
         t.say("\x1b[200~p1\np2\n/help\tx\x1b[201~")
+        t.say("\x1b[200~a\x1b\x1b[201~b")                     # a paste that ends in an escape
+        t.say("\x1b[200~q\x1b[\nsecond\x1b[201~")        # what follows an escape in a paste is text, too
         t.say("x\x1b\ry")
         t.say("//slash")
         t.say("   ")
         self.assertEqual([m["content"] for m in self.messages(t)[::2]],
-                         ["line 1\n\nline 2", "one", "a\nb\nc", "p1\np2\n/help\tx", "x\ny", "/slash"])
+                         ["line 1\n\nline 2", "one", "a\nb\nc", "p1\np2\n/help\tx", "ab", "q[\nsecond", "x\ny",
+                          "/slash"])
         self.ends(t)
 
     def test_characters(self):

@@ -997,6 +997,7 @@ class Measure(Cli):
                                    write("e.txt", b"hello wor")).stdout)
         self.assertAlmostEqual(j["nll"], nll / (len(tokens) - 1), places=5)
         self.says("eval", "-q", "-m", path("qwen3.gguf"), write("short.txt", b""), names=["short.txt"])
+        self.says("eval", "-q", "-m", path("qwen3.gguf"), "--ctx", "1", text, names=["--ctx", "at least 2"])
         self.says("eval", "-q", "-m", path("qwen3.gguf"), path("absent.txt"), names=["absent.txt"])
 
     def test_passes(self):

@@ -551,6 +551,11 @@ class Broken(Hub):
     def test_without_ranges_and_cut(self):
         self.fails(Fault(times=2, ranges=False, cut=2_000_000), Fault(ranges=False))
 
+    def test_without_ranges_and_always_cut(self):
+        """What came is lost each time, so it is not fetched for ever."""
+        self.hub.faults[:] = [Fault(ranges=False, cut=2_000_000, headers={"Retry-After": "0"})]
+        self.says("pull", REPO, names=["Demo-Q8_0.gguf"])
+
     def test_wrong_content(self):
         self.hub.faults[:] = [Fault(times=1, flip=True)]
         self.says("pull", REPO, names=["Demo-Q8_0.gguf: its SHA-256 is", "deleted"])

@@ -32,6 +32,7 @@ struct Editor {
     const char *prompt;
     wchar_t     ahead[AHEAD]; int32_t n_ahead;      /* read but not consumed yet */
     bool        pasting;
+    int32_t     left;                              /* a byte that is read again, and 1; 0: none */
     char       *line;                              /* the last line that was read without libedit */
 };
 
@@ -70,6 +71,11 @@ static Editor *self(EditLine *el)
  * Ctrl-C. A signal may be delivered to one of the engine's threads, so this polls for it now and then. */
 static int read_byte(Editor *e, unsigned char *c, int wait)
 {
+    if (e->left) {
+        *c = (unsigned char) (e->left - 1);
+        e->left = 0;
+        return 1;
+    }
     for (;;) {
         if (interrupts) return -1;
         if (resized && !e->plain && screen_fits()) el_resize(e->el);
@@ -92,7 +98,7 @@ static int read_byte(Editor *e, unsigned char *c, int wait)
     }
 }
 
-/* Reads a character; invalid UTF-8 becomes U+FFFD. */
+/* Reads a character; invalid UTF-8 becomes U+FFFD, and what ended it is read next. */
 static int read_char(Editor *e, wchar_t *out, int wait)
 {
     mbstate_t state = { 0 };
@@ -101,7 +107,10 @@ static int read_char(Editor *e, wchar_t *out, int wait)
         int got = read_byte(e, &c, i ? 1000 : wait);
         if (got <= 0) return i ? (*out = 0xfffd, 1) : got;
         size_t n = mbrtowc(out, (const char *) &c, 1, &state);
-        if (n == (size_t) -1) break;
+        if (n == (size_t) -1) {
+            if (i > 0) e->left = c + 1;
+            break;
+        }
         if (n != (size_t) -2) return 1;
     }
     *out = 0xfffd;
@@ -111,6 +120,21 @@ static int read_char(Editor *e, wchar_t *out, int wait)
 static void put_ahead(Editor *e, const wchar_t *s, int32_t n)
 {
     for (int32_t i = 0; i < n && e->n_ahead < AHEAD; i++) e->ahead[e->n_ahead++] = s[i];
+}
+
+/* Control characters of a paste are text. */
+static void put_char(Editor *e, wchar_t c)
+{
+    const bool control = e->pasting && (c < 32 || c == 127);
+    put_ahead(e, control ? (wchar_t[]) { CTRL_V, c == '\r' ? '\n' : c } : &c, 1 + control);
+}
+
+/* An escape and what followed it, which is no mark: in a paste only its text counts. */
+static void put_unmarked(Editor *e, const wchar_t *c, int32_t n)
+{
+    wchar_t escape = ESCAPE;
+    if (!e->pasting) put_ahead(e, &escape, 1);
+    for (int32_t i = 0; i < n; i++) put_char(e, c[i]);
 }
 
 /* Handles what follows an escape: the marks around a paste, and Alt-Enter, which is a line end in the text. Anything
@@ -126,6 +150,11 @@ static void after_escape(Editor *e)
             put_ahead(e, (wchar_t[]) { CTRL_V, '\n' }, 2);
             return;
         }
+        if (c[n] == ESCAPE) {                      /* what came before it was no mark; this may begin one */
+            put_unmarked(e, c, n);
+            n = 0;
+            continue;
+        }
         if (c[n] != mark[n]) {
             n++;
             break;
@@ -136,9 +165,7 @@ static void after_escape(Editor *e)
         e->pasting = !e->pasting;
         return;
     }
-    wchar_t escape = ESCAPE;
-    if (!e->pasting) put_ahead(e, &escape, 1);
-    put_ahead(e, c, n);
+    put_unmarked(e, c, n);
 }
 
 /* Reads characters for libedit. After Ctrl-V a control character is text. */
@@ -151,10 +178,8 @@ static int next_char(EditLine *el, wchar_t *out)
         if (got <= 0) return got;
         if (c == ESCAPE) {
             after_escape(e);
-        } else if (e->pasting && (c < 32 || c == 127)) {
-            put_ahead(e, (wchar_t[]) { CTRL_V, c == '\r' ? '\n' : c }, 2);
         } else {
-            put_ahead(e, &c, 1);
+            put_char(e, c);
         }
     }
     *out = e->ahead[0];

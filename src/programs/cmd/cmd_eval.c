@@ -36,6 +36,7 @@ static int evaluate(Eval *e, const Options *o, const int32_t *token, int32_t n)
     int32_t window = o->window ? o->window : rt_session_ctx(e->p.session), windows = 0;
     if (window > rt_session_ctx(e->p.session))
         return complain(o, "--window is %d, but the context holds %d tokens", window, rt_session_ctx(e->p.session));
+    if (window < 2) return complain(o, "windows of %d token score none, expected at least 2 (--ctx)", window);
     if (n < 2) return complain(o, "%s: it has %d tokens, expected at least 2", o->file, n);
     e->vocab = (size_t) property(e->p.engine, "model.vocab");
     double t0 = seconds_now();

@@ -156,6 +156,9 @@ static Status write_copy(Job *j, const GgufTensor *t, Error *err)
 
 /* ---- tensors ---- */
 
+/* Whether there is no point in going on; what failed is told when the file is closed. */
+static bool over(const Job *j) { return interrupts || gguf_write_failed(j->out); }
+
 static Status write_rows(Job *j, int32_t index, Error *err)
 {
     const GgufTensor *t = gguf_tensor_at(j->in, index);
@@ -175,7 +178,7 @@ static Status write_rows(Job *j, int32_t index, Error *err)
     }
     Status st = b.out && b.values && b.bad ? ST_OK : fail(err, ST_MEMORY, "%s: tensor %s: no memory for rows of "
                                                           "%lld values", t->file, t->name, (long long) cols);
-    for (int64_t row = 0; st == ST_OK && row < rows && !interrupts; row += b.rows) {
+    for (int64_t row = 0; st == ST_OK && row < rows && !over(j); row += b.rows) {
         b.rows = rows - row < batch_rows ? rows - row : batch_rows;
         b.in = t->data + (size_t) row * in_row;
         b.row0 = row;
@@ -199,7 +202,7 @@ static Status write_rows(Job *j, int32_t index, Error *err)
 
 static Status write_all(Job *j, Error *err)
 {
-    for (int32_t i = 0; i < gguf_n_tensors(j->in) && !interrupts; i++) {
+    for (int32_t i = 0; i < gguf_n_tensors(j->in) && !over(j); i++) {
         const GgufTensor *t = gguf_tensor_at(j->in, i);
         char name[160];
         if (j->type[i] == t->type) {

@@ -21,7 +21,7 @@ typedef struct {
     bool       open, sent;                         /* a request exists; it is with libcurl */
     size_t     piece;
     uint64_t   begun;                              /* done[piece] when the request was sent */
-    int32_t    failures;                           /* one after the other, without a byte between */
+    int32_t    failures;                           /* one after the other, without a byte between that stays */
     double     not_before;
 } Lane;
 
@@ -99,7 +99,7 @@ static size_t on_bytes(char *s, size_t size, size_t count, void *ud)
     if (hub_part_write(&f->part, l->piece * f->part.piece + *done, s, n, &f->err) != ST_OK)
         return stop(f, f->err.code);
     *done += n;
-    l->failures = 0;
+    if (!f->whole) l->failures = 0;                /* else what has come is fetched again */
     f->expired = 0;
     return n;
 }

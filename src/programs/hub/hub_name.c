@@ -67,7 +67,8 @@ bool hub_path_good(const char *path)
     size_t n = strlen(path);
     if (n == 0 || n > 512) return false;
     for (const char *p = path; *p; p++)
-        if ((unsigned char) *p < 32 || *p == 127 || *p == '\\') return false;
+        if ((unsigned char) *p < 32 || *p == 127 || *p == '\\' ||
+            (*p == '\xc2' && (unsigned char) p[1] >= 0x80 && (unsigned char) p[1] < 0xa0)) return false;  /* controls */
     for (const char *p = path;; p++) {
         size_t part = strcspn(p, "/");
         if (part == 0 || part > 255 || (part <= 2 && strspn(p, ".") >= part)) return false;

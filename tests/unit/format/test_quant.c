@@ -703,6 +703,8 @@ static void recipes_choose_as_llama_cpp(void **state)
                                  (const int64_t[]) {704, 2816, 128}), T_NVFP4);
     assert_int_equal(recipe_type(halves, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_down_exps.weight", 3,
                                  (const int64_t[]) {96, 2816, 128}), T_IQ4_NL);
+    assert_int_equal(recipe_type(halves, &(RecipeModel) {.n_layer = 4}, "blk.0.ffn_down_exps.weight", 4,
+                                 (const int64_t[]) {64, 16, 2, 3}), T_Q8_0);       /* no stack: it has no factors */
     assert_non_null(recipe_find("q4_k_m"));
     assert_null(recipe_find("q4_k_z"));
     assert_null(recipe_find(""));
