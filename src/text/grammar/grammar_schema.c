@@ -276,6 +276,10 @@ static char *spelled(const json_t *v)
     for (const char *p = all; p && *p;) {
         const size_t n = quoted || !(*p == '-' || (*p >= '0' && *p <= '9')) ? 0 : strspn(p, "+-.0123456789eE");
         json_t *x = n ? json_loadb(p, n, JSON_DECODE_ANY, NULL) : NULL;
+        if (n && !x) {                             /* out of memory */
+            free(all);
+            return NULL;
+        }
         if (json_is_real(x)) {
             char text[40];
             put_shortest(text, json_real_value(x));
