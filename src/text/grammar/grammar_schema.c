@@ -253,17 +253,20 @@ static bool value_allowed(const Flat *f, const json_t *v, bool *known)
     return true;
 }
 
-/* The fewest digits that are x, with a point whatever the locale. */
+/* The fewest digits that are x, with a point whatever the locale, and no plus or zeros before an exponent. */
 static void put_shortest(char text[40], double x)
 {
-    char *to = text;
+    char *to = text, *exponent = NULL;
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, 40, "%.*g", digits, x);
         if (strtod(text, NULL) == x) break;
     }
+    if (x == floor(x) && fabs(x) < 1e15) snprintf(text, 40, "%.0f", x);    /* and not 1e5 */
     for (const char *p = text; *p; p++) {
-        if (strchr("+-0123456789e", *p)) *to++ = *p;
-        else if (to == text || to[-1] != '.') *to++ = '.';
+        const bool leads = exponent && (*p == '+' || (*p == '0' && p[1] && (to == exponent || to[-1] == '-')));
+        if (strchr("+-0123456789e", *p) && !leads) *to++ = *p;
+        else if (!leads && (to == text || to[-1] != '.')) *to++ = '.';
+        if (*p == 'e') exponent = to;
     }
     *to = 0;
 }
@@ -280,14 +283,12 @@ static char *spelled(const json_t *v)
             free(all);
             return NULL;
         }
-        if (json_is_real(x)) {
+        if (n) {
             char text[40];
-            put_shortest(text, json_real_value(x));
-            memcpy(to, text, strlen(text));        /* never longer than with 17 digits */
-            to += strlen(text);
-        } else if (n) {
-            memmove(to, p, n);
-            to += n;
+            if (json_is_real(x)) put_shortest(text, json_real_value(x));
+            const bool shorter = json_is_real(x) && strlen(text) < n;
+            memmove(to, shorter ? text : p, shorter ? strlen(text) : n);
+            to += shorter ? strlen(text) : n;
         } else {
             if (*p == '"') quoted = !quoted;
             if (quoted && *p == '\\') *to++ = *p++;
