@@ -152,8 +152,8 @@ static void after_escape(Editor *e)
         }
         if (c[n] == ESCAPE) {                      /* what came before it was no mark; this may begin one */
             put_unmarked(e, c, n);
-            n = 0;
-            continue;
+            e->left = ESCAPE + 1;
+            return;
         }
         if (c[n] != mark[n]) {
             n++;
@@ -455,7 +455,7 @@ Edited editor_read(Editor *e, char **out, const char *prompt)
     *out = NULL;
     interrupts = 0;
     e->prompt = prompt;
-    e->n_ahead = 0;
+    e->n_ahead = e->left = 0;
     e->pasting = false;
     Edited end = read_lines(e, out, &n);
     bracket_pastes(e, false);

@@ -173,6 +173,7 @@ static void without_ranges(Fetch *f)
     for (int32_t i = 0; i < LANES; i++) {
         retire(&f->lane[i]);
         f->lane[i].not_before = 0;
+        f->lane[i].failures = 0;
     }
     memset(f->taken, 0, f->part.n * sizeof *f->taken);
     hub_part_restart(&f->part);

@@ -87,8 +87,9 @@ json_t *models_list(const Server *s)
         json_array_append_new(data, one(s, s->names[i]));
         json_array_append_new(codex, for_codex(s, s->names[i]));
     }
-    return json_pack("{s:s s:o s:b s:s s:s s:o}", "object", "list", "data", data, "has_more", 0, "first_id",
-                     s->names[0], "last_id", s->names[s->n_names - 1], "models", codex);
+    const char *first = s->names[0], *last = s->names[s->n_names - 1];
+    return json_pack("{s:s s:o s:b s:o s:o s:o}", "object", "list", "data", data, "has_more", 0, "first_id",
+                     json_text(first, strlen(first)), "last_id", json_text(last, strlen(last)), "models", codex);
 }
 
 json_t *models_one(const Server *s, const char *id)

@@ -1,5 +1,6 @@
 #include "text/grammar/grammar_merge.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -173,11 +174,19 @@ static bool add_type(Merger *m, Flat *f, const json_t *v, bool nullable, const c
     return true;
 }
 
+static int order_mixed(json_int_t i, double x)
+{
+    if (x >= 0x1p63 || x < -0x1p63) return x < 0 ? 1 : -1;
+    const json_int_t whole = (json_int_t) floor(x);
+    return i != whole ? (i > whole) - (i < whole) : -(x > floor(x));
+}
+
 int number_order(const json_t *a, const json_t *b)
 {
     const json_int_t i = json_integer_value(a), k = json_integer_value(b);
-    const double x = json_number_value(a), y = json_number_value(b);
-    return json_is_integer(a) && json_is_integer(b) ? (i > k) - (i < k) : (x > y) - (x < y);
+    const double x = json_real_value(a), y = json_real_value(b);
+    if (json_is_integer(a) != json_is_integer(b)) return json_is_integer(a) ? order_mixed(i, y) : -order_mixed(k, x);
+    return json_is_integer(a) ? (i > k) - (i < k) : (x > y) - (x < y);
 }
 
 /* 1 and 1.0 are one value. */

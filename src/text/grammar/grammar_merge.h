@@ -35,7 +35,7 @@ typedef struct {
 /* A shallow copy of a list or an object; NULL: out of memory. (json_copy silently drops members when memory runs
  * out.) */
 json_t *merge_copy(json_t *v);
-/* Below 0, 0, above 0 as a < b, a = b, a > b: of integers to the last digit. Both are numbers. */
+/* Below 0, 0, above 0 as a < b, a = b, a > b, exactly. Both are numbers. */
 int  number_order(const json_t *a, const json_t *b);
 void flat_init(Flat *f);
 void flat_free(Flat *f);

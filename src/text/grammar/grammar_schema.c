@@ -2,6 +2,7 @@
  * itself; a work list keeps the compiler itself from recursing. doc/grammar.md says what the texts look like (order of
  * members, spacing, one spelling per string of an enum). */
 #include <inttypes.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -271,6 +272,19 @@ static void put_shortest(char text[40], double x)
     *to = 0;
 }
 
+/* The number in the n bytes at s, whatever the locale: the parser of JSON would not notice a lack of memory. */
+static double read_real(const char *s, size_t n)
+{
+    char text[64];
+    size_t at = 0;
+    for (size_t i = 0; i < n && at < sizeof text - 8; i++) {
+        if (s[i] != '.') text[at++] = s[i];
+        else at += (size_t) snprintf(text + at, 8, "%s", localeconv()->decimal_point);
+    }
+    text[at] = 0;
+    return strtod(text, NULL);
+}
+
 /* v as a model is likeliest to write it: reals, wherever they stand, have no more digits than they need. */
 static char *spelled(const json_t *v)
 {
@@ -278,15 +292,11 @@ static char *spelled(const json_t *v)
     bool quoted = false;
     for (const char *p = all; p && *p;) {
         const size_t n = quoted || !(*p == '-' || (*p >= '0' && *p <= '9')) ? 0 : strspn(p, "+-.0123456789eE");
-        json_t *x = n ? json_loadb(p, n, JSON_DECODE_ANY, NULL) : NULL;
-        if (n && !x) {                             /* out of memory */
-            free(all);
-            return NULL;
-        }
         if (n) {
-            char text[40];
-            if (json_is_real(x)) put_shortest(text, json_real_value(x));
-            const bool shorter = json_is_real(x) && strlen(text) < n;
+            char text[40] = "";
+            const bool real = memchr(p, '.', n) || memchr(p, 'e', n);
+            if (real) put_shortest(text, read_real(p, n));
+            const bool shorter = real && strlen(text) < n;
             memmove(to, shorter ? text : p, shorter ? strlen(text) : n);
             to += shorter ? strlen(text) : n;
         } else {
@@ -295,7 +305,6 @@ static char *spelled(const json_t *v)
             *to++ = *p++;
         }
         p += n;
-        json_decref(x);
     }
     if (to) *to = 0;
     return all;

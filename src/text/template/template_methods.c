@@ -41,7 +41,8 @@ static Value string_partition(Render *r, Value *s, const Args *a, int32_t right)
           none = text_part(s, 0, 0), out = list_new(r, V_TUPLE, 0);
     const bool found = parts.list->n == 2;
     list_put(r, out.list, found || !right ? parts.list->item[0] : none);
-    list_put(r, out.list, found ? sep : none);
+    /* the text's own, with its marks */
+    list_put(r, out.list, found ? text_part(s, parts.list->item[0].n, sep.n) : none);
     list_put(r, out.list, found ? parts.list->item[1] : right ? *s : none);
     return out;
 }
@@ -315,6 +316,7 @@ static Value list_copy(Render *r, Value *v, const Args *a, int32_t how)
     (void) a;
     (void) how;
     Value out = list_new(r, V_LIST, 0);
+    out.list->client = v->list->client;
     render_spend(r, v->list->n / 16);
     for (uint32_t i = 0; i < v->list->n; i++) list_put(r, out.list, v->list->item[i]);
     return out;

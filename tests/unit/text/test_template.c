@@ -340,6 +340,9 @@ static void marks(void **state)
     check_marks("{{ '<' + m[0].role + '>' + m[0].content + '!' + m[0].content }}", M, "<user>[Hi you]![Hi you]");
     check_marks("{{ m[0].content|upper }}{{ m[0].content[3:] }}{{ m[0].content|trim('H') }}", M, "[HI YOUyoui you]");
     check_marks("{{ m[0].content.split(' ')|join('-') }}{{ m[0].content.replace('you', 'me') }}", M, "[Hi]-[youHi ]me");
+    check_marks("{% set p = m[0].content.partition(' ') %}{{ p[2] }}{{ p[1] }}{{ p[0] }}", M, "[you Hi]");
+    check_marks("{% set p = m[0].content.rpartition('yo') %}{{ p[1] }}", M, "[yo]");
+    check_marks("{% set l = m[:1] %}{{ l.copy() == l }}", M, "True");
     check_marks("{{ ['a', m[0].content]|join(',') }}{% set x %}<{{ m[0].content }}>{% endset %}{{ x }}", M,
                 "a,[Hi you]<[Hi you]>");
     check_marks("{% macro f(x) %}({{ x|capitalize }}){% endmacro %}{{ f(m[0].content) ~ '.' }}", M, "([Hi you]).");
