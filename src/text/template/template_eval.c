@@ -225,7 +225,7 @@ static _Noreturn void no_operation(Render *r, const char *op, const Value *a, co
     render_fail(r, "%s does not work between a %s and a %s", op, kind_name(a), kind_name(b));
 }
 
-static _Noreturn void too_large(Render *r) { render_fail(r, "the result does not fit into 64 bits"); }
+void render_too_large(Render *r) { render_fail(r, "the result does not fit into 64 bits"); }
 
 static Value lists_joined(Render *r, const Value *a, const Value *b)
 {
@@ -248,7 +248,7 @@ Value value_add(Render *r, Value a, const Value *b)
         return a;
     }
     if (as_int(&a, &x) && as_int(b, &y)) {
-        if (__builtin_add_overflow(x, y, &x)) too_large(r);
+        if (__builtin_add_overflow(x, y, &x)) render_too_large(r);
         return value_int(x);
     }
     if (is_number(&a) && is_number(b)) return value_float(as_float(&a) + as_float(b));
@@ -275,7 +275,7 @@ static Value multiplied(Render *r, const Value *a, const Value *b)
 {
     int64_t x, y;
     if (as_int(a, &x) && as_int(b, &y)) {
-        if (__builtin_mul_overflow(x, y, &x)) too_large(r);
+        if (__builtin_mul_overflow(x, y, &x)) render_too_large(r);
         return value_int(x);
     }
     if (is_number(a) && is_number(b)) return value_float(as_float(a) * as_float(b));
@@ -297,7 +297,7 @@ static Value divided(Render *r, Operator op, const Value *a, const Value *b)
     if (as_int(a, &x) && as_int(b, &y)) {
         if (y == -1) {
             if (op == OP_MOD) return value_int(0);
-            if (x == INT64_MIN) too_large(r);
+            if (x == INT64_MIN) render_too_large(r);
             return value_int(-x);
         }
         int64_t q = x / y, m = x % y;
@@ -327,9 +327,9 @@ static Value power(Render *r, const Value *a, const Value *b)
     if (as_int(a, &x) && as_int(b, &n) && n >= 0) {
         int64_t out = 1;
         while (n > 0) {
-            if ((n & 1) && __builtin_mul_overflow(out, x, &out)) too_large(r);
+            if ((n & 1) && __builtin_mul_overflow(out, x, &out)) render_too_large(r);
             n >>= 1;
-            if (n > 0 && __builtin_mul_overflow(x, x, &x)) too_large(r);
+            if (n > 0 && __builtin_mul_overflow(x, x, &x)) render_too_large(r);
         }
         return value_int(out);
     }
@@ -350,7 +350,7 @@ static Value chained(Render *r, const Node *n)
         case OP_ADD: acc = value_add(r, acc, &v); break;
         case OP_SUB:
             if (as_int(&acc, &x) && as_int(&v, &y)) {
-                if (__builtin_sub_overflow(x, y, &x)) too_large(r);
+                if (__builtin_sub_overflow(x, y, &x)) render_too_large(r);
                 acc = value_int(x);
             } else if (is_number(&acc) && is_number(&v)) {
                 acc = value_float(as_float(&acc) - as_float(&v));
@@ -686,7 +686,7 @@ static Value eval_node(Render *r, const Node *n)
         need_defined(r, &v);
         if (!is_number(&v)) render_fail(r, "a %s has no sign", kind_name(&v));
         if (as_int(&v, &i)) {
-            if (n->kind == N_NEGATE && __builtin_sub_overflow(0, i, &i)) too_large(r);
+            if (n->kind == N_NEGATE && __builtin_sub_overflow(0, i, &i)) render_too_large(r);
             return value_int(i);
         }
         return value_float(n->kind == N_NEGATE ? -v.f : v.f);

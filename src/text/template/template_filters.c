@@ -165,7 +165,7 @@ static Value filter_abs(Render *r, const Builtin *self, Value v, const Args *a)
     int64_t i;
     if (!is_number(&v)) render_fail(r, "a %s has no absolute value", kind_name(&v));
     if (!as_int(&v, &i)) return value_float(fabs(v.f));
-    if (i == INT64_MIN) render_fail(r, "the result does not fit into 64 bits");
+    if (i == INT64_MIN) render_too_large(r);
     return value_int(i < 0 ? -i : i);
 }
 
@@ -253,7 +253,7 @@ static Value filter_round(Render *r, const Builtin *self, Value v, const Args *a
     if (places < 0) {
         x = nearbyint(x / scale) * scale;
         if (v.kind == V_FLOAT) return value_float(x);
-        if (!(x >= -0x1p63 && x < 0x1p63)) render_fail(r, "the result does not fit into 64 bits");
+        if (!(x >= -0x1p63 && x < 0x1p63)) render_too_large(r);
         return value_int((int64_t) x);
     }
     snprintf(text, sizeof text, "%.*f", (int) places, x);   /* rounds the exact value, ties to even, as Python does */

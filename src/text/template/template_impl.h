@@ -278,6 +278,7 @@ struct Render {
 };
 
 _Noreturn void render_fail(Render *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+_Noreturn void render_too_large(Render *r);        /* an integer of more than 64 bits */
 void  render_spend(Render *r, size_t work);        /* counts steps beyond one per node: a step per item or per 256
                                                     * bytes */
 Value render_text(Render *r, const Value *v);      /* v as a string; undefined gives "" */
