@@ -71,9 +71,10 @@ void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks 
 /* A card that a backend sees. backend: its name for rt_options; level: the instructions that it has ("sm_90"); why:
  * what keeps it from being used, and what to do about it; "": nothing. memory: 0: unknown. */
 typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; uint64_t memory; } rt_card;
-/* Describes the i-th card of a backend ("cuda"); RT_END past the last. Another failure says why there
- * is none. */
-rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e);
+/* Describes the i-th card of a backend ("cuda"); RT_END past the last. Another failure says why there is none, or, if
+ * it is not RT_EUNSUPPORTED, why its driver does not serve. open: opens the card as well, since what keeps it from
+ * being used may show only then; that takes a moment, and memory of the card's meanwhile. */
+rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, bool open, rt_error *e);
 
 /* Names another library than the system's for the driver of a backend's cards ("cuda": libcuda.so.1), such as the
  * tests' emulated one. Before the first other call of this library that names a backend; the string is kept, not

@@ -257,7 +257,7 @@ typedef struct {
 typedef struct {
     const char *name;
     bool   (*there)(void);
-    Status (*card)(BackendCard *out, int32_t i, Error *err);
+    Status (*card)(BackendCard *out, int32_t i, bool open, Error *err);
     void   (*driver)(const char *library);         /* see backend_driver; NULL: it has none */
     Status (*open)(Backend **out, const char *detail, const BackendOptions *o, Error *err);
 } BackendEntry;
@@ -265,9 +265,10 @@ typedef struct {
 /* text: "auto" (the first one available), "NAME" or "NAME:DETAIL". */
 Status backend_open(Backend **out, const char *text, const BackendOptions *o, Error *err);
 
-/* Describes the i-th card that a backend sees; ST_END past the last. Another failure says why there
- * is none. */
-Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err);
+/* Describes the i-th card that a backend sees; ST_END past the last. Another failure says why there is none, or, if it
+ * is not ST_UNSUPPORTED, why its driver does not serve. open: opens the card as well, since what keeps it from being
+ * used may show only then; that takes a moment, and memory of the card's meanwhile. */
+Status backend_card(BackendCard *out, const char *backend, int32_t i, bool open, Error *err);
 
 /* Names another library than the system's for the driver of a backend's cards, before that backend is first used. The
  * string is kept. */

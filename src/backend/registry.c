@@ -29,10 +29,10 @@ static void list_names(char *out, size_t cap)
     }
 }
 
-Status backend_card(BackendCard *out, const char *backend, int32_t i, Error *err)
+Status backend_card(BackendCard *out, const char *backend, int32_t i, bool open, Error *err)
 {
     for (int32_t k = 0; entry(k); k++)
-        if (strcmp(entry(k)->name, backend) == 0 && entry(k)->card) return entry(k)->card(out, i, err);
+        if (strcmp(entry(k)->name, backend) == 0 && entry(k)->card) return entry(k)->card(out, i, open, err);
     return fail(err, ST_UNSUPPORTED, "backend: '%s' has no cards", backend);
 }
 

@@ -706,11 +706,11 @@ void rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fast
 
 void rt_card_driver(const char *backend, const char *library) { backend_driver(backend, library); }
 
-rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, rt_error *e)
+rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, bool open, rt_error *e)
 {
     Error err = { 0 };
     BackendCard card = { 0 };
-    const Status code = backend_card(&card, backend, i, &err);
+    const Status code = backend_card(&card, backend, i, open, &err);
     *out = (rt_card) { .memory = card.memory };
     memcpy(out->backend, card.backend, sizeof out->backend);
     memcpy(out->name, card.name, sizeof out->name);

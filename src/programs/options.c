@@ -296,22 +296,32 @@ static bool take_layers(Options *o, const CommandLine *l)
 }
 
 /* "auto" is the first card, as far as the model fits, where it can be used and is of a kind that the tests have passed
- * on (doc/gpu.md), and else the CPU. A driver that is named is the tests', whose cards are slow. Not for lists of
- * backends, which compare them. */
+ * on (doc/gpu.md), and else the CPU: a card that is there and not used is named, with the reason. It is opened only if
+ * it would be used, since that takes a moment and memory of a card that may be busy. A driver that is named is the
+ * tests', whose cards are slow. Not for lists of backends, which compare them. */
 static void choose_backend(Options *o)
 {
     static const char *const passed[] = { "sm_90" };
     const OptionSpec *s = option_named(command_bit(o->command), "backend");
     const char *driver = getenv("RATOON_CUDA_DRIVER");
     rt_card card;
+    rt_error e;
     size_t i = 0;
     if (!s || strcmp(s->value, "NAME") != 0 || (o->backend && strcmp(o->backend, "auto") != 0)) return;
     if ((driver && *driver) || o->gpu_layers == RT_LAYERS_NONE || o->no_repack) return;
-    if (rt_card_at(&card, "cuda", 0, NULL) != RT_OK || card.why[0]) return;
+    rt_status st = rt_card_at(&card, "cuda", 0, false, &e);
     while (i < sizeof passed / sizeof *passed && strcmp(passed[i], card.level) != 0) i++;
-    if (i == sizeof passed / sizeof *passed) {
+    const bool tested = i < sizeof passed / sizeof *passed;
+    if (st == RT_OK && !card.why[0] && tested) st = rt_card_at(&card, "cuda", 0, true, &e);
+    if (st == RT_OK && !card.why[0] && !tested) {
         note(o, "this machine's %s (%s) is of a kind that ratoon's tests have not run on yet: --backend cuda uses it, "
              "`ratoon verify --backend cpu,cuda` compares, --backend cpu ends this note", card.name, card.level);
+        return;
+    }
+    if (st != RT_OK || card.why[0]) {
+        if (st != RT_EUNSUPPORTED)
+            note(o, "%s is not used (--backend cpu ends this note): %s", card.name[0] ? card.name : "the NVIDIA card",
+                 st == RT_OK ? card.why : e.text);
         return;
     }
     o->backend = "cuda";

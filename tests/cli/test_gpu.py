@@ -68,6 +68,22 @@ class Gpu(unittest.TestCase):
         self.assertIn("emulated GPU (sm_89) is of a kind that ratoon's tests have not run on yet", p.stderr)
         self.assertNotIn("layers on the GPU", p.stderr)
         self.assertEqual(p.stdout, want.stdout)
+        p = run({**own, "RATOON_EMU_CC": "61"})
+        self.assertIn("emulated GPU is not used (--backend cpu ends this note): cuda: emulated GPU is sm_61, expected a "
+                      "card of sm_75 or newer", p.stderr)
+        self.assertEqual(p.stdout, want.stdout)
+        self.assertNotIn("GPU", run({**own, "RATOON_EMU_CC": "61"}, "--backend", "cpu").stderr)
+
+    def test_auto_without_driver(self):
+        """A driver that does not serve is named; that there is none is not worth a word."""
+        env = {k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}
+        run = lambda env: self.ratoon("run", *ALONE, "-p", "The rain", "-n", "2", env=env).stderr
+        folder = path("other-driver")
+        os.makedirs(folder)
+        libraries = subprocess.run(["ldd", RATOON], stdout=subprocess.PIPE, check=True).stdout.decode()
+        os.symlink(re.search(r"libm\.so\.6 => (\S+)", libraries).group(1), os.path.join(folder, "libcuda.so.1"))
+        self.assertIn("the NVIDIA card is not used (--backend cpu ends this note): cuda: the driver libcuda.so.1 lacks",
+                      run({**env, "LD_LIBRARY_PATH": folder}))
 
     def test_experts(self):
         """Of a mixture whose experts are in main memory, but for some: the CPU's text, and a plan of both memories."""

@@ -190,14 +190,16 @@ int cuDeviceGetAttribute(int *v, int what, int)
     *v = what == 75 ? fake.cc / 10 : what == 76 ? fake.cc % 10 : i == known.end() ? 0 : i->second;
     return OK;
 }
+static size_t memory_bytes() { return fake.memory ? (size_t) fake.memory : emu_memory.size; }
+int cuDeviceTotalMem_v2(size_t *all, int) { CALL; *all = memory_bytes(); return OK; }
 int cuDevicePrimaryCtxRetain(void **c, int) { CALL; fake.live++; *c = &emu_memory; return OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { Locked l(lock); fake.live--; return called(); }
 int cuCtxSetCurrent(void *c) { CALL; entered = c != nullptr; return OK; }
 int cuMemGetInfo_v2(size_t *left, size_t *all)
 {
     CALL_IN_CONTEXT;
-    const size_t used = (size_t) fake.device_bytes, has = (size_t) fake.memory;
-    *all = has ? has : emu_memory.size, *left = !has ? emu_memory.size - high : has > used ? has - used : 0;
+    const size_t used = (size_t) fake.device_bytes, has = memory_bytes();
+    *all = has, *left = !fake.memory ? has - high : has > used ? has - used : 0;
     return OK;
 }
 

@@ -54,8 +54,8 @@ static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
     static char none[16];
     int n = 0, major = 0, minor = 0;
     gpu_driver();
-    *d = (GpuDevice) { .cu = cuda_driver(why) };
-    if (!d->cu) return false;
+    *d = (GpuDevice) { 0 };
+    if (cuda_driver(&d->cu, why) != ST_OK) return false;
     if (d->cu->cuDeviceGetCount(&n) || n == 0) {
         fail(why, ST_UNSUPPORTED, "the driver sees no device");
         return false;

@@ -418,29 +418,47 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 /* the driver's numbers */
 enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
 
-static Status no_kernels(const CudaCard *card, Error *err)
+/* The images, ended by NULL. The tests' driver has kernels of its own. */
+static const uint8_t *const *kernel_images(void)
+{
+    static const uint8_t none[16];
+    static const uint8_t *const emulated[] = { none, NULL };
+    return cuda_driver_emulated() ? emulated : cuda_images;
+}
+
+/* What is known of a card without opening it, and whether that keeps it from being used. */
+static Status find_card(CudaCard *card, int32_t ordinal, Error *err)
 {
     enum { LEAST = 75 };                           /* what `make cuda` compiles for */
+    const CudaDriver *cu = card->cu;
+    int major = 0, minor = 0, code = cu->cuDeviceGet(&card->device, ordinal);
+    if (code == 0) code = cu->cuDeviceGetName(card->name, sizeof card->name, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&minor, ATTR_CC_MINOR, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&card->processors, ATTR_MULTIPROCESSORS, card->device);
+    if (code == 0) code = cu->cuDeviceTotalMem_v2(&card->memory, card->device);
+    if (code) return cuda_fail(err, cu, code, "looking at the device");
+    card->cc = 10 * major + minor;
+    snprintf(card->level, sizeof card->level, "sm_%d", card->cc);
     if (card->cc < LEAST)
         return fail(err, ST_UNSUPPORTED, "cuda: %s is %s, expected a card of sm_%d or newer", card->name, card->level,
                     LEAST);
-    return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has no kernels for %s (%s); `make cuda CUDA_ARCHS=%d` builds "
-                "them", card->name, card->level, card->cc);
+    if (!kernel_images()[0])
+        return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
+    return ST_OK;
 }
 
-/* Loads the images and finds every kernel in one of them. The tests' driver has kernels of its own. */
+/* Loads the images and finds every kernel in one of them. */
 static Status find_kernels(CudaCard *card, Error *err)
 {
-    static const uint8_t none[16];
     const CudaDriver *cu = card->cu;
-    const uint8_t *const *image = cuda_driver_emulated() ? (const uint8_t *const[]) { none, NULL } : cuda_images;
-    if (!*image)
-        return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
-    for (; *image; image++) {
+    for (const uint8_t *const *image = kernel_images(); *image; image++) {
         if (card->n_modules == CUDA_MODULES)
             return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has more than %d files of kernels", CUDA_MODULES);
         int code = cu->cuModuleLoadData(&card->module[card->n_modules], *image);
-        if (code == CUDA_NO_KERNELS) return no_kernels(card, err);
+        if (code == CUDA_NO_KERNELS)
+            return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has no kernels for %s (%s); `make cuda CUDA_ARCHS=%d` "
+                        "builds them", card->name, card->level, card->cc);
         if (code) return cuda_fail(err, cu, code, "loading the kernels");
         card->n_modules++;
     }
@@ -464,18 +482,11 @@ static Status count_cards(int *n, const CudaDriver *cu, Error *err)
 
 static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
 {
-    const CudaDriver *cu = card->cu;
-    int major = 0, minor = 0, code = cu->cuDeviceGet(&card->device, ordinal);
-    if (code == 0) code = cu->cuDeviceGetName(card->name, sizeof card->name, card->device);
-    if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);
-    if (code == 0) code = cu->cuDeviceGetAttribute(&minor, ATTR_CC_MINOR, card->device);
-    if (code == 0) code = cu->cuDeviceGetAttribute(&card->processors, ATTR_MULTIPROCESSORS, card->device);
-    if (code == 0) code = cu->cuDevicePrimaryCtxRetain(&card->context, card->device);
-    if (code) return cuda_fail(err, cu, code, "opening the device");
-    card->cc = 10 * major + minor;
-    snprintf(card->level, sizeof card->level, "sm_%d", card->cc);
+    TRY(find_card(card, ordinal, err));
+    int code = card->cu->cuDevicePrimaryCtxRetain(&card->context, card->device);
+    if (code) return cuda_fail(err, card->cu, code, "opening the device");
     code = enter(card);
-    return code ? cuda_fail(err, cu, code, "making the context current") : find_kernels(card, err);
+    return code ? cuda_fail(err, card->cu, code, "making the context current") : find_kernels(card, err);
 }
 
 static Status cuda_open(Backend **out, const char *detail, const BackendOptions *o, Error *err)
@@ -487,8 +498,8 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     if (detail && (end == detail || *end || ordinal < 0 || ordinal > 1023))
         return fail(err, ST_ARG, "cuda device: %s, expected a number (cuda:0)", detail);
     int n = 0;
-    const CudaDriver *cu = cuda_driver(err);
-    if (!cu) return ST_UNSUPPORTED;
+    const CudaDriver *cu;
+    TRY(cuda_driver(&cu, err));
     TRY(count_cards(&n, cu, err));
     if (ordinal >= n) return fail(err, ST_UNSUPPORTED, "cuda: device %ld, expected 0 to %d", ordinal, n - 1);
     CudaCard *card = calloc(1, sizeof *card);
@@ -533,29 +544,27 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
 
 static bool cuda_there(void)
 {
-    const CudaDriver *cu = cuda_driver(NULL);
+    const CudaDriver *cu;
     int n = 0;
-    return cu && count_cards(&n, cu, NULL) == ST_OK && (cuda_images[0] || cuda_driver_emulated());
+    return cuda_driver(&cu, NULL) == ST_OK && count_cards(&n, cu, NULL) == ST_OK && kernel_images()[0];
 }
 
-/* It is opened, which also tells whether the driver takes the kernels. */
-static Status cuda_card(BackendCard *out, int32_t i, Error *err)
+/* Opening it also tells whether the driver takes the kernels. */
+static Status cuda_card(BackendCard *out, int32_t i, bool open, Error *err)
 {
     int n = 0, version = 0;
-    size_t there = 0, all = 0;
     Error why = { 0 };
     *out = (BackendCard) { 0 };
-    const CudaDriver *cu = cuda_driver(err);
-    if (!cu) return ST_UNSUPPORTED;
+    const CudaDriver *cu;
+    TRY(cuda_driver(&cu, err));
     TRY(count_cards(&n, cu, err));
     if (i >= n) return ST_END;
     CudaCard *card = calloc(1, sizeof *card);
     if (!card) return fail(err, ST_MEMORY, "cuda: out of memory");
     card->cu = cu;
-    open_card(card, i, &why);
-    if (card->context && enter(card) == 0) cu->cuMemGetInfo_v2(&there, &all);
+    (void) (open ? open_card : find_card)(card, i, &why);
     cu->cuDriverGetVersion(&version);
-    out->memory = all;
+    out->memory = card->memory;
     snprintf(out->backend, sizeof out->backend, "cuda:%d", i);
     snprintf(out->name, sizeof out->name, "%s", card->name);
     snprintf(out->level, sizeof out->level, "%s", card->level);

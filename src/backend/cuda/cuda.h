@@ -39,6 +39,7 @@ typedef struct {
     void   *context, *module[CUDA_MODULES], *function[GPU_KERNELS];
     int32_t n_modules, device;
     int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
+    size_t  memory;                                /* in all */
     char    name[128], level[16];
 } CudaCard;
 

@@ -20,7 +20,7 @@ static void load(void)
 #define FIND(function, args) \
     *(void **) &driver.function = dlsym(so, #function); \
     if (!driver.function) { \
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s lacks %s, expected a driver for CUDA %d.%d or newer", so_name, \
+        fail(&why, ST_BACKEND, "cuda: the driver %s lacks %s, expected a driver for CUDA %d.%d or newer", so_name, \
              #function, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10); \
         return; \
     }
@@ -28,23 +28,28 @@ static void load(void)
 #undef FIND
     int version = 0, code = driver.cuInit(0);
     if (code == 0) code = driver.cuDriverGetVersion(&version);
-    if (code) cuda_fail(&why, &driver, code, "starting the driver");
+    if (code == CUDA_NO_DEVICE) fail(&why, ST_UNSUPPORTED, "cuda: the driver sees no device");
+    else if (code) cuda_fail(&why, &driver, code, "starting the driver");
     else if (version < cuda_driver_least)
-        fail(&why, ST_UNSUPPORTED, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", so_name,
+        fail(&why, ST_BACKEND, "cuda: the driver %s is for CUDA %d.%d, expected %d.%d or newer", so_name,
              version / 1000, version % 1000 / 10, cuda_driver_least / 1000, cuda_driver_least % 1000 / 10);
 }
 
 void cuda_driver_name(const char *library) { so_name = library; }
 
-const CudaDriver *cuda_driver(Error *err)
+Status cuda_driver(const CudaDriver **out, Error *err)
 {
     pthread_once(&once, load);
-    if (why.code == ST_OK) return &driver;
-    if (err) *err = why;
-    return NULL;
+    *out = why.code == ST_OK ? &driver : NULL;
+    if (err && !*out) *err = why;
+    return why.code;
 }
 
-bool cuda_driver_emulated(void) { return cuda_driver(NULL) && emulated; }
+bool cuda_driver_emulated(void)
+{
+    const CudaDriver *cu;
+    return cuda_driver(&cu, NULL) == ST_OK && emulated;
+}
 
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what)
 {

@@ -26,6 +26,7 @@ typedef struct {
     X(cuDeviceGet, (int *device, int ordinal)) \
     X(cuDeviceGetName, (char *name, int cap, int device)) \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
+    X(cuDeviceTotalMem_v2, (size_t *bytes, int device)) \
     X(cuDevicePrimaryCtxRetain, (void **context, int device)) \
     X(cuDevicePrimaryCtxRelease_v2, (int device)) \
     X(cuCtxSetCurrent, (void *context)) \
@@ -71,15 +72,15 @@ extern const int32_t cuda_driver_least;
  * while no other thread uses the backend. The string is kept. */
 void cuda_driver_name(const char *library);
 
-/* The driver, loaded and initialised once for the process, from any thread; NULL with an error: no driver, one that is
- * too old, or one that lacks a function. */
-const CudaDriver *cuda_driver(Error *err);
+/* The driver, loaded and initialised once for the process, from any thread. ST_UNSUPPORTED: there is no driver, or it
+ * sees no card; ST_BACKEND: it is too old, lacks a function or does not start. */
+Status cuda_driver(const CudaDriver **out, Error *err);
 
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);
 
-/* CUDA_ERROR_OUT_OF_MEMORY, _NO_BINARY_FOR_GPU, _NOT_READY */
-enum { CUDA_NO_MEMORY = 2, CUDA_NO_KERNELS = 209, CUDA_NOT_READY = 600 };
+/* CUDA_ERROR_OUT_OF_MEMORY, _NO_DEVICE, _NO_BINARY_FOR_GPU, _NOT_READY */
+enum { CUDA_NO_MEMORY = 2, CUDA_NO_DEVICE = 100, CUDA_NO_KERNELS = 209, CUDA_NOT_READY = 600 };
 
 /* Fails with ST_BACKEND (ST_MEMORY for lack of memory) and the driver's own words for a code. */
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what);

@@ -44,7 +44,7 @@ static void describe_machine(Bench *b)
     rt_card card;
     rt_error e;
     if (strncmp(backend, "cuda", 4) != 0) return;
-    if (rt_card_at(&card, "cuda", which ? (int32_t) strtol(which + 1, NULL, 10) : 0, &e) == RT_OK)
+    if (rt_card_at(&card, "cuda", which ? (int32_t) strtol(which + 1, NULL, 10) : 0, false, &e) == RT_OK)
         snprintf(b->machine + at, sizeof b->machine - (size_t) at, ", %.63s (%s)", card.name, card.level);
 }
 

@@ -403,7 +403,7 @@ static int report(const Doctor *d)
 
 static void find_cards(Doctor *d)
 {
-    while (d->n_cards < CARDS && rt_card_at(&d->card[d->n_cards], "cuda", d->n_cards, &d->no_card) == RT_OK)
+    while (d->n_cards < CARDS && rt_card_at(&d->card[d->n_cards], "cuda", d->n_cards, true, &d->no_card) == RT_OK)
         d->n_cards++;
 }
 

@@ -43,7 +43,7 @@ static Error opened_by_another(const Given *g)
         if (g->fail_in) emulated()->fail_in = g->fail_in, emulated()->fail_with = 999;
         if (g->driver) cuda_driver_name(g->driver);
         const Status st = open_named(&b, "cuda", &err);
-        _exit(st != ST_OK && write(ends[1], &err, sizeof err) == sizeof err ? 0 : 1);
+        _exit(st != ST_OK && st == err.code && write(ends[1], &err, sizeof err) == sizeof err ? 0 : 1);
     }
     assert_int_equal(read(ends[0], &err, sizeof err), sizeof err);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -69,9 +69,9 @@ static void drivers(void **state)
     Error err = opened_by_another(&(Given) { .driver = "/nonexistent/libcuda.so" });
     expect_error(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so"));
     err = opened_by_another(&(Given) { .driver = "libm.so.6" });
-    expect_error(&err, ST_UNSUPPORTED, WORDS("libm.so.6", "lacks cuInit"));
+    expect_error(&err, ST_BACKEND, WORDS("libm.so.6", "lacks cuInit"));
     err = opened_by_another(&(Given) { .version = 11080 });
-    expect_error(&err, ST_UNSUPPORTED, WORDS("CUDA 11.8", " or newer"));
+    expect_error(&err, ST_BACKEND, WORDS("CUDA 11.8", " or newer"));
     for (int32_t call = 1; call <= 2; call++) {
         err = opened_by_another(&(Given) { .fail_in = call });
         expect_error(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
@@ -123,30 +123,37 @@ static void cards(void **state)
     assert_int_equal(fake->live, 0);
 }
 
-/* What `ratoon doctor` prints. */
+/* What `ratoon doctor` prints, and what is known without opening a card. */
 static void cards_described(void **state)
 {
     (void) state;
     BackendCard card;
     Error err = { 0 };
     fake->devices = 2;
-    for (int32_t i = 0; i < 2; i++) {
+    for (int32_t k = 0; k < 4; k++) {
+        const int32_t i = k % 2;
+        const bool open = k / 2;
         fake->no_kernels = i;
-        assert_ok(backend_card(&card, "cuda", i, &err), &err);
+        assert_ok(backend_card(&card, "cuda", i, open, &err), &err);
         assert_string_equal(card.backend, i ? "cuda:1" : "cuda:0");
         assert_string_equal(card.name, "emulated GPU");
         assert_string_equal(card.level, "sm_90");
         assert_string_equal(card.driver, "CUDA 13.0");
         assert_true(card.memory > (uint64_t) 1 << 30);
-        assert_int_equal(card.why[0] != 0, i);
+        assert_int_equal(card.why[0] != 0, open && i);
+        assert_int_equal(fake->live, 0);
     }
-    assert_int_equal(backend_card(&card, "cuda", 2, &err), ST_END);
+    assert_int_equal(backend_card(&card, "cuda", 2, true, &err), ST_END);
     fake->no_kernels = false;
+    fake->cc = 61;
+    assert_ok(backend_card(&card, "cuda", 0, false, &err), &err);
+    assert_non_null(strstr(card.why, "sm_75 or newer"));
+    fake->cc = 90;
     fake->devices = 0;
-    assert_int_equal(backend_card(&card, "cuda", 0, &err), ST_UNSUPPORTED);
+    assert_int_equal(backend_card(&card, "cuda", 0, true, &err), ST_UNSUPPORTED);
     expect_error(&err, ST_UNSUPPORTED, WORDS("no device"));
     fake->devices = 1;
-    assert_int_equal(backend_card(&card, "cpu", 0, &err), ST_UNSUPPORTED);
+    assert_int_equal(backend_card(&card, "cpu", 0, true, &err), ST_UNSUPPORTED);
     assert_int_equal(fake->live, 0);
 }
 
