@@ -58,7 +58,7 @@ bool budget_open(const float *pass_ms, const double *gain, int32_t n, int32_t n_
 enum { FIRST_GAP = 4, SHORT_GAP = 8, LONG_GAP = 256, BAD_MAX = 3, WINDOW = 64, SKIP_MAX = 4 };
 /*  account: at the start, at most at the start of a next text, interest per time, maximum */
 static const double CREDIT = 3.5, CREDIT_NEXT = 8, INTEREST = 0.01, WEALTH = 24;
-static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 4;
+static const double BOLD = 1.4, ENTER = 1.02, ENTER_FREE = 0.02, PACE_PRIOR = 4, PUT_OFF = 64;
 /* margin above which the target is sure; decay of step kinds and of promises; prior of a step kind */
 static const double SURE = 1.5, KIND_KEEP = 0.98, PROMISE_KEEP = 0.9, KIND_PRIOR = 16;
 
@@ -135,9 +135,10 @@ bool budget_should_draft(Budget *b, const Cost *c, double free_value)
     bool affordable = b->account * plain >= draft_cost(c);
     if (b->on && !affordable) leave(b, c);
     if (!affordable) return false;
+    /* Good free guesses put a probe off, but it does not wait for a step without any: there may be none. */
+    if (!b->on) return b->since >= b->gap + PUT_OFF * free_value;
     double value = drafting_value(b);
     if (free_value > 0 && free_value > value) return false;
-    if (!b->on) return b->since >= b->gap;
     return value >= 0 || b->since >= SKIP_MAX;
 }
 

@@ -13,7 +13,7 @@
  * that maximises tokens - pace * time. While speculating, a gate looks at how the last step went (tokens gained, the
  * target's margin at its last token) and skips drafting if after such steps it has yielded less, net of time at the
  * pace, than a plain pass or than verifying free guesses (ngram.h). Free guesses are verified in any state, as long as
- * the account can pay for their rows.
+ * the account can pay for their rows, but they put off a probe only for a while.
  *
  * The account bounds the loss (promise 2): the time, in plain passes, that speculation may lose. It starts at 3.5,
  * gains 1 % of the time (up to 3.5, or what a proposal takes if that is more) and whatever speculation wins, and pays

@@ -397,8 +397,8 @@ static void next_text_looks_first(void **state)
 }
 
 /* Steps after an unsure target or a short block gain nothing here: the gate leaves them out, probes them now and then,
- * and keeps them apart from the others. Guesses that are free and better than drafting make drafting unnecessary in any
- * state. */
+ * and keeps them apart from the others. While speculating, guesses that are free and better than drafting make drafting
+ * unnecessary; before that they put a probe off, not for ever. */
 static void gate_by_step_kind(void **state)
 {
     (void) state;
@@ -426,6 +426,14 @@ static void gate_by_step_kind(void **state)
     b.margin = 5;
     assert_true(budget_should_draft(&b, &c, 0) && budget_should_draft(&b, &c, 2));
     assert_false(budget_should_draft(&b, &c, 9));
+    int32_t waited[2] = { 0 };
+    for (int32_t good = 0; good < 2; good++) {
+        budget_reset(&b);
+        for (; waited[good] < 1000 && !budget_should_draft(&b, &c, good ? 2 : 0.1); waited[good]++)
+            budget_observe(&b, &c, false, 7, good ? 3 : 1, 5);
+    }
+    if (waited[0] > 8 || waited[1] < 16 || waited[1] == 1000)
+        fail_msg("the first probe waited for %d steps with poor guesses, for %d with good ones", waited[0], waited[1]);
 }
 
 /* A tree that cost nothing to make: limited by what its rows gain, the account and the measured widths. */
