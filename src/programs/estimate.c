@@ -13,6 +13,8 @@
 
 /* ---- memory ---- */
 
+static const double MIB = 1 << 20;
+
 static rt_status plan_at(rt_needs *out, Program *p, int32_t ctx, int32_t sessions, rt_error *e)
 {
     rt_session_options so = program_session_options(p->o);
@@ -102,12 +104,17 @@ int32_t memory_ctx(const Memory *m, double share)
     return a < b ? a : b;
 }
 
-double memory_prefix_cache(const rt_needs *n, const Options *o)
+/* --cache-ram and --store-ram, or what they are by default: most, but no more than this share of what the model and all
+ * sessions leave. */
+static double kept(const Memory *m, int32_t given, double most, double share)
 {
-    const double quarter = fmax(0, (double) n->free - (double) n->model - (double) n->drafter) / 4;
-    if (o->cache_ram >= 0) return (double) o->cache_ram * (1 << 20);
-    return n->free > 0 ? fmin((double) ((uint64_t) 8192 << 20), quarter) : (double) ((uint64_t) 8192 << 20);
+    const double left = fmax(0, (double) m->needs.free - memory_bytes(m, m->ctx));
+    if (given >= 0) return given * MIB;
+    return m->needs.free > 0 ? fmin(most * MIB, share * left) : most * MIB;
 }
+
+double memory_prefix_cache(const Memory *m, const Options *o) { return kept(m, o->cache_ram, 8192, 0.75); }
+double memory_store(const Memory *m, const Options *o) { return kept(m, o->store_ram, 256, 0.125); }
 
 /* ---- time ---- */
 

@@ -31,8 +31,10 @@ bool    memory_cut(const rt_needs *n);              /* a GPU has only some layer
 /* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
  * none. */
 int32_t memory_ctx(const Memory *m, double share);
-/* The most that the server's prefix cache will take, by --cache-ram and what the model leaves. */
-double  memory_prefix_cache(const rt_needs *n, const Options *o);
+/* The most that the server's prefix cache and its stored responses will take: --cache-ram and --store-ram, by default
+ * no more than three quarters and an eighth of what the model and all sessions leave free. */
+double  memory_prefix_cache(const Memory *m, const Options *o);
+double  memory_store(const Memory *m, const Options *o);
 
 /* ---- time ---- */
 

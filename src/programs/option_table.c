@@ -377,7 +377,8 @@ const OptionSpec option_table[] = {
 
     { .heading = "Server: cache" },
     { "--cache-ram", NULL, KIND_INT, "MIB", AT(cache_ram), 0, 1 << 22, C_SERVE | C_PLAN,
-      "memory for the prefix cache (default 8192, at most a quarter of what is free)" },
+      "memory for the prefix cache (default 8192, at most three quarters of what the model and the sessions leave "
+      "free)" },
     { "--cache-dir", NULL, KIND_TEXT, "DIR", AT(cache_dir), 0, 0, C_SERVE,
       "keep the prefix cache on disk too, so that it survives a restart" },
     { "--cache-disk", NULL, KIND_INT, "MIB", AT(cache_disk), 1, 1 << 24, C_SERVE,
@@ -386,8 +387,9 @@ const OptionSpec option_table[] = {
       "do not cache prefixes shorter than this (default 256)" },
     { "--snapshot-interval", NULL, KIND_INT, "N", AT(cache_interval), 64, 1 << 24, C_SERVE,
       "cache the state of a long prompt every N tokens (default 8192)" },
-    { "--store-ram", NULL, KIND_INT, "MIB", AT(store_ram), 0, 1 << 20, C_SERVE,
-      "memory for stored responses; the oldest are dropped first (default 256; 0: none are stored)" },
+    { "--store-ram", NULL, KIND_INT, "MIB", AT(store_ram), 0, 1 << 20, C_SERVE | C_PLAN,
+      "memory for stored responses; the oldest are dropped first (default 256, at most an eighth of what the model and "
+      "the sessions leave free; 0: none are stored)" },
 
     { .heading = "Output" },
     { "--out", "-o", KIND_TEXT, "FILE", AT(out), 0, 0, C_LOGITS,

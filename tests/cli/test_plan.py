@@ -59,8 +59,8 @@ class Fits(Base):
         j = self.plan_json(*PAIR)
         kinds = {"verdict": str, "total_bytes": int, "free_bytes": int, "memory_bytes": int, "ctx": int,
                  "ctx_given": bool, "ctx_train": int, "sessions": int, "model": str, "drafter": str,
-                 "prefix_cache_bytes": int, "download_bytes": int, "speed": dict, "gpu": type(None), "experts": type(None),
-                 "parts": list, "would_fit": list}
+                 "prefix_cache_bytes": int, "store_bytes": int, "download_bytes": int, "speed": dict,
+                 "gpu": type(None), "experts": type(None), "parts": list, "would_fit": list}
         self.assertEqual({k: type(v) for k, v in j.items()}, kinds)
         self.assertEqual((j["verdict"], j["ctx"], j["ctx_given"], j["would_fit"]), ("fits", 4096, False, []))
         self.assertEqual(j["total_bytes"], sum(p["bytes"] for p in j["parts"]))
@@ -83,7 +83,18 @@ class Fits(Base):
         self.assertEqual((one["sessions"], one["prefix_cache_bytes"]), (1, 0))
         out = self.plan(*PAIR, "--parallel", "2")
         self.assertIn("with 4K context for each of 2 sessions", out)
-        self.assertRegex(out, "sessions   2, each .* the prefix cache takes up to [0-9.]+ [MG]B")
+        self.assertRegex(out, "sessions   2, each .* the prefix cache takes up to [0-9.]+ [MG]B .* and stored responses ")
+
+    def test_cache_of_a_server(self):
+        """What fills as requests come is what the model and all sessions leave, and not all of that."""
+        for room, ctx in (500 * MIB, []), (400 * MIB, ["--ctx", "16000"]), (8000 * MIB, []):
+            j = self.plan_json(*PAIR, "--parallel", "2", *ctx, room=room)
+            left = j["free_bytes"] - j["total_bytes"]
+            self.assertTrue(0.8 * left < j["prefix_cache_bytes"] + j["store_bytes"] < 0.9 * left or
+                            j["store_bytes"] == 256 * MIB, j)
+            self.assertLess(j["prefix_cache_bytes"] + j["store_bytes"], left)
+        j = self.plan_json(*PAIR, "--parallel", "2", "--cache-ram", "7", "--store-ram", "9")
+        self.assertEqual((j["prefix_cache_bytes"], j["store_bytes"]), (7 * MIB, 9 * MIB))
 
     def test_context_beyond_the_model(self):
         self.assertIn("beyond what it was trained for", self.plan(*PAIR, "--ctx", "8192"))
@@ -192,8 +203,7 @@ class Remote(Base):
         """With a context that takes 5 MB more than there is, the file that is 10 MB smaller fits."""
         args, room = ["-hf", self.REPO + ":Q8_0", "-d", "none", "--threads", "1"], 400 * MIB
         at = {n: self.plan_json(*args, "--ctx", str(n), room=room, env=self.env, expect=3) for n in (200000, 400000)}
-        taken = {n: j["total_bytes"] - sum(p["bytes"] for p in j["parts"] if p["name"] == "program")
-                 for n, j in at.items()}
+        taken = {n: j["total_bytes"] for n, j in at.items()}
         token = (taken[400000] - taken[200000]) / 200000
         ctx = 200000 - (taken[200000] - at[200000]["free_bytes"] - 5e6) / token
         j = self.plan_json(*args, "--ctx", str(int(ctx)), room=room, env=self.env, expect=3)

@@ -34,6 +34,12 @@ static bool drafted(const Plan *x) { return x->memory.needs.draft_passes > 0; }
 /* Memory holds only some of a mixture's experts. */
 static bool tiered(const Plan *x) { return x->memory.needs.expert_ram > 0; }
 
+/* What this process may take in all: what is free, and what it has; 0: unknown. */
+static double room_of(const Plan *x)
+{
+    return x->memory.needs.free ? (double) x->memory.needs.free + (double) x->program : 0;
+}
+
 static uint64_t download(const Plan *x) { return x->target.bytes + (drafted(x) ? x->draft.bytes : 0); }
 
 /* ---- facts ---- */
@@ -281,7 +287,7 @@ static void print_verdict(const Plan *x)
     printf("needs %s with %s context", memory_text(need, x->total), tokens_text(ctx, m->ctx));
     if (x->server) printf(" for each of %d sessions", m->sessions);
     if (m->needs.free == 0) printf(", and how much is free is unknown");
-    else printf(", %s free", memory_text(room, (double) m->needs.free));
+    else printf(", %s free", memory_text(room, room_of(x)));
     if (m->needs.device_total)
         printf(", and %s of the GPU's memory (%d of %d layers), %s free", memory_text(need, x->total_gpu),
                m->needs.gpu_layers, m->needs.layers, memory_text(room, (double) m->needs.device_free));
@@ -332,7 +338,7 @@ static void print_tables(const Plan *x)
 {
     const rt_needs *n = &x->memory.needs;
     print_parts(x, false, x->total);
-    print_free("free memory", n->free, n->total);
+    print_free("free memory", (uint64_t) room_of(x), n->total);
     if (n->device_total == 0) return;
     print_parts(x, true, x->total_gpu);
     print_free("free memory of the GPU", n->device_free, n->device_total);
@@ -390,8 +396,9 @@ static void print_rest(const Plan *x)
     if (kv_hint(hint, n->kv_bytes, n->kv_q8_bytes, (double) m->ctx * m->sessions)) printf("types      %s\n", hint);
     if (m->ctx > n->ctx_train) puts("           what lies beyond what it was trained for, a model often gets wrong");
     if (x->server)
-        printf("sessions   %d, each with this context; besides, the prefix cache takes up to %s as it fills\n",
-               m->sessions, memory_text(a, memory_prefix_cache(n, &x->o)));
+        printf("sessions   %d, each with this context; besides, the prefix cache takes up to %s as it fills, and "
+               "stored responses %s\n", m->sessions, memory_text(a, memory_prefix_cache(m, &x->o)),
+               memory_text(b, memory_store(m, &x->o)));
     print_experts(x);
     if (download(x) > 0) printf("download   %s, before this can run\n", memory_text(a, (double) download(x)));
     if (!x->timed) return;
@@ -437,13 +444,14 @@ static bool print_json(const Plan *x)
     const rt_needs *n = &m->needs;
     const char *model = base_name(x->p.files.model);
     json_t *j = json_pack("{s:s s:I s:I s:I s:i s:b s:i s:i}", "verdict", verdict(x), "total_bytes",
-                          (json_int_t) x->total, "free_bytes", (json_int_t) n->free, "memory_bytes",
+                          (json_int_t) x->total, "free_bytes", (json_int_t) room_of(x), "memory_bytes",
                           (json_int_t) n->total, "ctx", m->ctx, "ctx_given", x->o.ctx > 0, "ctx_train", n->ctx_train,
                           "sessions", m->sessions);
     json_object_set_new(j, "model", json_text(model, strlen(model)));
     json_object_set_new(j, "drafter", drafted(x) ? json_text(drafter_said(x), strlen(drafter_said(x))) : json_null());
     json_object_set_new(j, "prefix_cache_bytes",
-                        json_integer(x->server ? (json_int_t) memory_prefix_cache(n, &x->o) : 0));
+                        json_integer(x->server ? (json_int_t) memory_prefix_cache(m, &x->o) : 0));
+    json_object_set_new(j, "store_bytes", json_integer(x->server ? (json_int_t) memory_store(m, &x->o) : 0));
     json_object_set_new(j, "download_bytes", json_integer((json_int_t) download(x)));
     json_object_set_new(j, "speed", speed_json(x));
     json_object_set_new(j, "gpu", n->device_total == 0 ? json_null() :

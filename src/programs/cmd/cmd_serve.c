@@ -43,7 +43,7 @@ typedef struct {
     atomic_bool failed;                           /* loading failed, reported */
     double      begun;
     Files       fetched;                          /* for -hf */
-    rt_needs  needs;                              /* of the model, a session and a step, and the free memory before
+    Memory    memory;                             /* of the model, its sessions and a step, and the free memory before
                                                    * loading */
 } Serve;
 
@@ -239,23 +239,22 @@ static bool choose_ctx(Serve *v)
     Server *s = &v->s;
     Options *o = &s->o;
     rt_error e = { 0 };
-    Memory m;
+    Memory *m = &v->memory;
     char need[24], room[24];
-    if (memory_plan(&m, &s->p, o->parallel, true, &e) != RT_OK)
+    if (memory_plan(m, &s->p, o->parallel, true, &e) != RT_OK)
         return complain_files(o, e.text, &s->p.files) == EXIT_FINE;
-    v->needs = m.needs;
-    o->ctx = m.ctx;
-    if (memory_fits(&m) || o->overcommit) return true;
-    const bool gpu = !memory_fits_gpu(&m);
-    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m.sessions, m.ctx,
-             memory_text(need, (gpu ? memory_bytes_gpu : memory_bytes)(&m, m.ctx)),
-             memory_text(room, (double) (gpu ? m.needs.device_free : m.needs.free)), gpu ? "the GPU's " : "");
-    const int32_t fits = memory_ctx(&m, 1);
+    o->ctx = m->ctx;
+    if (memory_fits(m) || o->overcommit) return true;
+    const bool gpu = !memory_fits_gpu(m);
+    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m->sessions, m->ctx,
+             memory_text(need, (gpu ? memory_bytes_gpu : memory_bytes)(m, m->ctx)),
+             memory_text(room, (double) (gpu ? m->needs.device_free : m->needs.free)), gpu ? "the GPU's " : "");
+    const int32_t fits = memory_ctx(m, 1);
     if (fits >= SERVE_CTX_LEAST) note(o, "--ctx %d would fit; --overcommit goes ahead all the same", fits);
     else if (gpu) note(o, "--gpu-layers auto fits; --overcommit goes ahead all the same");
-    else if (m.needs.experts)
+    else if (m->needs.experts)
         note(o, "no context fits beside so many experts: give %s; --overcommit goes ahead all the same",
-             m.needs.expert_ram ? "a smaller --expert-ram" : "--expert-ram auto");
+             m->needs.expert_ram ? "a smaller --expert-ram" : "--expert-ram auto");
     else note(o, "no context fits (ratoon plan says what does); --overcommit goes ahead all the same");
     return false;
 }
@@ -341,7 +340,7 @@ static bool open_cache(Serve *v)
     size_t n;
     s->identity = property_text(s->p.engine, "identity", &n);
     if (!s->identity) return complain(o, "out of memory") == EXIT_FINE;
-    CacheOptions c = { .ram_bytes = (size_t) memory_prefix_cache(&v->needs, o), .dir = o->cache_dir,
+    CacheOptions c = { .ram_bytes = (size_t) memory_prefix_cache(&v->memory, o), .dir = o->cache_dir,
                        .disk_bytes = (uint64_t) o->cache_disk << 20, .min_tokens = o->cache_min_tokens,
                        .log = cache_log, .ud = s };
     if (c.ram_bytes == 0 && !c.dir) return true;
@@ -379,7 +378,7 @@ static bool load(Serve *v)
         snprintf(s->chat_trouble, sizeof s->chat_trouble, "%s", err.error.text);
         note(&s->o, "%s: only /v1/completions is there", s->chat_trouble);
     }
-    s->store = store_new((size_t) (s->o.store_ram < 0 ? 256 : s->o.store_ram) << 20);
+    s->store = store_new((size_t) memory_store(&v->memory, &s->o));
     s->replay = replay_new();
     set_style(s);
     set_fim(s);
