@@ -147,7 +147,7 @@ INLINE void multiply_lines(V (*y)[4], const int sets, size_t apart, const Lines 
     __m512i a[2][4], b[2][4];
     UNROLLED for (int h = 0; h < sets; h++) UNROLLED for (int i = 0; i < 4; i++) {
         a[h][i] = _mm512_setzero_si512();
-        b[h][i] = _mm512_set1_epi32(-128 * whole[i]);
+        b[h][i] = _mm512_set1_epi32((int32_t) (0u - 128u * (uint32_t) whole[i]));      /* of NaN it wraps */
     }
     for (int32_t k = 0; k < n; k++) {
         const uint8_t *from = line_of(lines, k);

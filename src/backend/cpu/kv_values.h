@@ -194,6 +194,15 @@ static void get_block(IntValues *v, int32_t c, int k)
 /* Writes rint(w * d * up) of a query's lanes to `to`; returns their sum if the products need it. */
 #if defined(LEVEL_IS_avx512)
 
+/* What NaN becomes may wrap, which the sum of _mm512_reduce_add_epi32, one of ints, must not. */
+INLINE int32_t sum_of_lanes(__m512i x)
+{
+    const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
 INLINE int32_t put_weights(uint8_t *to, IntValues *v, const float *w, float up)
 {
     const __m512i words = _mm512_set1_epi32(0xffff), bytes = _mm512_set1_epi32(0x00ff00ff),
@@ -219,7 +228,7 @@ INLINE int32_t put_weights(uint8_t *to, IntValues *v, const float *w, float up)
         _mm512_store_si512((void *) (to + g), high);
         _mm512_store_si512((void *) (to + ALL_LANES + g), _mm512_xor_si512(low, half));
     }
-    return NEEDS_WHOLE ? _mm512_reduce_add_epi32(
+    return NEEDS_WHOLE ? sum_of_lanes(
         _mm512_sub_epi32(sum, _mm512_set1_epi32((int32_t) ((uint32_t) (v->lanes / LANES) * 0x4b400080u)))) : 0;
 }
 
