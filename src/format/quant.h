@@ -41,6 +41,10 @@ uint16_t bf16_from_float(float f);
 
 /* One row of n values (a multiple of the block). T_I32 is not accepted. */
 void quant_decode(float *y, Type t, const void *row, int64_t n);
+/* The largest magnitude that t holds: block types have half-precision scales. */
+float quant_limit(Type t);
+/* Whether all values are numbers up to that limit. quant_encode makes others finite in block types. */
+bool  quant_fits(Type t, const float *x, int64_t n);
 /* Returns false if t has no encoder (I32). Deterministic. */
 bool quant_encode(void *row, Type t, const float *x, int64_t n);
 

@@ -126,6 +126,21 @@ static void encode_nvfp4(uint8_t *b, const float *x)
     }
 }
 
+float quant_limit(Type t)
+{
+    if (t == T_F32) return 0x1.fffffep127f;
+    if (t == T_BF16) return 0x1.fep127f;
+    return 65504.0f;
+}
+
+bool quant_fits(Type t, const float *x, int64_t n)
+{
+    const float limit = quant_limit(t);
+    bool fits = true;
+    for (int64_t i = 0; i < n; i++) fits &= fabsf(x[i]) <= limit;         /* false for NaN too */
+    return fits;
+}
+
 bool quant_encode(void *row, Type t, const float *x, int64_t n)
 {
     static void (*const encode[T_COUNT])(uint8_t *, const float *) = {

@@ -3,6 +3,14 @@
  * tries the neighbouring integers with the real codes, and fits the block's own scale to the codes once more. */
 #include "format/quant_fit.h"
 
+/* A block's scale that is not 0 stays so as a half: with 0 the block would be lost, or all its values would be the
+ * minimum. The integer scales make up for a step that is too large. */
+static inline float step_of(float d)
+{
+    const float least = 0x1p-24f;
+    return d == 0 || fabsf(d) >= least ? d : copysignf(least, d);
+}
+
 /* Nearest integer, ties to even, for |v| < 2^22: after the addition no bits are left for a fraction. Much faster than a
  * library call. */
 static inline int nearest(float v)
@@ -148,7 +156,8 @@ static void affine_encode(AffineBlock *q, uint8_t half[4], const Affine *a, cons
         if (min[s] > min_max) min_max = min[s];
     }
     AffineBlock guess;
-    float d = store_half(half, scale_max / (float) a->most), dmin = store_half(half + 2, min_max / (float) a->most);
+    float d = store_half(half, step_of(scale_max / (float) a->most)),
+          dmin = store_half(half + 2, step_of(min_max / (float) a->most));
     for (int s = 0; s < 256 / a->group; s++) {
         guess.scale[s] = integer_up_to(scale[s] * inverse_of(d), a->most);
         guess.min[s] = integer_up_to(min[s] * inverse_of(dmin), a->most);
@@ -317,7 +326,7 @@ static void signed_encode(SignedBlock *q, uint8_t half[2], const Signed *k, cons
         scale[s] = signed_fit(k, x + at, w + at);
     }
     SignedBlock guess;
-    float d = store_half(half, signed_largest(scale, groups) / -most);
+    float d = store_half(half, step_of(signed_largest(scale, groups) / -most));
     for (int s = 0; s < groups; s++)
         guess.scale[s] = (int8_t) nearest(clamp(scale[s] * inverse_of(d), -most, most - 1.0f));
     float error = signed_block(q, k, &guess, x, w, d, 1), uu = 0, ux = 0;

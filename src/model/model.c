@@ -424,7 +424,8 @@ static Status report(Loader *l)
 }
 
 /* Makes n rows from row0 on, of another type or of rows that lie apart in the file (src: all its rows); the caller
- * frees *out. */
+ * frees *out. A target's value that a type of blocks would make finite is refused, as `ratoon quantize` does: what is
+ * broken must not look whole. */
 static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, int32_t row0, int32_t n, uint8_t **out)
 {
     size_t from_row = type_row_bytes(f->view.type, f->cols), to_row = type_row_bytes(to, f->cols);
@@ -436,7 +437,8 @@ static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, 
         *out = NULL;
         return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     }
-    for (int32_t r = 0; r < n; r++) {
+    Status st = ST_OK;
+    for (int32_t r = 0; r < n && st == ST_OK; r++) {
         const int32_t at = f->from ? f->from[row0 + r] : row0 + r;
         if (at < 0) continue;
         if (to == f->view.type) {
@@ -444,10 +446,18 @@ static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, 
             continue;
         }
         quant_decode(row, f->view.type, src + from_row * (size_t) at, f->cols);
+        if (!l->m->target && type_info(to)->block > 1 && !quant_fits(to, row, f->cols))
+            st = fail(l->err, ST_FORMAT, "%s: %s row %lld has a value that is not finite or too large for %s, expected at "
+                      "most %g", f->view.file, f->view.name, (long long) (f->row0 + at), type_info(to)->name,
+                      (double) quant_limit(to));
         quant_encode(*out + to_row * (size_t) r, to, row, f->cols);
     }
     free(row);
-    return ST_OK;
+    if (st != ST_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return st;
 }
 
 /* Bytes of a tensor in its file. */

@@ -31,25 +31,15 @@ typedef struct {
     int64_t       *bad;                     /* [threads] first row with a value that the type cannot hold, or `rows` */
 } Batch;
 
-/* The largest magnitude that stays finite. Block types have half-precision scales. */
-static float type_limit(Type t)
-{
-    if (t == T_F32) return 0x1.fffffep127f;
-    if (t == T_BF16) return 0x1.fep127f;
-    return 65504.0f;
-}
-
 static void encode_rows(void *arg, int32_t task, int32_t thread)
 {
     Batch *b = arg;
     size_t in_bytes = type_row_bytes(b->from, b->cols), out_bytes = type_row_bytes(b->to, b->cols);
-    float *x = b->values + (size_t) thread * (size_t) b->cols, limit = type_limit(b->to);
+    float *x = b->values + (size_t) thread * (size_t) b->cols;
     int64_t first = task * b->rows_task, last = first + b->rows_task < b->rows ? first + b->rows_task : b->rows;
     for (int64_t row = first; row < last; row++) {
         quant_decode(x, b->from, b->in + (size_t) row * in_bytes, b->cols);
-        bool fits = true;
-        for (int64_t i = 0; i < b->cols; i++) fits &= fabsf(x[i]) <= limit;        /* false for NaN too */
-        if (!fits && row < b->bad[thread]) b->bad[thread] = row;
+        if (!quant_fits(b->to, x, b->cols) && row < b->bad[thread]) b->bad[thread] = row;
         for (int64_t i = 0; b->factor && i < b->cols; i++) x[i] /= b->factor[(b->row0 + row) / b->plane_rows];
         quant_encode(b->out + (size_t) row * out_bytes, b->to, x, b->cols);
     }
@@ -189,7 +179,7 @@ static Status write_rows(Job *j, int32_t index, Error *err)
         if (bad < b.rows)
             st = fail(err, ST_FORMAT,
                       "%s: tensor %s row %lld has a value that is not finite or too large for %s, expected at most %g",
-                      t->file, t->name, (long long) (row + bad), type_info(to)->name, (double) type_limit(to));
+                      t->file, t->name, (long long) (row + bad), type_info(to)->name, (double) quant_limit(to));
         else gguf_write_data(j->out, b.out, (size_t) b.rows * out_row);
         j->done += (uint64_t) (b.rows * cols);
         progress_to(&j->progress, j->done);

@@ -347,6 +347,34 @@ static void encoders_keep_the_values(void **state)
     }
 }
 
+/* Values so small that the block's scale would be 0 as a half, but which the format can hold. */
+static void small_blocks_keep_the_values(void **state)
+{
+    (void) state;
+    static const struct { Type type; float largest; double limit; } small[] = {
+        { T_Q2_K, 1e-6f, 0.45 }, { T_Q3_K, 3e-6f, 0.25 }, { T_Q4_K, 1e-5f, 0.15 }, { T_Q5_K, 1e-5f, 0.15 },
+        { T_Q6_K, 1e-4f, 0.04 }, { T_IQ4_XS, 1e-5f, 0.2 },
+    };
+    static float x[ROW], y[ROW];
+    static uint8_t a[ROW * 4];
+    for (size_t k = 0; k < sizeof small / sizeof *small; k++) {
+        uint64_t seed = 29;
+        double error = 0, power = 0;
+        float most = 0;
+        for (int i = 0; i < ROW; i++) most = fmaxf(most, fabsf(x[i] = gaussian(&seed)));
+        for (int i = 0; i < ROW; i++) x[i] *= small[k].largest / most;
+        quant_encode(a, small[k].type, x, ROW);
+        quant_decode(y, small[k].type, a, ROW);
+        for (int i = 0; i < ROW; i++) {
+            error += pow((double) y[i] - (double) x[i], 2);
+            power += pow((double) x[i], 2);
+        }
+        if (!(sqrt(error / power) <= small[k].limit))
+            fail_msg("%s: error %g of values up to %g, expected at most %g", type_info(small[k].type)->name,
+                     sqrt(error / power), (double) small[k].largest, small[k].limit);
+    }
+}
+
 /* Every type of a file has an encoder, which is what `ratoon quantize` relies on. */
 static void all_types_of_files_are_written(void **state)
 {
@@ -730,7 +758,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(scales_of_nvfp4),
         cmocka_unit_test(scales_of_nvfp4_are_the_nearest),
         cmocka_unit_test(encoders_equal_gguf),
-        cmocka_unit_test(encoders_keep_the_values),
+        cmocka_unit_test(encoders_keep_the_values), cmocka_unit_test(small_blocks_keep_the_values),
         cmocka_unit_test(ties_of_q8_0),
         cmocka_unit_test(all_types_of_files_are_written),
         cmocka_unit_test(exact_blocks_stay_exact),
