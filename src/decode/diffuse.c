@@ -52,15 +52,17 @@ int32_t diffuse_trim(const Diffusion *d, const CanvasRow *row, int32_t n)
 
 static bool locks(const Session *s) { return s->diffusion.mask > 0; }
 
-/* What draws in the step after `step`, which is 0 for the first canvas. */
+/* What draws in the step after `step`, which is 0 for the first canvas. Steps may be fewer than have been done, if they
+ * were set within a block: then this one is the last. */
 static CanvasDraw draw_of(const Session *s, int32_t step)
 {
+    static const float GREEDY = 1e-5f;
     const Sampling *p = &s->line.sampling;
-    const bool greedy = p->temperature < 1e-5f;
-    const float t = diffuse_temperature(&s->diffusion, step > 0 ? step : 1);
-    return (CanvasDraw) { .seed = p->seed, .block = s->canvas->block, .step = step,
-                          .t = greedy ? t : t * p->temperature, .greedy = greedy || locks(s),
-                          .mask = s->diffusion.mask };
+    const float t = diffuse_temperature(&s->diffusion, step > 0 ? least_of(step, s->diffusion.steps) : 1),
+                by = t * p->temperature;
+    const bool cold = p->temperature < GREEDY || by < GREEDY;
+    return (CanvasDraw) { .seed = p->seed, .block = s->canvas->block, .step = step, .t = cold ? fmaxf(t, GREEDY) : by,
+                          .greedy = cold || locks(s), .mask = s->diffusion.mask };
 }
 
 static void begin_block(Session *s)

@@ -639,6 +639,27 @@ static void settings(void **state)
     d.calls = d.repeated = 0;
     assert_int_equal(rt_next(st, s, &b), RT_OK);
     assert_int_equal(d.repeated, d.calls < 60);
+    /* so cold that it is 0; confidence -1: all steps */
+    assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.temperature = 0.5f)), RT_OK);
+    assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.t_min = 1e-38f, .t_max = 1e-38f)), RT_OK);
+    assert_int_equal(rt_prompt(s, prompt, ASKED), RT_OK);
+    assert_int_equal(rt_next(st, s, &b), RT_OK);
+    /* fewer steps than the block has had: the next is its last */
+    assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.confidence = -1)), RT_OK);
+    assert_int_equal(rt_prompt(s, prompt, ASKED), RT_OK);
+    for (int32_t i = 0; i < 6; i++) {
+        assert_int_equal(rt_step_run(st, &s, &b, 1), RT_OK);
+        assert_int_equal(b.status, RT_OK);
+        assert_int_equal(b.n, 0);
+    }
+    d.calls = 0;
+    assert_int_equal(rt_diffusion_set(s, &RT_DIFFUSION(.steps = 3, .confidence = -1, .draft = drafted, .ud = &d)),
+                     RT_OK);
+    d.step = 5;                                    /* the first of the six read the prompt */
+    assert_int_equal(rt_step_run(st, &s, &b, 1), RT_OK);
+    assert_int_equal(b.status, RT_OK);
+    assert_int_equal(b.n, CANVAS);
+    assert_int_equal(d.calls, 1);
     const rt_diffusion wrong[] = {
         RT_DIFFUSION(.steps = -1), RT_DIFFUSION(.steps = 65537), RT_DIFFUSION(.t_max = NAN),
         RT_DIFFUSION(.t_min = 0.9f), RT_DIFFUSION(.entropy_bound = -1), RT_DIFFUSION(.confidence = -2),
