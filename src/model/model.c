@@ -447,8 +447,8 @@ static Status make_rows(Loader *l, const Found *f, Type to, const uint8_t *src, 
         }
         quant_decode(row, f->view.type, src + from_row * (size_t) at, f->cols);
         if (!l->m->target && type_info(to)->block > 1 && !quant_fits(to, row, f->cols))
-            st = fail(l->err, ST_FORMAT, "%s: %s row %lld has a value that is not finite or too large for %s, expected at "
-                      "most %g", f->view.file, f->view.name, (long long) (f->row0 + at), type_info(to)->name,
+            st = fail(l->err, ST_FORMAT, "%s: %s row %lld has a value that is not finite or too large for %s, expected "
+                      "at most %g", f->view.file, f->view.name, (long long) (f->row0 + at), type_info(to)->name,
                       (double) quant_limit(to));
         quant_encode(*out + to_row * (size_t) r, to, row, f->cols);
     }

@@ -357,7 +357,14 @@ static void put_in_order(int how, int warps)
         }
 }
 
-/* order: of lanes and warps 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending. */
+bool emu_arrives_now()
+{
+    const int how = emu.order & 3;
+    return how == 1 || (how > 1 && below(2) == 1);
+}
+
+/* order: of lanes and warps 0 ascending, 1 descending, 2 scattered, 3 anew in every block; + 4: blocks descending.
+ * Asynchronous copies arrive in 0 as late as can be, in 1 at once, in 2 and 3 the one way or the other. */
 UNCHECKED void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t)
 {
     const int threads = k->threads, how = emu.order & 3;

@@ -1,7 +1,8 @@
 /* emu.h - the dialect of kernels (src/backend/gpu/gpu.h) on the processor: blocks in turn, the threads of a block as
  * fibers on stacks of their own, all on one host thread. A thread runs until it meets others (barrier, shuffle, matrix
- * instruction); the last of a warp to come computes for all. Asynchronous copies arrive when they are waited for and
- * not before. The order of lanes, warps and blocks is a choice (emu.order): results that depend on it are races.
+ * instruction); the last of a warp to come computes for all. The order of lanes, warps and blocks is a choice
+ * (emu.order), and whether asynchronous copies arrive at once or not before they are waited for: results that depend on
+ * it are races.
  *
  * What a card would let pass, or answer with anything, ends the process with a line that names kernel, block and
  * thread:
@@ -54,7 +55,7 @@ EMU_VECTOR2(float2, float);
 
 enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 100 << 10, EMU_COPIES = 256, EMU_GRANULE = 256 };
 enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_MMA_U8, EMU_SYNC_BLOCK, EMU_DONE };
-struct EmuCopy { void *to; const void *from; int group; };
+struct EmuCopy { void *to; const void *from; int group; };        /* to NULL: it has arrived */
 struct alignas(64) EmuLane {
     void    *sp;
     EmuKind  at;
@@ -300,6 +301,7 @@ DEV void mma_16x8x16(int c[4], const uint32_t a[2], uint32_t b)
     const uint32_t a4[4] = { a[0], a[1], 0, 0 }, b2[2] = { b, 0 };
     mma_16x8x32(c, a4, b2);
 }
+bool emu_arrives_now();
 DEV void emu_copy16(void *to, const uint4 *there)
 {
     EmuLane *l = &emu.lane[emu.tid];
@@ -308,7 +310,9 @@ DEV void emu_copy16(void *to, const uint4 *there)
         emu_fatal("an asynchronous copy to %p: not shared memory, or not aligned to 16 bytes", to);
     EMU_COUNT(there, 16, EMU_WEIGHT);
     EMU_COUNT(to, 16, EMU_STORE);
-    emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, there, l->group};
+    const bool now = emu_arrives_now();
+    if (now) memcpy(to, there, 16);
+    emu.copy[emu.tid][l->n_copies++] = EmuCopy{now ? NULL : to, there, l->group};
 }
 DEV void copy16_async(void *to, const void *from) { emu_copy16(to, emu_constant((const uint4 *) from)); }
 DEV void copy16_early(void *to, const void *from)
@@ -324,8 +328,8 @@ template <int N> DEV void copy_wait()
     EmuCopy *c = emu.copy[emu.tid];
     int kept = 0;
     for (int i = 0; i < l->n_copies; i++) {
-        if (c[i].group < l->group - N) memcpy(c[i].to, c[i].from, 16);
-        else c[kept++] = c[i];
+        if (c[i].group >= l->group - N) c[kept++] = c[i];
+        else if (c[i].to) memcpy(c[i].to, c[i].from, 16);
     }
     l->n_copies = kept;
 }

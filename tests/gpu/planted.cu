@@ -27,13 +27,14 @@ template <Plant P> DEV void steps_of(const PlantArgs &a, PlantShared &s, int c[4
     const int warp = TID / 32, lane = TID % 32;
     for (int i = warp; i < a.steps; i += 2) {
         const int stage = i / 2 % 2;
-        fetch<P>(a, s, i + 2);
+        if (P != P_restaged_too_soon) fetch<P>(a, s, i + 2);
         if (P == P_stage_too_few) copy_wait<2>();
         else if (P != P_no_copy_wait) copy_wait<1>();
         if (P != P_no_sync_warp) sync_warp();
         /* as a card's loads of fragments: lane 4 g + t reads words that other lanes have copied */
         const uint32_t *wa = (const uint32_t *) s.a[warp][stage], *wb = (const uint32_t *) s.b[warp][stage];
         const uint32_t x[4] = { wa[lane], wa[lane + 32], wa[lane + 64], wa[lane + 96] };
+        if (P == P_restaged_too_soon) fetch<P>(a, s, i + 4);
         const uint32_t y[2] = { wb[P == P_swapped_columns ? lane + 32 : lane],
                                 wb[P == P_swapped_columns ? lane : lane + 32] };
         if (P != P_mma_under_divergence || lane < 24 || i > 2) mma_16x8x32(c, x, y);
@@ -53,6 +54,7 @@ template <Plant P> DEV void planted(const PlantArgs &a)
     if (P == P_table_of_written) weight = ld_table(a.written);
     if (P == P_early_of_written) copy16_early(&s.a[warp][0][lane], a.written);
     fetch<P>(a, s, warp);
+    if (P == P_restaged_too_soon) fetch<P>(a, s, warp + 2);
     if (P != P_no_pass_wait) pass_wait();
     if (P == P_wait_twice) pass_wait();
     if (P == P_host_address) weight = ld(&a.steps);

@@ -10,6 +10,7 @@
 #define PLANTED(X) \
     X(sound, NULL) \
     X(no_first_sync, NULL) X(no_second_sync, NULL) X(no_copy_wait, "nobody waited for") X(stage_too_few, NULL) \
+    X(restaged_too_soon, NULL) \
     X(no_sync_warp, NULL) X(mma_under_divergence, "lanes of a warp") X(swapped_columns, NULL) \
     X(read_before_wait, "before pass_wait") X(write_before_wait, "writes before pass_wait") \
     X(prefetch_of_written, "which a kernel has written") X(table_of_written, "which a kernel has written") \

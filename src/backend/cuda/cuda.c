@@ -257,6 +257,19 @@ static void stop_recording(Cuda *c)
     c->records_full = true;
 }
 
+/* Returns false if there is no memory for it, which the driver may only take now: then this pass has no record any
+ * more. */
+static bool replay(Cuda *c, int32_t i)
+{
+    const CudaDriver *cu = c->card->cu;
+    if (cuda_ok(c, cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass") || c->error.code != ST_MEMORY)
+        return true;
+    stop_recording(c);
+    cuda_ok(c, cu->cuGraphExecDestroy(c->record[i].graph), "forgetting a pass");
+    c->record[i] = c->record[--c->n_records];
+    return false;
+}
+
 /* A pass is captured, which does not run it; its end makes a graph of it. */
 static bool pass_begin(Backend *b, const void *key, size_t n)
 {
@@ -268,9 +281,8 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
     if (!c->preparing) cuda_visit(c);
     const bool fits = n > 0 && n <= sizeof c->recording.key;
     const int32_t i = fits ? record_of(c, key, n) : -1;
-    if (i >= 0 && !c->preparing)
-        cuda_ok(c, c->card->cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass");
-    if (i >= 0 || !c->preparing) return i >= 0;
+    if (!c->preparing) return i >= 0 && replay(c, i);
+    if (i >= 0) return true;
     if (!fits || c->n_records == RECORDS_MAX || c->records_full) return true;
     if (!cuda_ok(c, c->card->cu->cuStreamBeginCapture_v2(c->stream, THREAD_LOCAL), "recording a pass")) {
         stop_recording(c);

@@ -461,6 +461,45 @@ static void many_records(void **state)
     assert_int_equal(fake->live, 0);
 }
 
+/* A replay for which there is no memory: the pass is launched, then and from then on. */
+static void replay_without_memory(void **state)
+{
+    (void) state;
+    if (on_device) skip();
+    enum { KEY = 7 };
+    const int32_t key = KEY;
+    Pair p;
+    Error err = { 0 };
+    float got[16];
+    assert_ok(open_pair(&p, &err), &err);
+    Backend *b = p.fork;
+    void *m = b->alloc(b, sizeof got, "x");
+    Tensor x = { .type = T_F32, .rows = 1, .cols = 16, .data = m };
+    b->prepare(b, true);
+    assert_false(b->pass_begin(b, &key, sizeof key));
+    b->scale(b, &x, 2, 0);
+    b->pass_end(b, true);
+    b->prepare(b, false);
+    const int64_t live = fake->live;
+    for (int32_t i = 0; i < 3; i++) {
+        for (int32_t k = 0; k < 16; k++) got[k] = (float) (i + k);
+        b->copy_in(b, m, got, sizeof got);
+        /* the context is made current, then the record is replayed */
+        if (i == 1) fake->fail_in = 2, fake->fail_with = 2;
+        assert_int_equal(b->pass_begin(b, &key, sizeof key), i == 0);
+        assert_int_equal(fake->fail_in, 0);
+        if (i > 0) b->scale(b, &x, 2, 0);
+        if (i > 0) b->pass_end(b, true);
+        b->copy_out(b, got, m, sizeof got);
+        assert_ok(b->sync(b, &err), &err);
+        for (int32_t k = 0; k < 16; k++) assert_true(got[k] == 2 * (float) (i + k));
+    }
+    assert_int_equal(fake->live, live - 1);
+    b->release(b, m, sizeof got);
+    close_pair(&p);
+    assert_int_equal(fake->live, 0);
+}
+
 /* ---- decoding ---- */
 
 /* After the first step, which reads the prompt, nothing is taken, recorded or loaded, every pass is a replay (only the
@@ -805,7 +844,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults)
     };
     const struct CMUnitTest anywhere[] = {
-        cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records), cmocka_unit_test(any_thread),
+        cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records),
+        cmocka_unit_test(replay_without_memory), cmocka_unit_test(any_thread),
         cmocka_unit_test(another_goes_on), cmocka_unit_test(both_fail),
         cmocka_unit_test(decoding), cmocka_unit_test(many_sessions), cmocka_unit_test(images)
     };
