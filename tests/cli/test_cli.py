@@ -923,6 +923,15 @@ class Measure(Cli):
         self.assertGreater(j["drafter"]["passes"], 4)
         self.says("doctor", *self.D, "--text", write("short.txt", b"hello"), names=["short.txt", "32"])
 
+    def test_doctor_of_a_model_that_denoises(self):
+        """No speed by the token, which it does not have, and no word of drafters."""
+        out = self.ratoon("doctor", "-q", "-m", path("small-diffusion.gguf")).stdout.decode()
+        self.assertRegex(out, r"speed +not by the token: blocks of \d+ are denoised in up to \d+ steps")
+        self.assertNotIn("tokens/s", out)
+        self.assertNotIn("it would be faster", out)
+        j = json.loads(self.ratoon("doctor", "-q", "-m", path("small-diffusion.gguf"), "--json").stdout)
+        self.assertEqual((j["speed"]["plain_tok_s"], j["speed"]["expected_tok_s"]), (None, None))
+
     def test_doctor_of_a_model_alone(self):
         out = self.ratoon("doctor", "-q", "-m", path("qwen3.gguf"), "-d", "none").stdout.decode()
         self.assertRegex(out, r"speed +[\d.]+ tokens/s plain \(expected [\d.]+\)\ndrafter +none\n")

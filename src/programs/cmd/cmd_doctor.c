@@ -190,6 +190,8 @@ static const char *const judgement_text[] = {
 static bool fits(const Doctor *d) { return memory_fits(&d->memory); }
 static bool loaded(const Doctor *d) { return d->p.engine != NULL; }
 static bool drafts(const Doctor *d) { return loaded(d) && d->block > 1; }
+/* It has no speed by the token, and no drafter. */
+static bool denoises(const Doctor *d) { return d->memory.needs.canvas > 0; }
 
 static const char *fact(const Doctor *d, const char *key, char out[256])
 {
@@ -251,9 +253,12 @@ static void print_model(const Doctor *d)
                m->needs.gpu_layers, m->needs.layers, memory_text(c, (double) m->needs.device_free));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
     print_experts(d);
-    if (loaded(d)) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
-    if (loaded(d) && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
-    if (loaded(d)) putchar('\n');
+    if (denoises(d))
+        printf("speed      not by the token: blocks of %d are denoised in up to %d steps, as few as the text needs "
+               "(ratoon bench times them)\n", m->needs.canvas, m->needs.canvas_steps);
+    if (d->plain > 0) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
+    if (d->plain > 0 && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
+    if (d->plain > 0) putchar('\n');
 }
 
 static void print_drafter(const Doctor *d)
@@ -281,13 +286,13 @@ static void print_verdict(const Doctor *d)
     char a[24], b[24];
     const Files *f = &d->p.files;
     printf("\nverdict: %s", fits(d) ? "fits" : "does not fit");
-    if (loaded(d)) printf("; %s tokens/s plain", rate_text(a, d->plain));
+    if (d->plain > 0) printf("; %s tokens/s plain", rate_text(a, d->plain));
     if (drafts(d) && d->rows > 1)
         printf(", about %s with the drafter (%.1fx, estimate); %s", rate_text(b, d->drafted), d->drafted / d->plain,
                judgement_text[judge(d)]);
     else if (drafts(d)) printf(", no more with the drafter; %s", judgement_text[judge(d)]);
     else if (f->ignored[0]) printf("; drafter %s is left out, as it does not fit: %s", f->ignored, f->why);
-    else if (loaded(d)) printf("; with a matching drafter it would be faster (doc/drafters.md)");
+    else if (loaded(d) && !denoises(d)) printf("; with a matching drafter it would be faster (doc/drafters.md)");
     putchar('\n');
 }
 
@@ -374,7 +379,7 @@ static bool print_json(const Doctor *d)
                                   number_or_null(d->tier.disk_bytes_per_s > 0, d->tier.disk_bytes_per_s)));
     json_object_set_new(j, "speed", json_pack("{s:o s:o s:o}", "expected_tok_s",
                                               number_or_null(d->expected > 0, d->expected), "plain_tok_s",
-                                              number_or_null(loaded(d), d->plain), "drafted_tok_s",
+                                              number_or_null(d->plain > 0, d->plain), "drafted_tok_s",
                                               number_or_null(drafts(d), d->drafted)));
     json_object_set_new(j, "drafter", drafter_json(d));
     json_object_set_new(j, "left_out", !d->p.files.ignored[0] ? json_null()
@@ -416,7 +421,7 @@ static bool expect(Doctor *d)
     if (memory_plan(&d->memory, &d->p, 1, false, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
     const rt_needs *n = &d->memory.needs;
-    if (!fits(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
+    if (!fits(d) || denoises(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
     costs_estimate(&d->costs, n, &d->peaks, 0);
     if (n->expert_ram) d->tier = experts_measure(&d->p, n);
     if (d->tier.disk_bytes_per_s > 0) costs_experts(&d->costs, n, &d->tier);
@@ -434,7 +439,7 @@ static bool examine(Doctor *d)
     d->n_vocab = (int32_t) property(d->p.engine, "model.vocab");
     d->block = (int32_t) property(d->p.engine, "draft.block");
     if (d->block > ROWS_MOST) d->block = ROWS_MOST;
-    return time_passes(d) && (!drafts(d) || examine_drafter(d));
+    return denoises(d) || (time_passes(d) && (!drafts(d) || examine_drafter(d)));
 }
 
 int cmd_doctor(int argc, char **argv)
