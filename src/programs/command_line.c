@@ -8,6 +8,7 @@
 #include "base/path.h"
 #include "programs/hub/hub_cache.h"
 #include "programs/program.h"
+#include "programs/suggest.h"
 
 static bool wrong(int *status, const Options *o, const char *what, const char *arg, const char *hint)
 {
@@ -44,14 +45,36 @@ static bool names_repository(const char *s)
     return true;
 }
 
-/* Whether a first word is a model rather than a text: a file or folder that exists, *.gguf, hf:*, ORG/NAME[:QUANT], or
- * the NAME:TAG of a model on this machine. */
+/* Whether a first word is a model rather than a text: a file or folder that exists, *.gguf, a name or address of the
+ * hub, ORG/NAME[:QUANT], or the name of a model on this machine. */
 static bool names_model(const char *s)
 {
     struct stat st;
     char path[HUB_PATH];
-    return has_suffix(s, ".gguf") || strncmp(s, "hf:", 3) == 0 || (*s && stat(s, &st) == 0) || names_repository(s) ||
-           (strchr(s, ':') && !strpbrk(s, " \t\n") && hub_find_local(path, s, HUB_TARGET));
+    return has_suffix(s, ".gguf") || hub_prefix(s) || (*s && stat(s, &st) == 0) || names_repository(s) ||
+           (*s && !strpbrk(s, " \t\n") && hub_find_local(path, s, HUB_TARGET));
+}
+
+/* Whether s, or a name and a tag with a colon between them, has only letters, digits and "-._", and begins with a
+ * letter. */
+static bool is_name(const char *s, bool tagged)
+{
+    const char *colon = strchr(s, ':');
+    for (const char *p = s; *p; p++)
+        if (!isalnum((unsigned char) *p) && !strchr("-._", *p) && p != colon) return false;
+    return isalpha((unsigned char) *s) && (colon ? tagged && colon[1] : !tagged);
+}
+
+/* Whether a word reads like a model that is not here: a path, nearly *.gguf, or Ollama's NAME:TAG. */
+static bool reads_like_model(const char *s)
+{
+    const char *dot = strrchr(s, '.');
+    const size_t dots = strspn(s, ".");
+    Suggestion near = { .typed = dot ? dot + 1 : "" };
+    suggest_try(&near, "gguf");
+    if (strpbrk(s, " \t\n")) return false;
+    const bool path = dots <= 2 && s[dots] == '/' && isalnum((unsigned char) s[dots + 1]);
+    return near.best || path || strncmp(s, "~/", 2) == 0 || is_name(s, true);
 }
 
 static bool was_given(const CommandLine *l, const OptionSpec *s)
@@ -95,11 +118,22 @@ static int32_t words_needed(const CommandLine *l, const char *pattern, uint32_t 
     return n;
 }
 
-/* Whether the word is a model, although the pattern goes on behind it with words of which `needed` must be there. */
-static bool model_comes(const CommandLine *l, int32_t at, int32_t needed)
+/* Whether the word is a model, although the pattern goes on behind it with words of which `needed` must be there. One
+ * that only reads like a model counts where more follows, and in a chat, which needs no other word. */
+static bool model_comes(const CommandLine *l, const Options *o, int32_t at, int32_t needed)
 {
     const char *word = l->word[at];
-    return at < l->n_early && names_model(word) && (l->n_words - at > needed || has_suffix(word, ".gguf"));
+    if (at >= l->n_early) return false;
+    if (names_model(word)) return l->n_words - at > needed || has_suffix(word, ".gguf");
+    return (l->n_words - at > 1 || strcmp(o->command, "chat") == 0) && reads_like_model(word);
+}
+
+/* A word that is taken as text although llama3.2 and the like are models' names: it stands alone, or has a digit. */
+static const char *bare_name(const CommandLine *l, int32_t at)
+{
+    const char *word = l->word[at];
+    const bool name = at < l->n_early && is_name(word, false);
+    return name && (l->n_words - at == 1 || strpbrk(word, "0123456789")) ? word : NULL;
 }
 
 /* Words from number `at` on, with spaces between them. */
@@ -122,7 +156,11 @@ static bool place_words(CommandLine *l, Options *o, const char *pattern, int *st
         pattern = s.next;
         bool model = s.spec && strcmp(s.spec->name, "--model") == 0;
         if (slot_filled(l, s.spec, bit)) continue;
-        if (model && *pattern && !model_comes(l, at, words_needed(l, pattern, bit))) continue;
+        if (model && *pattern && !model_comes(l, o, at, words_needed(l, pattern, bit))) {
+            l->bare = bare_name(l, at);
+            continue;
+        }
+        o->first_word |= model && *pattern;
         if (!s.spec) {
             o->word[o->n_words++] = l->word[at++];
             continue;

@@ -16,6 +16,7 @@ typedef struct {
     Given        *given; int32_t n;
     GivenForeign *foreign; int32_t n_foreign;
     const char  **word; int32_t n_words, n_early;  /* the first n_early stand before "--" */
+    const char   *bare;                            /* the prompt's first word, if it could be a model's name; or NULL */
 } CommandLine;
 
 /* o->command is set. True: run the command; *status as for options_read. Call line_free in any case. */

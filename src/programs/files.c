@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/path.h"
+#include "programs/advice.h"
 #include "programs/draft_find.h"
 #include "programs/hub/hub.h"
 #include "programs/program.h"
@@ -74,18 +75,27 @@ static bool is_repository(const char *path)
     return hub_name_read(&name, path, NULL) == ST_OK && !has_suffix(path, ".gguf") && !has_suffix(path, ".safetensors");
 }
 
+/* What to do about a model that is not here; where it was the first word (text), it may have been meant as a prompt. */
+static bool is_missing(const Options *o, const char *name, bool text)
+{
+    char hint[ADVICE_TEXT];
+    if (is_repository(name)) snprintf(hint, sizeof hint, "; ratoon pull %.200s fetches it", name);
+    else advice(hint, name, AS_MODEL);
+    return complain(o, "%s: there is no such file, and no model of that name on this machine%s%s", name, hint,
+                    text ? "; for a prompt that begins so, put -- in front" : "") == 0;
+}
+
 /* A path, hf:ORG/NAME[:QUANT], or the name of a model that some program has put on this machine. */
 static bool named(char out[4096], const Options *o, const char *path, HubKind kind)
 {
-    if (begins(path, "hf:")) return hub_get(out, o, path, kind);
-    if (access(path, F_OK) != 0 && path[0] != '/' && strcmp(path, "mtp") != 0) {
-        if (hub_find_local(out, path, kind)) {
+    if (hub_prefix(path)) return hub_get(out, o, path, kind);
+    if (access(path, F_OK) != 0 && errno != EACCES && strcmp(path, "mtp") != 0) {
+        if (path[0] != '/' && hub_find_local(out, path, kind)) {
             detail(o, "%s is %s", path, out);
             return true;
         }
-        if (is_repository(path))
-            return complain(o, "%s: there is no such file, and no model of that name on this machine; ratoon pull %s "
-                            "fetches it", path, path) == 0;
+        const bool text = o->first_word && kind == HUB_TARGET;
+        if (text || is_repository(path)) return is_missing(o, path, text);
     }
     if (strlen(path) >= 4096) {
         complain(o, "a path of %zu bytes is too long", strlen(path));
@@ -154,7 +164,7 @@ bool files_find(Files *out, const Options *o, bool drafter)
 /* A path that is only a path, or the place of what had to be fetched. */
 static bool fetched(const char **path, char place[4096], const Options *o, HubKind kind)
 {
-    if (!*path || !begins(*path, "hf:")) return true;
+    if (!*path || !hub_prefix(*path)) return true;
     bool good = hub_get(place, o, *path, kind);
     *path = place;
     return good;

@@ -137,7 +137,10 @@ void manual_write(FILE *f)
           "Numbers may follow an option of one letter without a space\n.Pq Fl n5 ,\n"
           "and _ in a long name is as good as \\-.\n.Pp\n"
           "The first word is the model if\n.Fl m\nis not given: a file or folder that exists, a name that ends in "
-          ".gguf or begins with hf:, or\n.Ar ORG/NAME Ns Op Ar :QUANT .\n"
+          ".gguf or begins with hf:, hf.co/ or https://huggingface.co/,\n.Ar ORG/NAME Ns Op Ar :QUANT ,\n"
+          "or the name of a model on this machine, such as qwen3:4b\n.Pq Nm Cm models .\n"
+          "A path,\n.Ar NAME:TAG\nor a word that nearly ends in .gguf is also taken as the model where words follow, "
+          "and in\n.Cm chat .\n"
           "Where a command has a prompt, other words are the prompt.\n.Sh COMMANDS\n", f);
     for (const Command *c = commands; c->name; c++) put_command(f, c);
     fputs(".Sh OPTIONS\nThe commands that have an option stand in brackets behind it.\n", f);

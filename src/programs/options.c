@@ -352,6 +352,8 @@ bool options_read(Options *o, int argc, char **argv, int *status)
     if (good) choose_backend(o);
     if (!good && json_asked(o, argc, argv)) error_as_json();
     for (int32_t i = 0; good && i < l.n_foreign; i++) note(o, "%s: %s", l.foreign[i].name, l.foreign[i].option->word);
+    if (good && l.bare && !o->model && !o->hf_repo && strcmp(o->command, "chat") == 0)
+        note(o, "no model '%s' is on this machine (ratoon models): it is taken as the message", l.bare);
     line_free(&l);
     return good;
 }

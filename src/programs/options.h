@@ -19,6 +19,7 @@ typedef struct { uint64_t value; bool given; } Seed;
 typedef struct {
     const char *command;
     const char *word[WORDS_MAX]; int32_t n_words;
+    bool        first_word;                        /* the model is a word that could have been the prompt's first */
     /* what to load */
     const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type, *weight_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */

@@ -882,6 +882,8 @@ class Local(Hub):
         want = self.ratoon("run", "-m", DEMO, *args).stdout
         for name in [*(n for n in listed if "Old" not in n), "tiny", "Studio-Q8_0.gguf"]:
             self.assertEqual(self.ratoon("run", "-m", name, *args).stdout, want, name)
+        for name in ["tiny:4b", "Studio-Q8_0", "https://huggingface.co/acme/Theirs", "hf.co/acme/Some-GGUF:Q8_0"]:
+            self.assertEqual(self.ratoon("run", name, "def f(", *args[2:]).stdout, want, name)
         self.assertEqual(self.ratoon("run", "-hf", "acme/theirs", *args).stdout, want)
         self.assertEqual(self.ratoon("run", "-hf", "maker/Studio-GGUF", *args).stdout, want)
         self.assertEqual(self.hub.requests, [])

@@ -151,6 +151,31 @@ class Words(Base):
         self.wrong("run", "-p", "x", "y", says="unexpected argument 'y'")
         self.wrong("run", "-f", "x", "y", says="only one of")
 
+    def test_models_that_are_not_here(self):
+        def missing(*args, says):
+            p = ratoon(*args, cwd=self.dir, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+            self.assertEqual((p.returncode, p.out), (1, ""), p.err)
+            self.assertIn(says, p.err)
+        escape = "for a prompt that begins so, put -- in front\n"
+        for word in ["qwen3:4b", "cpoy.ggfu", "/nonexistent/nope.bin", "./nope.bin"]:
+            missing("run", word, "hi", says="%s: there is no such file, and no model of that name" % word)
+            missing("chat", "-q", word, says=escape)
+        missing("run", "copy.ggfu", "hi", says="did you mean copy.gguf?")
+        missing("run", "and/or", says="ratoon pull and/or fetches it; " + escape)
+        missing("chat", "-q", "1/2", says=escape)
+        missing("run", "-q", DEMO, "hi", "-d", "org/absent", says="ratoon pull org/absent fetches it\n")
+        for word in ["hf.co/org/absent:Q4_K_M", "https://huggingface.co/org/absent", "hf:org/absent"]:
+            missing("run", "-q", word, "hi", says="org/absent")
+            missing("run", "-q", "-m", word, "-p", "hi", says="org/absent")
+            missing("pull", "-q", word, says="org/absent")
+        for word in ["qwen3:4b", "a.b", "12:30", "f(x):y", "//x", "x.gif"]:
+            self.assertEqual(self.text(word), self.text("--", word), word)
+        for words in [["llama3.2"], ["llama3.2", "hi"]]:
+            p = self.good("chat", "-n1", *words)
+            self.assertIn("no model 'llama3.2' is on this machine (ratoon models): it is taken as the message", p.err)
+        for words in [["Hello", "there"], ["hello there"], ["-m", DEMO, "llama3.2"], ["--", "llama3.2"]]:
+            self.assertNotIn("no model", self.good("chat", "-n1", *words).err)
+
     def test_other_commands(self):
         self.assertEqual(self.good("chat", "-q", "-n4", "--temp", "0", DEMO, "Hello", "there").out,
                          self.good("chat", "-q", "-n4", "--temp", "0", "-p", "Hello there").out)

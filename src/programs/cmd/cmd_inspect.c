@@ -242,7 +242,7 @@ static int inspect(Inspect *x)
 static bool locate(Inspect *x)
 {
     const char *name = x->o.word[0];
-    if (strncmp(name, "hf:", 3) != 0)
+    if (!hub_prefix(name))
         return snprintf(x->path, HUB_PATH, "%s", name) < HUB_PATH || complain(&x->o, "the path is too long") == 0;
     if (hub_find_local(x->path, name, HUB_TARGET)) return true;
     if (x->o.check_tensors)

@@ -137,7 +137,7 @@ static bool read_header(const char **name, HubRemote *r, const Options *o, const
     return true;
 }
 
-static const char *if_remote(const char *name) { return name && strncmp(name, "hf:", 3) == 0 ? name : NULL; }
+static const char *if_remote(const char *name) { return name && hub_prefix(name) ? name : NULL; }
 
 /* The drafter that is published for a model which is not here; a gated one asks for an account first. */
 static void find_published(Plan *x)

@@ -46,11 +46,30 @@ static bool take(char *out, size_t cap, const char *from, size_t n)
     return true;
 }
 
+/* The length of the first of the beginnings that s has; 0: none. */
+static size_t begins_with(const char *s, const char *const *beginning)
+{
+    for (; *beginning; beginning++)
+        if (strncasecmp(s, *beginning, strlen(*beginning)) == 0) return strlen(*beginning);
+    return 0;
+}
+
+size_t hub_prefix(const char *text)
+{
+    static const char *const schemes[] = { "https://", "http://", NULL },
+                      *const hosts[] = { "hf.co/", "huggingface.co/", "www.huggingface.co/", NULL };
+    if (strncmp(text, "hf:", 3) == 0) return 3;
+    const size_t scheme = begins_with(text, schemes), host = begins_with(text + scheme, hosts);
+    return host ? scheme + host : 0;
+}
+
 Status hub_name_read(HubName *out, const char *text, Error *err)
 {
-    const char *s = strncmp(text, "hf:", 3) == 0 ? text + 3 : text, *colon = strchr(s, ':'),
-               *end = colon ? colon : s + strlen(s), *at = memchr(s, '@', (size_t) (end - s));
+    const size_t prefix = hub_prefix(text);
+    const char *s = text + prefix, *colon = strchr(s, ':'), *end = colon ? colon : s + strlen(s),
+               *at = memchr(s, '@', (size_t) (end - s));
     *out = (HubName) { 0 };
+    if (prefix > strlen("hf:") && end > s && end[-1] == '/') end--;      /* some addresses end so */
     if (!take(out->repo, sizeof out->repo, s, (size_t) ((at ? at : end) - s)) || !repo_good(out->repo))
         return fail(err, ST_ARG, "'%.200s': expected ORG/NAME[@REVISION][:QUANT], as in unsloth/Qwen3-8B-GGUF:Q4_K_M",
                     text);

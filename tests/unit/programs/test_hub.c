@@ -25,9 +25,17 @@ static void names(void **state)
     assert_int_equal(hub_name_read(&n, "org/name:sub/file-Q8_0.gguf", &err), ST_OK);
     assert_string_equal(n.quant, "sub/file-Q8_0.gguf");
     assert_string_equal(n.revision, "");
-    static const char *const bad[] = { "", "name", "a/b/c", "/b", "a/", "a/..", "../b", "a/b:", "a/b@", "a/b@x y",
-        "a/b@../c", "a/b:../c", "a/b:/c", "a--b/c", "a/b--c", ".a/b", "a/b.", "a b/c", "a/b\n", "a/b:x\x1b[m",
-        "a/b:c//d" };
+    static const char *const good[] = { "hf:org/name", "hf.co/org/name:Q4_K_M", "https://huggingface.co/org/name/",
+        "http://hf.co/org/name", "HuggingFace.co/org/name" };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(hub_prefix(good[i]) > 0);
+        assert_int_equal(hub_name_read(&n, good[i], &err), ST_OK);
+        assert_string_equal(n.repo, "org/name");
+    }
+    assert_true(hub_prefix("org/name") == 0 && hub_prefix("https://example.org/a/b") == 0 && hub_prefix("hf.co") == 0);
+    static const char *const bad[] = { "", "name", "hf.co/", "https://huggingface.co/org", "hf:org/name/", "a/b/c",
+        "/b", "a/", "a/..", "../b", "a/b:", "a/b@", "a/b@x y", "a/b@../c", "a/b:../c", "a/b:/c", "a--b/c", "a/b--c",
+        ".a/b", "a/b.", "a b/c", "a/b\n", "a/b:x\x1b[m", "a/b:c//d" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(hub_name_read(&n, bad[i], &err), ST_ARG);
         assert_null(strpbrk(err.text, "\n\x1b"));
