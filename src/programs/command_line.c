@@ -198,12 +198,12 @@ static int32_t read_foreign(CommandLine *l, const Options *o, int left, char **a
 {
     const Foreign *f = foreign_find(argv[0], strlen(argv[0]));
     if (!f) return unknown(status, o, argv[0]) - 1;
-    if (f->chat && strcmp(o->command, "chat") != 0) {
+    if (f->only && strcmp(o->command, f->only) != 0) {
         complain(o, "%s: %s", argv[0], f->word);
         *status = EXIT_USAGE;
         return -1;
     }
-    if (!f->chat) l->foreign[l->n_foreign++] = (GivenForeign) { f, argv[0] };
+    if (!f->only) l->foreign[l->n_foreign++] = (GivenForeign) { f, argv[0] };
     return foreign_takes(f, left > 1 ? argv[1] : NULL);
 }
 

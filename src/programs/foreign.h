@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* NO_VALUE; ONE_VALUE: the next word; SWITCH_VALUE: the next word if it is on, off or auto */
+/* NO_VALUE; ONE_VALUE: the next word; SWITCH_VALUE: the next word if it is on, off, auto, 1, 0, true or false */
 typedef enum { NO_VALUE, ONE_VALUE, SWITCH_VALUE } ForeignValue;
 
-/* chat: what it means is what `ratoon chat` does, so that other commands refuse it. */
-typedef struct { const char *names; ForeignValue value; bool chat; const char *word; } Foreign;
+/* only: what it means is what this command does, so that others refuse it; "": all of them; NULL: none */
+typedef struct { const char *names; ForeignValue value; const char *word, *only; } Foreign;
 
 extern const Foreign foreign_options[];            /* ends with names of NULL */
 

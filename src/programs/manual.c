@@ -102,7 +102,8 @@ static void put_options(FILE *f)
 static void put_foreign(FILE *f)
 {
     fputs(".Sh LLAMA.CPP\nThese options of llama.cpp's programs are accepted, with a line that says why they mean "
-          "nothing here.\n.Bl -tag -width Ds\n", f);
+          "nothing here.\n.Fl cnv\nand\n.Fl i\nare those of\n.Cm chat ,\n.Fl \\-chat\\-template\\-kwargs\nis refused.\n"
+          ".Bl -tag -width Ds\n", f);
     for (const Foreign *x = foreign_options; x->names; x++) {
         fputs(".It ", f);
         put_text(f, x->names);

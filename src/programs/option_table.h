@@ -23,6 +23,7 @@ typedef struct {
     const char *also;                              /* further names, mostly llama.cpp's: "-md --x"; NULL: none */
     const char *values;                            /* "on|off": offered by shells, all that a CHOICE may be; or NULL */
     bool        writes;                            /* the path is written, not read */
+    const char *unset;                             /* numbers that stand for the default, as in llama.cpp; or NULL */
     const char *heading;                           /* of the group that begins here; NULL in an option's row */
 } OptionSpec;
 

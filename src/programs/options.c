@@ -97,11 +97,26 @@ static bool memory_bytes_of(uint64_t *out, const char *value, double plain)
     return true;
 }
 
+/* To what it is where nothing was given; numbers that may be unset are 0 then. */
+static void unset(Options *o, const OptionSpec *s)
+{
+    char *place = (char *) o + s->place;
+    if (s->kind == KIND_FLAG) *(bool *) place = false;
+    else if (s->kind == KIND_TEXT) *(const char **) place = NULL;
+    else if (s->kind == KIND_TEXTS) *(TextList *) place = (TextList) { 0 };
+    else if (s->unset && s->kind == KIND_INT) *(int32_t *) place = 0;
+    else if (s->unset) *(Seed *) place = (Seed) { 0 };
+}
+
 /* value NULL: a flag that was given without one. */
 static bool read_value(Options *o, const OptionSpec *s, const char *value)
 {
     char *end = NULL, *place = (char *) o + s->place;
     errno = 0;
+    if (s->unset && option_among(s->unset, value, strlen(value))) {
+        unset(o, s);
+        return true;
+    }
     switch (s->kind) {
     case KIND_FLAG: return read_flag(o, s, value);
     case KIND_CHOICE:
@@ -220,15 +235,6 @@ static bool take_line(void *ud, const ConfigLine *l)
 
 /* ---- the environment, and the command line ---- */
 
-/* Of a list, only what is given last counts. */
-static void unset(Options *o, const OptionSpec *s)
-{
-    char *place = (char *) o + s->place;
-    if (s->kind == KIND_FLAG) *(bool *) place = false;
-    else if (s->kind == KIND_TEXT) *(const char **) place = NULL;
-    else if (s->kind == KIND_TEXTS) *(TextList *) place = (TextList) { 0 };
-}
-
 /* Removes values from before that these override: lists start empty, and if two options exclude each other, giving one
  * unsets the other. */
 static void make_way(Options *o, const Given *given, int32_t n)
@@ -238,7 +244,7 @@ static void make_way(Options *o, const Given *given, int32_t n)
                                             { "model", "hf-repo" } };
     uint32_t bit = command_bit(o->command);
     for (int32_t i = 0; i < n; i++) {
-        unset(o, given[i].spec);
+        unset(o, given[i].spec);            /* of a list, only what is given last counts */
         for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
             const OptionSpec *a = option_named(bit, pairs[k][0]), *b = option_named(bit, pairs[k][1]);
             if (given[i].spec == a && b) unset(o, b);

@@ -355,7 +355,7 @@ bool program_find(Program *p, const Options *o, int with)
 {
     *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
     if (o->gpu_layers > 0 && !names_gpu(o))
-        note(o, "--gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed");
+        note(o, "--gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return denoise_read(&p->denoising, o) && files_find(&p->files, o, (with & WITH_DRAFTER) != 0) &&
            expert_profile_find(p);

@@ -197,11 +197,11 @@ class Help(Cli):
     def test_numbers(self):
         for option, bad in [("--temp", "nan"), ("--temp", "inf"), ("--temp", "-1"), ("--temp", "warm"),
                             ("--top-p", "1.5"), ("--top-p", ""), ("-n", "0"),
-                            ("-n", "1x"), ("-n", "99999999999999999999"), ("--top-k", "-1"), ("--seed", "-1"),
+                            ("-n", "1x"), ("-n", "99999999999999999999"), ("--top-k", "-1"), ("--seed", "-2"),
                             ("--seed", "18446744073709551616"),
                             ("--budget", "64"), ("--budget", "0"), ("--budget", "many"), ("--rep-window", "257"),
-                            ("--rep-penalty", "0"), ("--ctx", "0"),
-                            ("--threads", "0"), ("--stop", ""), ("--freq-penalty", "1e9")]:
+                            ("--rep-penalty", "0"), ("--ctx", "-2"),
+                            ("--threads", "-2"), ("--stop", ""), ("--freq-penalty", "1e9")]:
             name = "--n-predict" if option == "-n" else option
             self.says("run", "-m", path("qwen3.gguf"), "-p", "x", option, bad, expect=2, names=[name])
         self.says("verify", "-m", path("qwen3.gguf"), "--prompts", path("prompts.jsonl"), "--budget", "8,99", expect=2,

@@ -95,6 +95,11 @@ class Names(Base):
         other = json.loads(self.good("run", "-q", "--json", "-d", "none", "-s8", "-n6", "--temp", "0.9", "--top-p",
                                      "0.9", "-p", PROMPT).out)["tokens"]
         self.assertNotEqual(other, want, "the seed counts")
+        for words in ["-t -1", "-t 0", "-n -1", "-c -1", "-c 0", "--ctx-size=0", "-s -1", "--repeat-last-n -1",
+                      "-c 512 -c -1", "-s 7 -s -1"]:
+            self.assertEqual(self.text("-p", PROMPT, *words.split(), "-n", "6"), self.text("-p", PROMPT), words)
+        told = self.good("run", "-c", "0", "-n1", PROMPT, env={"RATOON_CTX": "512"}).err
+        self.assertNotIn("context 512", told, "the default, whatever the environment says")
         self.wrong("run", "-nx", says="unknown option '-nx'")
         self.wrong("run", "-n0", says="--n-predict is '0', expected a whole number from 1")
         self.wrong("run", "-m5x", says="unknown option '-m5x'")
@@ -102,15 +107,21 @@ class Names(Base):
     def test_foreign_options(self):
         want = self.text("-p", PROMPT)
         for words in ["-ngld 99", "--main-gpu 0", "-fa", "-fa on", "--flash-attn auto", "--mlock",
-                      "--no-mmap", "-b 512", "-sm none", "--jinja", "-no-cnv", "-nkvo"]:
+                      "--no-mmap", "-b 512", "-sm none", "--jinja", "-no-cnv", "-nkvo", "-fa 1", "-fa false",
+                      "--reasoning-format none", "--n-cpu-moe 9", "--cpu-moe", "-ot exps=CPU", "--draft-max 16", "-e",
+                      "--color", "-tb 2", "--prio 2", "--poll 50", "--numa distribute", "--perf", "--no-perf",
+                      "--log-disable", "--no-context-shift", "--swa-full", "-kvu", "--no-mmproj"]:
             self.assertEqual(self.text(*words.split(), "-p", PROMPT), want, words)
             p = self.good("run", "-n1", "-d", "none", *words.split(), "-p", PROMPT)
             self.assertIn("ratoon run: %s: " % words.split()[0], p.err)
         for words in ["-ngl 99", "--n-gpu-layers 99", "--gpu_layers 1"]:
             p = self.good("run", "-n1", "-d", "none", *words.split(), "-p", PROMPT)
-            self.assertIn("ratoon run: --gpu-layers: ratoon runs on the CPU (--backend cuda: on a GPU); not needed\n",
+            self.assertIn("ratoon run: --gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)\n",
                           p.err)
         self.wrong("run", "-ngl", "some", says="--gpu-layers is 'some', expected auto, all or a number of layers")
+        self.wrong("serve", "--metrics", "--slots", "--props", "-cb", "--cont-batching", "--no-webui", "--timeout", "9",
+                   "--chat-template-kwargs", '{"enable_thinking":false}', says="ratoon serve: --chat-template-kwargs: "
+                   "whether a model reasons is set with --reasoning on|off of serve")
         for name in ["-i", "-cnv", "--conversation"]:
             self.wrong("run", name, says="ratoon run: %s: for a conversation use `ratoon chat`" % name)
             self.good("chat", "-q", name, "-n1", "Hello")

@@ -141,7 +141,7 @@ class DoesNotFit(Base):
 
     def test_errors_are_not_verdicts(self):
         self.plan("-m", path("absent.gguf"), expect=1)
-        self.plan("--ctx", "0", expect=2)
+        self.plan("--ctx", "-2", expect=2)
 
 
 class Remote(Base):
