@@ -34,6 +34,13 @@ void hear_interrupts(void)
     sigaction(SIGINT, &(struct sigaction) { .sa_handler = on_interrupt, .sa_flags = SA_RESTART }, NULL);
 }
 
+bool line_typed(char *line, int cap)
+{
+    struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+    while (!interrupts && poll(&in, 1, 250) <= 0) {}           /* another thread may get the signal */
+    return !interrupts && fgets(line, cap, stdin);
+}
+
 /* ---- messages ---- */
 
 /* Length of the control character at s, or 0. Line feed and tab count as text; U+0080 to U+009F are as harmful as the

@@ -15,6 +15,8 @@
 
 extern volatile sig_atomic_t interrupts;           /* presses of Ctrl-C; the second one ends the process with 130 */
 void hear_interrupts(void);
+/* Waits for a line of standard input. Returns false at its end, and at once after Ctrl-C. */
+bool line_typed(char *line, int cap);
 
 /* Prints one line "ratoon COMMAND: ..." on standard error and returns EXIT_FAILED. Control characters from outside
  * become '?'. "After reporting an error" below means that it was called. */

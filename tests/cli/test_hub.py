@@ -473,6 +473,28 @@ class WithDrafter(Hub):
             self.assertEqual(self.has_drafter(), fetched, answer)
             shutil.rmtree(self.cache(self.DRAFTER), ignore_errors=True)
 
+    def test_interrupted_at_the_question(self):
+        master, slave = pty.openpty()
+        p = subprocess.Popen([self.program, "pull", self.TARGET], env=self.env, stdin=slave, stderr=slave,
+                             stdout=subprocess.PIPE)
+        os.close(slave)
+        said = b""
+        while b"[Y/n]" not in said:
+            said += os.read(master, 65536)
+        p.send_signal(signal.SIGINT)
+        said += screen(master)
+        self.assertEqual((p.communicate(timeout=LIMIT)[0], p.returncode), (b"", 130), said)
+        self.assertFalse(self.has_drafter() or os.path.exists(self.cache(self.TARGET)), said)
+
+    def test_not_asked_where_nothing_is_fetched(self):
+        for args in (["pull", "--offline", self.TARGET], ["pull", self.TARGET + ":Q9_9"]):
+            master, slave = pty.openpty()
+            p = subprocess.Popen([self.program, *args], env=self.env, stdin=slave, stderr=slave, stdout=subprocess.PIPE)
+            os.close(slave)
+            said = screen(master)
+            self.assertEqual((p.communicate(timeout=LIMIT)[0], p.returncode), (b"", 1), said)
+            self.assertNotIn(b"[Y/n]", said)
+
     def test_a_damaged_table(self):
         with open(self.share, "w") as f:
             f.write('{"pairs": [{}]}')

@@ -12,6 +12,7 @@
 
 typedef struct {
     Options   o;
+    HubName   name;
     Drafters *table;
     char      model[HUB_PATH], draft[HUB_PATH];    /* what was fetched; "": nothing */
     char      wanted[300];                         /* the drafter to fetch, as pull takes it; "": none */
@@ -33,7 +34,7 @@ static bool agreed(const Options *o, const PublishedDrafter *d, const char *name
     }
     log_line("with its drafter %s, %s more%s? It makes answers faster and changes no word of them. [Y/n]", name, size,
              gate);
-    return fgets(line, sizeof line, stdin) && line[0] != 'n' && line[0] != 'N';
+    return line_typed(line, sizeof line) && line[0] != 'n' && line[0] != 'N';
 }
 
 static void offer(Pull *p, const DraftTarget *t)
@@ -47,9 +48,10 @@ static void offer(Pull *p, const DraftTarget *t)
 }
 
 /* The repository's name may say enough, so that the question comes before the download. */
-static void offer_by_name(Pull *p, const HubName *name)
+static void offer_by_name(void *ud)
 {
-    offer(p, &(DraftTarget) { .names = { strchr(name->repo, '/') + 1, name->quant } });
+    Pull *p = ud;
+    offer(p, &(DraftTarget) { .names = { strchr(p->name.repo, '/') + 1, p->name.quant } });
 }
 
 static void offer_by_header(Pull *p)
@@ -66,23 +68,22 @@ static bool fetch_drafter(Pull *p)
     ModelFacts d, t;
     Error err;
     char why[160];
-    if (!hub_pull(p->draft, &p->o, p->wanted, HUB_DRAFTER)) return false;
+    if (!hub_pull(p->draft, &p->o, p->wanted, HUB_DRAFTER, NULL, NULL)) return false;
     if (model_facts(&d, p->draft, &err) != ST_OK) return complain(&p->o, "%s", err.text) == 0;
     if (model_facts(&t, p->model, NULL) == ST_OK && !model_facts_fit(why, &d, &t))
         return complain(&p->o, "%s does not fit this model: %s", p->wanted, why) == 0;
     return true;
 }
 
-static bool fetch(Pull *p, const HubName *name)
+static bool fetch(Pull *p)
 {
-    bool drafter = name_says_drafter(name->repo) || hub_kind(name->quant) == HUB_DRAFTER;
+    bool drafter = name_says_drafter(p->name.repo) || hub_kind(p->name.quant) == HUB_DRAFTER;
     Error err;
     Status st = drafter ? ST_END : drafters_open(&p->table, &err);
     if (st != ST_OK && st != ST_END) note(&p->o, "%s", err.text);
-    offer_by_name(p, name);
-    if (!hub_pull(p->model, &p->o, p->o.word[0], drafter ? HUB_DRAFTER : HUB_TARGET)) return false;
+    if (!hub_pull(p->model, &p->o, p->o.word[0], drafter ? HUB_DRAFTER : HUB_TARGET, offer_by_name, p)) return false;
     offer_by_header(p);
-    return !p->wanted[0] || fetch_drafter(p);
+    return interrupts == 0 && (!p->wanted[0] || fetch_drafter(p));
 }
 
 /* What was fetched, also if the drafter could not be. */
@@ -99,7 +100,6 @@ static bool print_paths(const Pull *p)
 int cmd_pull(int argc, char **argv)
 {
     Pull p = { 0 };
-    HubName name;
     Error err;
     int status;
     if (!options_read(&p.o, argc, argv, &status)) return status;
@@ -107,9 +107,9 @@ int cmd_pull(int argc, char **argv)
         complain(&p.o, "expected ORG/NAME[:QUANT], as in ratoon pull unsloth/Qwen3-8B-GGUF:Q4_K_M");
         return EXIT_USAGE;
     }
-    if (hub_name_read(&name, p.o.word[0], &err) != ST_OK) return complain(&p.o, "%s", err.text);
+    if (hub_name_read(&p.name, p.o.word[0], &err) != ST_OK) return complain(&p.o, "%s", err.text);
     hear_interrupts();
-    bool good = fetch(&p, &name);
+    bool good = fetch(&p);
     if (p.model[0] && (good || !p.o.json)) good &= print_paths(&p);
     drafters_close(p.table);
     return good ? EXIT_FINE : interrupts ? EXIT_INTERRUPTED : EXIT_FAILED;

@@ -146,7 +146,7 @@ static bool place_of(char path[HUB_PATH], const Pull *p)
            HUB_PATH;
 }
 
-bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind wish)
+bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind wish, void (*ask)(void *ud), void *ud)
 {
     Pull *p = calloc(1, sizeof *p);
     HubName name;
@@ -154,7 +154,9 @@ bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind w
     if (!p) return complain(o, "%s: out of memory", text) == 0;
     bool good = hub_name_read(&name, text, &err) == ST_OK || complain(o, "%s", err.text) == 0;
     good = good && hub_env_read(&p->env, o) && hub_repo_list(&p->repo, &p->env, &name) &&
-           hub_choose(&p->choice, &p->env, &p->repo, wish) && pull_files(p) && place_of(path, p);
+           hub_choose(&p->choice, &p->env, &p->repo, wish);
+    if (good && ask) ask(ud);
+    good = good && interrupts == 0 && pull_files(p) && place_of(path, p);
     free(p->place);
     free(p->choice.at);
     hub_repo_free(&p->repo);
@@ -167,5 +169,5 @@ bool hub_get(char path[HUB_PATH], const Options *o, const char *text, HubKind wi
     HubName name;
     Error err;
     if (hub_name_read(&name, text, &err) != ST_OK) return complain(o, "%s", err.text) == 0;
-    return hub_find_local(path, text, wish) || hub_pull(path, o, text, wish);
+    return hub_find_local(path, text, wish) || hub_pull(path, o, text, wish, NULL, NULL);
 }

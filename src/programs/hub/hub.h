@@ -13,7 +13,8 @@
 /* A local model if there is one (then nothing is asked of the network), else it is fetched into the Hugging Face cache.
  * Returns false after reporting an error. */
 bool hub_get(char path[HUB_PATH], const Options *o, const char *text, HubKind wish);
-/* What `ratoon pull` does: asks the hub which commit is current, and fetches the files of it that are missing. */
-bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind wish);
+/* What `ratoon pull` does: asks the hub which commit is current, and fetches the files of it that are missing. ask: is
+ * called when the hub has named the files, before they are fetched; after Ctrl-C there none is. NULL: nothing. */
+bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind wish, void (*ask)(void *ud), void *ud);
 
 #endif
