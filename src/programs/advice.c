@@ -18,6 +18,18 @@
 
 /* ---- a file that is missing ---- */
 
+/* Whether names that both end in .gguf are near without it: else the ending makes short names alike. */
+static bool stems_near(const char *typed, const char *name)
+{
+    char a[256], b[256];
+    Suggestion s = { .typed = a };
+    if (!has_suffix(typed, ".gguf") || !has_suffix(name, ".gguf")) return true;
+    snprintf(a, sizeof a, "%.*s", (int) gguf_stem(typed), typed);
+    snprintf(b, sizeof b, "%.*s", (int) gguf_stem(name), name);
+    suggest_try(&s, b);
+    return s.best != NULL;
+}
+
 /* The name nearest to what was typed, and that of a file which begins so: "qwen3" for qwen3-Q4_K_M.gguf. */
 static bool near_name(char out[256], const char *path)
 {
@@ -31,7 +43,7 @@ static bool near_name(char out[256], const char *path)
     for (struct dirent *e; (e = readdir(d));) {
         if (!out[0] && has_suffix(e->d_name, ".gguf") && strncasecmp(e->d_name, s.typed, n) == 0)
             snprintf(out, 256, "%s", e->d_name);
-        suggest_try(&s, e->d_name);
+        if (stems_near(s.typed, e->d_name)) suggest_try(&s, e->d_name);
         if (s.best == e->d_name) s.best = strcpy(best, e->d_name);
     }
     closedir(d);

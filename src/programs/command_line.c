@@ -189,6 +189,8 @@ static bool unknown(int *status, const Options *o, const char *a)
 {
     char hint[128], name[64];
     snprintf(name, sizeof name, "%.*s", (int) strcspn(a, "="), a);
+    if (strcmp(o->command, "serve") == 0 && option_among("--think --no-think", name, strlen(name)))
+        return wrong(status, o, "unknown option", a, "; --reasoning on|off|auto says whether the model reasons");
     return wrong(status, o, "unknown option", a, option_suggest(hint, command_bit(o->command), name));
 }
 

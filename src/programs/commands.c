@@ -1,6 +1,7 @@
 /* commands.c - the table of commands, and the two commands about commands. */
 #include <string.h>
 
+#include "base/path.h"
 #include "programs/manual.h"
 #include "programs/program.h"
 #include "programs/suggest.h"
@@ -212,12 +213,27 @@ const Command *command_find(const char *name)
     return NULL;
 }
 
+/* What other programs call a command of ours; NULL: none of these. */
+static const char *command_elsewhere(const char *name)
+{
+    static const char *const pairs[][2] = { { "list", "models" }, { "ls", "models" }, { "ps", "models" },
+                                            { "rm", "models rm" }, { "show", "inspect" } };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (strcmp(pairs[i][0], name) == 0) return pairs[i][1];
+    return NULL;
+}
+
 int command_unknown(const char *by, const char *name)
 {
     char hint[128];
     Suggestion near = { .typed = name };
+    const char *meant = command_elsewhere(name);
     for (const Command *c = commands; c->name; c++) suggest_try(&near, c->name);
-    log_line("%s: unknown command '%s'%s (see ratoon help)", by, name, suggest_words(&near, hint));
+    suggest_words(&near, hint);
+    if (meant) snprintf(hint, sizeof hint, "; did you mean ratoon %s?", meant);
+    else if (!near.best && (*name == '-' || strchr(name, '/') || has_suffix(name, ".gguf")))
+        snprintf(hint, sizeof hint, "; a command comes first, as in ratoon run %.40s ...", name);
+    log_line("%s: unknown command '%s'%s (see ratoon help)", by, name, hint);
     return EXIT_USAGE;
 }
 

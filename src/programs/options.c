@@ -185,13 +185,22 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
 
 /* ---- the configuration file ---- */
 
+/* A key is a long name without its dashes, and is suggested so. */
+static const char *suggest_key(char hint[128], uint32_t owners, const char *typed)
+{
+    option_suggest(hint, owners, typed);
+    char *dashes = strstr(hint, " --");
+    if (dashes) memmove(dashes + 1, dashes + 3, strlen(dashes + 3) + 1);
+    return hint;
+}
+
 bool options_set(Options *o, const char *name, const char *value)
 {
     char hint[128];
     uint32_t bit = command_bit(o->command);
     const OptionSpec *s = option_named(bit, name);
     if (s && strcmp(name, "config") != 0) return read_value(o, s, value);
-    return refuse(o, "there is no option '%s' of ratoon %s%s", name, o->command, option_suggest(hint, bit, name));
+    return refuse(o, "there is no option '%s' of ratoon %s%s", name, o->command, suggest_key(hint, bit, name));
 }
 
 static bool section_good(Options *o, const char *name)
@@ -208,7 +217,7 @@ static bool key_good(Options *o, const char *key)
 {
     char hint[128];
     if (option_named(commands_that_work(), key)) return true;
-    return refuse(o, "there is no option '%s'%s", key, option_suggest(hint, commands_that_work(), key));
+    return refuse(o, "there is no option '%s'%s", key, suggest_key(hint, commands_that_work(), key));
 }
 
 /* What the file says of `serve` is where `health` finds it. */

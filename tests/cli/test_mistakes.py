@@ -175,6 +175,10 @@ class Mistakes(unittest.TestCase):
         self.model("Qwen/Qwen3-8B-GGUF:Q4_K_M", "no such file", "ratoon pull Qwen/Qwen3-8B-GGUF:Q4_K_M", cwd=TMP)
         self.model(path("quite-another"), "cannot be opened", "ratoon models", "-hf OWNER/NAME")
         self.answered(["run", "-q", "-m", DEMO, "-d", path("quite-another"), "-p", "x"], ["quite-another", "-d none"])
+        shutil.copy(path("near-Q8_0.gguf"), path("model.gguf"))
+        said = self.answered(["run", "-q", "-m", DEMO, "-d", path("nope.gguf"), "-p", "x"], ["-d none"])
+        self.assertNotIn("did you mean", said)
+        self.model(path("modle.gguf"), "did you mean %s?" % path("model.gguf"))
         self.answered(["inspect", path("naer-Q8_0.gguf")], ["did you mean %s?" % path("near-Q8_0.gguf")])
 
     def test_split_files(self):

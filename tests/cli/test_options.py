@@ -49,6 +49,11 @@ class Suggestions(Base):
         for typed, meant in [("rnu", "run"), ("chta", "chat"), ("quantise", "quantize"), ("server", "serve"),
                              ("Plan", "plan"), ("hepl", "help")]:
             self.wrong(typed, says="unknown command '%s'; did you mean %s? (see ratoon help)" % (typed, meant))
+        for typed, meant in [("list", "models"), ("ls", "models"), ("ps", "models"), ("rm", "models rm"),
+                             ("show", "inspect")]:
+            self.wrong(typed, "x", says="unknown command '%s'; did you mean ratoon %s?" % (typed, meant))
+        for typed in ["-m", "model.gguf", "org/name"]:
+            self.wrong(typed, "-p", "hi", says="; a command comes first, as in ratoon run %s ..." % typed)
         self.wrong("help", "docter", says="unknown command 'docter'; did you mean doctor?")
         self.wrong("frobnicate", says="unknown command 'frobnicate' (see")
 
@@ -62,6 +67,7 @@ class Suggestions(Base):
                        % (typed, meant, command))
         self.wrong("run", "--frobnicate", says="unknown option '--frobnicate' (see")
         self.wrong("run", "-x", says="unknown option '-x' (see")
+        self.wrong("serve", "--think", says="unknown option '--think'; --reasoning on|off|auto says whether")
         self.wrong("inspect", "--top-p", "1", says="unknown option '--top-p' (see")
         self.wrong("run", "--" + "x" * 5000, says="unknown option '--xxx")
 
@@ -76,8 +82,10 @@ class Suggestions(Base):
     def test_configuration(self):
         def config(text, says):
             self.wrong("run", "--config", write("config", text), "-p", "x", says=says)
-        config("treads = 1\n", "config:1: there is no option 'treads'; did you mean --threads?")
-        config("[run]\ntmep = 1\n", "config:2: there is no option 'tmep' of ratoon run; did you mean --temp?")
+        config("treads = 1\n", "config:1: there is no option 'treads'; did you mean threads?")
+        config("--ctx = 512\n", "config:1: there is no option '--ctx'; did you mean ctx?")
+        config("[run]\ntmep = 1\n", "config:2: there is no option 'tmep' of ratoon run; did you mean temp?")
+        config("[run]\n--ctx = 1\n", "config:2: there is no option '--ctx' of ratoon run; did you mean ctx?")
         config("\n[chta]\n", "config:2: there is no command 'chta' with options; did you mean chat?")
 
 
