@@ -279,6 +279,9 @@ class Chat(unittest.TestCase):
         self.assertEqual(len(self.messages(t)), turns - 2)
         self.ends(t)
         t = self.chat("--ctx", "100")
+        t.say("/file " + write("long.txt", "word " * 400))
+        self.assertRegex(t.say("What is this?"), r"the context 100; send less, or start with a larger --ctx")
+        t.say("/undo")
         self.assertIn("the context of 100 tokens is full", t.say(LONG))
         self.ends(t)
 
@@ -380,6 +383,26 @@ class Chat(unittest.TestCase):
             self.assertIn("\x1b[?2004l", rest, "pastes are no longer marked")
 
     # ---- typing ----
+
+    def test_words_without_a_slash(self):
+        t = self.chat("-n", "3")
+        for word in ["exit", "help"]:
+            self.assertIn("this goes to the model; /exit leaves", t.say(word))
+        self.assertNotIn("/exit leaves", t.say("exit now"))
+        self.assertEqual(len(self.messages(t)), 6)
+        self.ends(t)
+
+    def test_stopped_in_an_answer(self):
+        """SIGCONT, as after Ctrl-Z and fg, while the model answers: there is one prompt afterwards."""
+        t = self.chat("-n", "200")
+        t.send(LONG + "\r")
+        t.until("\x1b[?2004l")
+        t.p.send_signal(signal.SIGCONT)
+        t.until(READY)
+        t.send("/stats\r")
+        self.assertNotIn("> ", t.until("stats are"))
+        t.until(READY)
+        self.ends(t)
 
     def test_several_lines(self):
         t = self.chat("-n", "3")
@@ -516,7 +539,14 @@ class Chat(unittest.TestCase):
         self.assertIn("there is no setting 'tmep'; did you mean temp?", t.say("/set tmep 1"))
         self.assertIn("--temp is 'hot', expected a number from 0 to 1000", t.say("/set temp hot"))
         self.assertIn("temp is 0.25", t.say("/set temp 0.25"))
+        self.assertIn("temp is 0.25", t.say("/set temperature"))
+        self.assertIn("n-predict is 5", t.say("/set n"))
         self.assertIn("n-predict is 7", t.say("/set n=7"))
+        self.assertIn("top-p is 0.5", t.say("/set top_p 0.5"))
+        self.assertIn("temp is 0.25", t.say("/set temperature 0.25"))
+        self.assertIn("there is no setting 'ctx'", t.say("/set ctx 512"))
+        for typed, meant in [("/bye", "/exit"), ("/?", "/help"), ("/regen", "/retry"), ("/reset", "/clear")]:
+            self.assertIn("there is no command %s; did you mean %s?" % (typed, meant), t.say(typed))
         t.say("/system You are a parrot.")
         shown = t.say("/show")
         for text in ["ratoon-demo-q8_0.gguf", "dflash-ratoon-demo", "turns        2, not read yet", "of 4096 tokens",

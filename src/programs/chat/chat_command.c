@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "programs/option_table.h"
 #include "programs/suggest.h"
 
 /* What /set may change, effective from the next answer. */
@@ -102,19 +103,33 @@ static void say_settings(const char *typed)
     fputc('\n', stderr);
 }
 
+/* The option that a key means, by any of its names; NULL: none that /set may change. */
+static const OptionSpec *setting(const Chat *c, const char *key)
+{
+    const OptionSpec *s = option_named(command_bit(c->o.command), strcmp(key, "n") == 0 ? "n-predict" : key);
+    for (size_t i = 0; s && SETTINGS[i]; i++)
+        if (strcmp(SETTINGS[i], s->name + 2) == 0) return s;
+    return NULL;
+}
+
+static void say_setting(const Chat *c, const OptionSpec *s)
+{
+    const char *name = s->name + 2, *place = (const char *) &c->o + s->place;
+    if (s->kind == KIND_REAL) say("%s is %g", name, *(const double *) place);
+    else if (s->kind == KIND_SEED) say("%s is %llu", name, (unsigned long long) ((const Seed *) place)->value);
+    else if (s->unset && *(const int32_t *) place == 0) say("%s is the default", name);
+    else say("%s is %d", name, *(const int32_t *) place);
+}
+
 static void set(Chat *c, const char *rest)
 {
     char key[32];
-    size_t n = strcspn(rest, " ="), i = 0;
+    size_t n = strcspn(rest, " =");
     const char *value = rest + n + strspn(rest + n, " =");
     snprintf(key, sizeof key, "%.*s", (int) (n < sizeof key ? n : sizeof key - 1), rest);
-    if (strcmp(key, "n") == 0) strcpy(key, "n-predict");
-    while (SETTINGS[i] && strcmp(SETTINGS[i], key) != 0) i++;
-    if (!SETTINGS[i]) {
-        say_settings(key);
-    } else if (options_set(&c->o, key, value)) {
-        say("%s is %s", key, value);
-    }
+    const OptionSpec *s = setting(c, key);
+    if (!s) say_settings(key);
+    else if (!*value || options_set(&c->o, s->name + 2, value)) say_setting(c, s);
 }
 
 static void show(Chat *c, const char *rest)
@@ -260,7 +275,7 @@ static const ChatCommand COMMANDS[] = {
     { "/clear", "", "begins a new conversation; the system message stays", clear, NULL },
     { "/system", "TEXT", "sets the system message; without TEXT there is none", set_system, NULL },
     { "/think", "on|off", "whether the model reasons first, if its template offers it", think, SWITCH },
-    { "/set", "KEY VALUE", "changes a sampling setting: /set temp 0.8", set, SETTINGS },
+    { "/set", "KEY VALUE", "changes a sampling setting: /set temp 0.8; without VALUE says it", set, SETTINGS },
     { "/show", "", "model, context and settings", show, NULL },
     { "/stats", "on|off", "statistics after each answer", stats, SWITCH },
     { "/history", "", "what was said", show_history, NULL },
@@ -289,9 +304,13 @@ static void help(Chat *c, const char *rest)
 
 static void say_unknown(const char *line, size_t n)
 {
+    static const char *const elsewhere[][2] = { { "/bye", "/exit" }, { "/?", "/help" }, { "/regen", "/retry" },
+                                                { "/reset", "/clear" }, { "/new", "/clear" } };
     char name[64], text[128];
     snprintf(name, sizeof name, "%.*s", (int) (n < sizeof name ? n : sizeof name - 1), line);
     Suggestion near = { .typed = name };
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (strcmp(elsewhere[i][0], name) == 0) near.typed = elsewhere[i][1];
     for (size_t i = 0; i < N_COMMANDS; i++) suggest_try(&near, COMMANDS[i].name);
     say("there is no command %s%s (/help lists them; start with // to send a message that begins with /)", name,
         suggest_words(&near, text));

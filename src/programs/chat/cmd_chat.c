@@ -7,6 +7,7 @@
 #include "programs/chat/editor.h"
 #include "programs/constraint.h"
 #include "programs/costs.h"
+#include "programs/option_table.h"
 #include "programs/sampling.h"
 
 /* ---- asking ---- */
@@ -74,8 +75,9 @@ bool chat_ask(Chat *c, const char *user)
     int32_t ctx = rt_session_ctx(c->p.session);
     bool good = talk_ask(&q, &c->talk, user);
     if (good && q.n >= ctx) {
-        complain(&c->o, "the message does not fit: with it the prompt has %d tokens, the context %d; /undo takes turns "
-                 "back, /clear begins anew, --ctx makes room", q.n, ctx);
+        complain(&c->o, "the message does not fit: with it the prompt has %d tokens, the context %d; %s", q.n, ctx,
+                 c->talk.n > 0 ? "/undo takes turns back, /clear begins anew, --ctx makes room"
+                               : "send less, or start with a larger --ctx");
         good = false;
         remember_question(c, user);
     } else if (good) {
@@ -116,6 +118,8 @@ static int from_pipe(Chat *c)
 static void take_message(Chat *c, const char *message)
 {
     if (!message[strspn(message, " \t\n")]) return;
+    if (option_among("exit quit bye help", message, strlen(message)))
+        note(&c->o, "this goes to the model; /exit leaves, /help lists the commands");
     if (message[0] == '/' && message[1] != '/') chat_command(c, message);
     else chat_ask(c, message + (message[0] == '/'));
 }

@@ -419,6 +419,7 @@ static const char *next_line(Editor *e, bool first)
     if (e->plain) return plain_line(e);
     /* Done before the prompt is shown: el_gets would do it afterwards, and a Ctrl-D in between would be lost. */
     el_set(e->el, EL_PREP_TERM, 1);
+    continued = 0;                                 /* in an answer: there is no prompt yet to be shown again */
     if (first) bracket_pastes(e, true);
     const char *line = el_gets(e->el, &count);
     return count > 0 ? line : NULL;
