@@ -796,6 +796,10 @@ class Files(Cli):
         twice = self.ratoon("quantize", path("q8.gguf"), path("q4.gguf"), "Q4_0").stderr.decode()
         self.assertEqual(twice.count("warning: "), 1)
         self.assertRegex(twice, r"q8\.gguf .*Q8_0.*BF16 original")
+        self.assertRegex(twice, r"q4\.gguf: Q4_0, \d+ tensors, [\d.]+ [kM]B \(input [\d.]+ [kM]B\), ")
+        self.ratoon("quantize", path("qwen3.gguf"), path("q4km.gguf"), "Q4_K_M")
+        self.assertIn("quantised already (Q4_K_M)",
+                      self.ratoon("quantize", path("q4km.gguf"), path("q4s.gguf"), "Q8_0").stderr.decode())
         self.assertNotIn("warning", self.ratoon("quantize", path("q8.gguf"), path("q16.gguf"), "F16").stderr.decode())
         self.says("quantize", path("qwen3.gguf"), path("q.gguf"), "Q99", expect=2, names=["Q99", "Q4_K_M", "IQ4_XS"])
         self.says("quantize", path("absent.gguf"), path("q.gguf"), "Q8_0", names=["absent.gguf"])

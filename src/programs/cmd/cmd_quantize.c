@@ -13,9 +13,12 @@
 #include "format/gguf.h"
 #include "format/recipe.h"
 #include "programs/advice.h"
+#include "programs/hub/hub_fetch.h"
 #include "programs/program.h"
 #include "programs/progress.h"
 #include "programs/suggest.h"
+
+static const char FILE_TYPE[] = "general.file_type";
 
 enum { BATCH_VALUES = 4 << 20, TASK_VALUES = 1 << 16 };
 
@@ -270,7 +273,7 @@ static Status plan(Job *j, uint64_t *values, uint64_t *bytes, Error *err)
 
 static void write_head(Job *j)
 {
-    static const char FILE_TYPE[] = "general.file_type", VERSION[] = "general.quantization_version";
+    static const char VERSION[] = "general.quantization_version";
     for (int32_t i = 0; i < gguf_n_keys(j->in); i++) {
         const char *key = gguf_key(j->in, i);
         if (strcmp(key, FILE_TYPE) != 0 && strcmp(key, VERSION) != 0) gguf_write_key_of(j->out, j->in, i);
@@ -297,8 +300,19 @@ static Status check_output(const char *in, const char *out, bool force, Error *e
     return ST_OK;
 }
 
+/* What the input's file type is called, or the type of one of its tensors. */
+static const char *lossy_name(const Job *j)
+{
+    uint32_t type;
+    if (gguf_get_u32(j->in, FILE_TYPE, &type, NULL) != ST_OK) return j->lossy;
+    for (int32_t i = 0; recipe_at(i); i++)
+        if (recipe_file_type(recipe_at(i)) == type) return recipe_name(recipe_at(i));
+    return j->lossy;
+}
+
 static Status quantize(Job *j, const Options *o, Error *err)
 {
+    char size[32], before[32];
     const char *in = o->word[0], *out = o->word[1];
     uint64_t values = 0, bytes = 0;
     TRY(gguf_open(&j->in, in, err));
@@ -306,7 +320,7 @@ static Status quantize(Job *j, const Options *o, Error *err)
     TRY(plan(j, &values, &bytes, err));
     if (j->lossy)
         log_line("warning: %s is quantised already (%s), and what that lost does not come back: for a better %s file, "
-                 "quantise the F16 or BF16 original", in, j->lossy, recipe_name(j->recipe));
+                 "quantise the F16 or BF16 original", in, lossy_name(j), recipe_name(j->recipe));
     TRY(pool_open(&j->pool, o->threads, err));
     TRY(gguf_write_open(&j->out, out, err));
     write_head(j);
@@ -315,8 +329,10 @@ static Status quantize(Job *j, const Options *o, Error *err)
     Status closed = gguf_write_close(j->out, st == ST_OK, err);
     double seconds = progress_end(&j->progress);
     if (st != ST_OK || closed != ST_OK) return st != ST_OK ? st : closed;
-    fprintf(stderr, "%s: %s, %d tensors, %.2f GB (input %.2f GB), %.2f bits per weight, %.0f s\n", out,
-            recipe_name(j->recipe), gguf_n_tensors(j->in), (double) bytes / 1e9, (double) gguf_file_bytes(j->in) / 1e9,
+    hub_size(size, bytes);
+    hub_size(before, gguf_file_bytes(j->in));
+    fprintf(stderr, "%s: %s, %d tensors, %s (input %s), %.2f bits per weight, %.0f s\n", out,
+            recipe_name(j->recipe), gguf_n_tensors(j->in), size, before,
             8.0 * (double) bytes / (double) (values ? values : 1), seconds);
     return ST_OK;
 }
