@@ -180,7 +180,7 @@ static const OptionSpec *find_attached(uint32_t bit, const char *a, const char *
 {
     if (a[1] == '-' || !a[2] || !strchr("0123456789.-", a[2])) return NULL;
     const OptionSpec *s = option_find(bit, a, 2);
-    bool number = s && (s->kind == KIND_INT || s->kind == KIND_SEED || s->kind == KIND_REAL);
+    bool number = s && (s->kind == KIND_INT || s->kind == KIND_TOKENS || s->kind == KIND_SEED || s->kind == KIND_REAL);
     if (number) *value = a + 2;
     return number ? s : NULL;
 }

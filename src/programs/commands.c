@@ -62,6 +62,7 @@ const Command commands[] = {
       "Examples:\n"
       "  ratoon health\n"
       "  ratoon health http://127.0.0.1:9000\n"
+      "  ratoon health 9000                               the same\n"
       "  until ratoon health; do sleep 1; done\n"
       "\n"
       "Without URL it is the server of this machine that `serve` would be with the same\n"

@@ -136,7 +136,8 @@ void manual_write(FILE *f)
           "Options are written\n.Fl \\-name Ar value\nor\n.Fl \\-name Ns = Ns Ar value ;\n"
           "behind\n.Fl \\-\nthere are only words.\n.Fl \\-help\nexplains any command.\n"
           "Numbers may follow an option of one letter without a space\n.Pq Fl n5 ,\n"
-          "and _ in a long name is as good as \\-.\n.Pp\n"
+          "and _ in a long name is as good as \\-.\n"
+          "Numbers of tokens may end in k, for 1024.\n.Pp\n"
           "The first word is the model if\n.Fl m\nis not given: a file or folder that exists, a name that ends in "
           ".gguf or begins with hf:, hf.co/ or https://huggingface.co/,\n.Ar ORG/NAME Ns Op Ar :QUANT ,\n"
           "or the name of a model on this machine, such as qwen3:4b\n.Pq Nm Cm models .\n"
@@ -173,8 +174,9 @@ void manual_write(FILE *f)
           "system = Answer briefly.\n.Ed\n"
           ".It Pa $XDG_CACHE_HOME/ratoon/costs\nWhat was learned about the times of passes. It can be removed at "
           "any time.\n"
-          ".It Pa $XDG_STATE_HOME/ratoon/history\nThe last 1000 messages typed in\n.Nm\n.Cm chat .\n.El\n"
+          ".It Pa \\(ti/.local/state/ratoon/history\nThe last 1000 messages typed in\n.Nm\n.Cm chat .\n.El\n"
           ".Sh EXIT STATUS\n.Bl -tag -width Ds\n.It 0\nSuccess, also where an answer was ended by a limit.\n"
-          ".It 1\nFailure.\n.It 2\nWrong usage.\n.It 130\nCtrl-C; in a chat, twice within a second.\n"
+          ".It 1\nFailure.\n.It 2\nWrong usage.\n.It 3\nThe model does not fit in memory\n"
+          ".Pq Cm plan , doctor .\n.It 130\nCtrl-C; in a chat, twice within a second.\n"
           ".It 141\nThe reader of standard output has gone; the program ends by SIGPIPE.\n.El\n", f);
 }

@@ -7,9 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* CHOICE: a text that is one of `values`. MEMORY: auto, all, or bytes with a unit, into a Seed: RT_EXPERTS_AUTO, 0 or
- * the bytes; min: bytes of the unit of a plain number, 0: it needs one */
-typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_CHOICE, KIND_INT, KIND_SEED, KIND_REAL, KIND_BUDGET,
+/* CHOICE: a text that is one of `values`. TOKENS: an INT that may end in k or K, for 1024. MEMORY: auto, all, or bytes
+ * with a unit, into a Seed: RT_EXPERTS_AUTO, 0 or the bytes; min: bytes of the unit of a plain number, 0: it needs one
+ */
+typedef enum { KIND_FLAG, KIND_TEXT, KIND_TEXTS, KIND_CHOICE, KIND_INT, KIND_TOKENS, KIND_SEED, KIND_REAL, KIND_BUDGET,
                KIND_SWITCH, KIND_LAYERS, KIND_MEMORY } Kind;
 
 typedef struct {

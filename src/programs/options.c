@@ -104,8 +104,8 @@ static void unset(Options *o, const OptionSpec *s)
     if (s->kind == KIND_FLAG) *(bool *) place = false;
     else if (s->kind == KIND_TEXT) *(const char **) place = NULL;
     else if (s->kind == KIND_TEXTS) *(TextList *) place = (TextList) { 0 };
-    else if (s->unset && s->kind == KIND_INT) *(int32_t *) place = 0;
-    else if (s->unset) *(Seed *) place = (Seed) { 0 };
+    else if (s->unset && s->kind == KIND_SEED) *(Seed *) place = (Seed) { 0 };
+    else if (s->unset) *(int32_t *) place = 0;
 }
 
 /* value NULL: a flag that was given without one. */
@@ -143,8 +143,13 @@ static bool read_value(Options *o, const OptionSpec *s, const char *value)
             return true;
         }
         /* fall through */
+    case KIND_TOKENS:
     case KIND_INT: {
         long long v = strtoll(value, &end, 10);
+        if (s->kind == KIND_TOKENS && end > value && (*end == 'k' || *end == 'K')) {
+            v = v < 0 || v > INT32_MAX ? -1 : 1024 * v;
+            end++;
+        }
         if (end == value || *end || errno || (double) v < s->min || (double) v > s->max)
             return out_of_range(o, s, value);
         *(int32_t *) place = (int32_t) v;

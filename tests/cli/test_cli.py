@@ -625,7 +625,7 @@ class Text(Cli):
     def test_bad(self):
         self.says("tokenize", "-m", path("small-qwen3.gguf"), "-p", "x", names=["tokenizer"])
         self.says("tokenize", "-m", path("absent.gguf"), "-p", "x", names=["absent.gguf"])
-        self.says("detokenize", "-m", path("qwen3.gguf"), "--tokens", "1,2,x", names=["--tokens"])
+        self.says("detokenize", "-m", path("qwen3.gguf"), "--tokens", "1,2,x", names=["token ids", "'x'"])
         self.says("detokenize", "-m", path("qwen3.gguf"), "--tokens", "99999", names=["99999"])
 
 

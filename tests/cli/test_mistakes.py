@@ -225,6 +225,11 @@ class Mistakes(unittest.TestCase):
             more = [] if option == "-f" else ["-p", "x"]
             self.answered(["run", "-q", "-m", DEMO, *more, option, path(name)],
                           [name, "No such file", "did you mean %s?" % path("person.json")])
+        self.answered(["run", "-q", "-p", "x", "--grammar", "root = a"],
+                      ["'root = a' is neither a file nor a grammar, which has ::= in it"])
+        self.answered(["chat", "-q", "-p", "x", "--json-schema", "[]"],
+                      ["'[]' is neither a file nor a schema, which begins with {"])
+        self.answered(["detokenize", "-q", "99999"], ["token ids: bad list at '99999', expected numbers from 0 to"])
         base = with_template(DEMO, "base.gguf", None)
         said = self.ratoon("run", "-m", base, "--chat", "-p", "hello", "-n", "2").stderr
         self.assertIn(b"base.gguf has no chat template, the built-in chatml template is used", said)

@@ -106,6 +106,10 @@ class Names(Base):
         for words in ["-t -1", "-t 0", "-n -1", "-c -1", "-c 0", "--ctx-size=0", "-s -1", "--repeat-last-n -1",
                       "-c 512 -c -1", "-s 7 -s -1"]:
             self.assertEqual(self.text("-p", PROMPT, *words.split(), "-n", "6"), self.text("-p", PROMPT), words)
+        for given, tokens in [("1k", 1024), ("2K", 2048)]:
+            self.assertIn("context %d" % tokens, self.good("run", "-n1", "-c", given, PROMPT).err)
+        for words in [["-c", "1kk"], ["-c", "-1k"], ["-c", "99999999999k"], ["-t", "1k"], ["-c", "k"]]:
+            self.wrong("run", *words, says=" is '%s', expected a whole number" % words[1])
         told = self.good("run", "-c", "0", "-n1", PROMPT, env={"RATOON_CTX": "512"}).err
         self.assertNotIn("context 512", told, "the default, whatever the environment says")
         self.wrong("run", "-nx", says="unknown option '-nx'")

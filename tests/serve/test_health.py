@@ -141,6 +141,8 @@ class Health(unittest.TestCase):
             Scripted.asked.clear()
             self.ready(url + "//", env={"RATOON_API_KEY": "secret"})
             (route, headers), = Scripted.asked
+            self.ready(url.replace("http://", "").replace("127.0.0.1", "localhost"))
+            self.ready(url.rsplit(":")[-1])
             self.assertEqual(route, "/health/ready")
             self.assertNotIn("secret", str(headers), "the route needs no key")
         finally:
@@ -148,7 +150,8 @@ class Health(unittest.TestCase):
             server.server_close()
 
     def test_wrong(self):
-        self.not_ready("127.0.0.1:8080", says="127.0.0.1:8080: expected http://HOST:PORT")
+        self.not_ready("/health", says="/health: expected http://HOST:PORT")
+        self.not_ready("x" * 5000, says="longer than 2048 bytes")
         self.not_ready("file:///etc/passwd", says="expected http://HOST:PORT")
         self.not_ready("--port", "0", says="--port 0 names no port")
         self.not_ready("http://127.0.0.1:99999999", says="")

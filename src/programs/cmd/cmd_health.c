@@ -23,10 +23,17 @@ static bool put_url(Place *p, const Options *o, const char *base, const char *pr
     return written < URL_MAX || complain(o, "the address is longer than %d bytes", URL_MAX) == EXIT_FINE;
 }
 
+/* HOST:PORT and PORT, of this machine, are http. */
 static bool place_of_word(Place *p, const Options *o, const char *word)
 {
+    char base[URL_MAX];
+    const bool port = *word && strspn(word, "0123456789") == strlen(word);
     if (begins(word, "http://") || begins(word, "https://")) return put_url(p, o, word, "");
-    return complain(o, "%.200s: expected http://HOST:PORT or https://HOST:PORT", word) == EXIT_FINE;
+    if (!*word || *word == '/' || strstr(word, "://"))
+        return complain(o, "%.200s: expected http://HOST:PORT, https://HOST:PORT, HOST:PORT or PORT",
+                        word) == EXIT_FINE;
+    snprintf(base, sizeof base, "http://%s%s", port ? "127.0.0.1:" : "", word);    /* cut off, it is still too long */
+    return put_url(p, o, base, "");
 }
 
 /* Linux connects to this machine where the address is that of all addresses (0.0.0.0). */

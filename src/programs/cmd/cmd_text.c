@@ -79,7 +79,7 @@ int cmd_detokenize(int argc, char **argv)
     if (!options_read(&x.o, argc, argv, &status)) return status;
     status = EXIT_FAILED;
     if (open_tokenizer(&x) && (x.o.tokens || text_read(&x.o, &list, &n_list, NULL)) &&
-        ids_read(&x.o, &ids, &n, x.o.tokens ? x.o.tokens : list, "--tokens", 0, tokenizer_size(x.t) - 1)) {
+        ids_read(&x.o, &ids, &n, x.o.tokens ? x.o.tokens : list, "token ids", 0, tokenizer_size(x.t) - 1)) {
         size_t len = tokenizer_decode(x.t, NULL, 0, ids, (size_t) n, true);
         out = malloc(len + 1);
         if (out) {
