@@ -585,9 +585,18 @@ class Http(Base):
                 self.assertEqual(server.get(path, headers={"X-Request-Id": "look"})[0], status)
             self.assertEqual(server.post("/llm/tokenize", {"content": "a"}, headers={"X-Request-Id": "two"})[0], 200)
             server.expect(when + r"POST /tokenize 200 \d+ ms two$")
-            server.expect(when + r"GET /nowhere 404 \d+ ms look$")
-            self.assertEqual(server.post("/llm" + CHAT, {}, headers={"X-Request-Id": "three"})[0], 400)
-            server.expect(when + r"POST %s 400 \d+ ms three$" % CHAT)
+            server.expect(when + r"GET /nowhere 404 \d+ ms look: unknown endpoint '/nowhere'$")
+            for body in ({}, chat("a", n=99), {"messages": "a\nb"}):
+                status, _, answer = server.post("/llm" + CHAT, body, headers={"X-Request-Id": "three"})
+                self.assertEqual(status, 400)
+                server.expect(when + r"POST %s 400 \d+ ms three: %s$"
+                              % (CHAT, re.escape(json.loads(answer)["error"]["message"])))
+            for method, status in (("PUT", 405), ("OPTIONS", 204), ("HEAD", 405)):
+                self.assertEqual(server.ask(method, "/llm" + CHAT, headers={"X-Request-Id": "four"})[0], status)
+                server.expect(when + r"%s %s %d \d+ ms four%s$"
+                              % (method, CHAT, status, ": .* use POST" if status == 405 else ""))
+            self.assertEqual(server.get("/llm/health", headers={"Host": "elsewhere.example"})[0], 403)
+            server.expect(when + r"GET /health 403 \d+ ms req_\w+: the Host header 'elsewhere.example' is not a name")
         finally:
             self.assertEqual(server.stop(), 0)
         self.assertEqual(server.log.count(" one: "), 1)

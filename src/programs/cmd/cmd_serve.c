@@ -199,7 +199,7 @@ static void on_logged(void *ud, const Exchange *x, int status, double seconds)
     bool text = r && (r->flags & ROUTE_TEXT);
     if (text) metrics_request(s->metrics, r->dialect, status);
     if (exchange_noted(x) || (status < 400 && exchange_method(x) == METHOD_GET)) return;
-    server_log(s, x, status, seconds, "");
+    server_log(s, x, status, seconds, exchange_reason(x));
 }
 
 static bool open_port(Serve *v)

@@ -6,14 +6,11 @@
 
 void server_log(const Server *s, const Exchange *x, int status, double seconds, const char *rest)
 {
-    static const char *const METHODS[] = { [METHOD_GET] = "GET", [METHOD_POST] = "POST", [METHOD_DELETE] = "DELETE" };
-    const uint32_t method = exchange_method(x);
-    const bool named = method < sizeof METHODS / sizeof *METHODS && METHODS[method];
     const time_t now = time(NULL);
     struct tm t;
     char when[32] = "";
     if (s->o.quiet) return;
     if (localtime_r(&now, &t)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &t);
-    log_line("%s %s %.1000s %d %.0f ms %s%s%s", when, named ? METHODS[method] : "-", exchange_path(x), status,
-             1e3 * seconds, exchange_id(x), *rest ? ": " : "", rest);
+    log_line("%s %s %.1000s %d %.0f ms %s%s%s", when, exchange_verb(x), exchange_path(x), status, 1e3 * seconds,
+             exchange_id(x), *rest ? ": " : "", rest);
 }

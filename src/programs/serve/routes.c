@@ -33,6 +33,7 @@ static void health(void *ud, Exchange *x)
     const char *verbose = exchange_query(x, "verbose");
     if (s->state == SERVER_LOADING) {
         exchange_add(x, "Retry-After", "1");
+        exchange_failed(x, "Loading model");
         exchange_json(x, 503, json_pack("{s:{s:s s:s s:n s:s} s:f}", "error", "message", "Loading model", "type",
                                      "unavailable_error", "param", "code", "loading", "progress", s->loaded / 1000.0));
         return;

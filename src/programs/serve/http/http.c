@@ -74,6 +74,7 @@ void exchange_release(Exchange *x)
     if (--x->refs > 0) return;
     if (x->body) exchange_body_free(x);
     free(x->out);
+    free(x->reason);
     free(x->path);
     pthread_mutex_destroy(&x->lock);
     x->http->n_exchanges--;
@@ -87,6 +88,7 @@ void exchange_release(Exchange *x)
 }
 
 uint32_t exchange_method(const Exchange *x) { return x->method; }
+const char *exchange_verb(const Exchange *x) { return *x->verb ? x->verb : "-"; }
 const Route *exchange_route(const Exchange *x) { return x->route; }
 const char *exchange_path(const Exchange *x) { return x->path ? x->path : "/"; }
 const char *exchange_tail(const Exchange *x) { return x->tail ? x->tail : ""; }
@@ -149,6 +151,7 @@ void exchange_reply(Exchange *x, int status, const char *type, char *body, size_
     if (!r) {
         free(body);
         status = 500;
+        exchange_failed(x, "out of memory");
         r = MHD_create_response_from_buffer(sizeof empty - 1, empty, MHD_RESPMEM_PERSISTENT);
     }
     if (r) answer_with(x, status, type ? type : "application/json", r);
@@ -164,6 +167,16 @@ void exchange_json(Exchange *x, int status, json_t *body)
 
 void exchange_note(Exchange *x) { x->noted = true; }
 bool exchange_noted(const Exchange *x) { return x->noted; }
+
+/* Not once the connection is over, when its thread reads the reason without the lock. */
+void exchange_failed(Exchange *x, const char *reason)
+{
+    pthread_mutex_lock(&x->lock);
+    if (x->mhd && !x->answered && !x->reason) x->reason = strdup(reason);
+    pthread_mutex_unlock(&x->lock);
+}
+
+const char *exchange_reason(const Exchange *x) { return x->reason ? x->reason : ""; }
 
 void exchange_drop(Exchange *x)
 {
@@ -181,6 +194,7 @@ void exchange_refuse(Exchange *x, const HttpError *e)
     if (e->status == 429 || e->status == 503) exchange_add(x, "Retry-After", "1");
     /* official clients try these again by themselves: a request that was cancelled, and what is not supported */
     if (e->status == 409 || e->status == 501) exchange_add(x, "X-Should-Retry", "false");
+    exchange_failed(x, e->message);
     char *body = http_error_body(x->dialect, e, x->id, &n);
     exchange_reply(x, e->status, NULL, body, n);
 }

@@ -64,6 +64,7 @@ void http_close(Http *h);                   /* ends open connections; afterwards
 
 /* About the request; strings live as long as the exchange, headers and query arguments until it is answered. */
 uint32_t    exchange_method(const Exchange *x);
+const char *exchange_verb(const Exchange *x);      /* the method as it was sent, cut to 15 bytes */
 const Route *exchange_route(const Exchange *x);
 const char *exchange_path(const Exchange *x);
 const char *exchange_tail(const Exchange *x);
@@ -77,6 +78,10 @@ void        exchange_body_free(Exchange *x);       /* once read, so that waiting
 /* Whoever works on it logs its end; call before another thread can answer. */
 void exchange_note(Exchange *x);
 bool exchange_noted(const Exchange *x);
+/* Why it failed, for the log: call before answering. exchange_error and exchange_refuse do it with their message.
+ * exchange_reason returns "" for an answer that is none of a failure; ask once the exchange is over. */
+void exchange_failed(Exchange *x, const char *reason);
+const char *exchange_reason(const Exchange *x);
 
 void exchange_keep(Exchange *x);
 void exchange_release(Exchange *x);

@@ -327,6 +327,7 @@ void check_request(Exchange *x, const char *url, const char *method, const char 
         return;
     }
     x->method = method_bit(method);
+    snprintf(x->verb, sizeof x->verb, "%s", method);
     x->route = find_route(x, &known);
     if (x->route) x->dialect = x->route->dialect;
     else x->dialect = strstr(x->path, "/messages") ? DIALECT_MESSAGES

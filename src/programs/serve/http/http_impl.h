@@ -44,6 +44,7 @@ struct Exchange {
     const Route *route;
     char       *path; const char *tail;
     uint32_t    method;
+    char        verb[16];
     char        id[132];
     int32_t     owner;                             /* number of the key it came with, from 1; 0: none */
     double      begun;
@@ -57,6 +58,7 @@ struct Exchange {
     bool        answered, queued, asleep, ended, whole, gone;
     struct MHD_Response *response;
     int         status;
+    char       *reason;                            /* NULL: none */
     char       *out; size_t at, n_out, cap_out;    /* of a stream: bytes [at, n_out) are unread */
     struct { char name[32], value[256]; } extra[EXTRA_HEADERS]; int32_t n_extra;
 };
