@@ -146,8 +146,11 @@ bool files_find(Files *out, const Options *o, bool drafter)
     DraftFound found;
     *out = (Files) { 0 };
     if (!find_model(out, o) || !outputs_good(o, out)) return false;
+    if (!hub_ollama_name(out->name, sizeof out->name, out->model, o->model))
+        snprintf(out->name, sizeof out->name, "%.255s", base_name(out->model));
     bool readable = model_facts(&facts, out->model, NULL) == ST_OK;    /* else loading it says why */
     if (readable && !is_model(o, out->model, &facts)) return false;
+    if (readable) strcpy(out->type, facts.type);
     if (!drafter || !readable || (o->draft && strcmp(o->draft, "none") == 0)) return true;
     if (o->draft) return named_drafter(out, o) && outputs_good(o, out);
     if (facts.canvas) return true;

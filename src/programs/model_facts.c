@@ -8,6 +8,7 @@
 
 #include "base/path.h"
 #include "format/gguf.h"
+#include "format/recipe.h"
 #include "format/safetensors.h"
 
 /* ---- GGUF ---- */
@@ -74,6 +75,15 @@ static void find_unread(ModelFacts *f, const Gguf *g)
     }
 }
 
+static void find_type(ModelFacts *f, const Gguf *g)
+{
+    uint32_t v;
+    const Recipe *r;
+    if (gguf_get_u32(g, "general.file_type", &v, NULL) != ST_OK) return;
+    for (int32_t i = 0; (r = recipe_at(i)); i++)
+        if (recipe_file_type(r) == v) snprintf(f->type, sizeof f->type, "%s", recipe_name(r));
+}
+
 static bool is_drafter(const Gguf *g, const char *arch)
 {
     return strstr(arch, "dflash") && (gguf_tensor(g, "fc.weight") || gguf_tensor(g, "dflash.fc.weight") ||
@@ -92,6 +102,7 @@ static void read_gguf(ModelFacts *f, const Gguf *g)
     f->bytes = gguf_file_bytes(g);
     f->tokens = tokens_of(g);
     find_unread(f, g);
+    find_type(f, g);
     if (f->kind == MODEL_DRAFTER) {
         f->vocab = number_of(g, f->arch, "vocab_size");
         f->last_tap = last_tap_of(g, f->arch);

@@ -21,6 +21,7 @@ typedef struct {
     bool      own_layer;                           /* a target with an MTP layer */
     bool      canvas;                              /* a target that denoises: nothing drafts for it */
     int32_t   last_tap;                            /* of a drafter: the last target layer that it reads; 0: unknown */
+    char      type[16];                            /* general.file_type by name ("Q4_K_M"); "": none, or unknown */
     char      unread[16];                          /* the first tensor type that is not known here; "": none */
     uint64_t  bytes;                               /* of all parts */
     uint64_t  tokens;                              /* hash of the tokenizer's tokens; 0: the file carries none */

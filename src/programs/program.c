@@ -473,7 +473,7 @@ static void tell(const Program *p, bool drafts)
     if (p->session) snprintf(ctx, sizeof ctx, ", context %d", rt_session_ctx(p->session));
     if (p->gpu_layers > 0) snprintf(gpu, sizeof gpu, ", %d of %lld layers on the GPU", p->gpu_layers,
                                     (long long) property(p->engine, "model.layers"));
-    note(p->o, "%.*s%s%s%s%s", stem(f->model), base_name(f->model), draft, ctx, gpu,
+    note(p->o, "%.*s%s%s%s%s", (int) gguf_stem(f->name), f->name, draft, ctx, gpu,
          f->demo ? " (demo; give -m for your model)" : "");
     program_expert_note(p);
     if (p->session) program_kv_hint(p, 1);

@@ -30,8 +30,13 @@ void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Finds the files: the demo pair without -m, a drafter next to the target without -d. Notes which were chosen. */
 /* draft "": none, "mtp": the target's own layer. found_draft: the drafter was found, not asked for. own: the target's
  * own layer may be used if it has one. demo: no model was named. */
-/* ignored: a drafter that was found but does not fit, and why not; "": none. */
-typedef struct { char model[4096], draft[4096]; bool found_draft, own, demo; char ignored[512], why[512]; } Files;
+/* ignored: a drafter that was found but does not fit, and why not; "": none. name: what the model is called: as its
+ * file is, or in Ollama's store as it is there. type: what its header says of its tensors ("Q4_K_M"); "": nothing. */
+typedef struct {
+    char model[4096], draft[4096];
+    bool found_draft, own, demo;
+    char ignored[512], why[512], name[256], type[16];
+} Files;
 bool files_find(Files *out, const Options *o, bool drafter);
 /* Fetches what the options name by -hf or hf:, and puts its paths, which live in out, into o: for a command that wants
  * this done before it starts threads. Returns false after reporting an error. */

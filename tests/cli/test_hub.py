@@ -909,6 +909,11 @@ class Local(Hub):
         self.assertEqual(self.ratoon("run", "-hf", "acme/theirs", *args).stdout, want)
         self.assertEqual(self.ratoon("run", "-hf", "maker/Studio-GGUF", *args).stdout, want)
         self.assertEqual(self.hub.requests, [])
+        for asked, name in (("tiny:4b", "tiny:4b"), ("tiny", "tiny:latest"), ("me/mine:q8", "me/mine:q8"),
+                            (ollama, "hf.co/acme/Some-GGUF:Q8_0")):
+            said = self.ratoon("run", "-m", asked, "--json", *args[:-1])
+            self.assertEqual(json.loads(said.stdout)["model"], name)
+            self.assertIn("%s, no drafter" % name, said.stderr)
         text = self.ratoon("models").stdout
         self.assertIn("tiny:4b", text)
         self.assertIn("10.9 MB", text)

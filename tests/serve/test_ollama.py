@@ -9,7 +9,9 @@ import datetime
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -164,6 +166,27 @@ class Models(unittest.TestCase):
             self.assertRegex(m["details"]["parameter_size"], r"^\d+\.\d[MB]$")
         self.assertEqual(S.json("/api/ps")["models"][0]["context_length"], 2048)
         self.assertEqual(S.json("/api/version"), {"version": S.json("/props")["build_info"]})
+
+    def test_from_its_store(self):
+        """A model of Ollama's own is called what it is called there, and has the type that its header gives."""
+        store, digest = tempfile.mkdtemp(), "sha256-" + "ab" * 32
+        self.addCleanup(shutil.rmtree, store)
+        manifest = os.path.join(store, "manifests", "registry.ollama.ai", "library", "tiny", "4b")
+        os.makedirs(os.path.dirname(manifest))
+        os.makedirs(os.path.join(store, "blobs"))
+        os.symlink(DEMO, os.path.join(store, "blobs", digest))
+        with open(manifest, "w", encoding="utf-8") as f:
+            json.dump({"layers": [{"mediaType": "application/vnd.ollama.image.model",
+                                   "digest": digest.replace("-", ":")}]}, f)
+        server = Server("-m", "tiny:4b", "-d", "none", env={"OLLAMA_MODELS": store})
+        try:
+            self.assertIn("\nmodel tiny:4b, ", server.log)
+            self.assertEqual([m["id"] for m in server.json("/v1/models")["data"]], ["tiny:4b"])
+            m = server.json("/api/tags")["models"][0]
+            self.assertEqual((m["name"], m["details"]["quantization_level"]), ("tiny:4b", "Q8_0"))
+            self.assertEqual(server.json("/api/show", {"model": "tiny:4b"})["details"], m["details"])
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_show(self):
         for name in (NAME, NAME + ":latest", "other", "other:latest"):

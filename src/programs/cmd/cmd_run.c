@@ -157,9 +157,8 @@ static bool print_json(Run *r)
     json_t *draft = r->p.files.draft[0] ? json_string(base_name(r->p.files.draft)) : json_null();
     json_t *text = json_stringn(r->shown.at ? r->shown.at : "", r->shown.n);
     return json_print(&r->o, json_pack("{s:o s:o s:s s:s s:o s:o s:o}", "text", text, "tokens", tokens,
-                                       "finish_reason", finish_names[r->finish], "model",
-                                       base_name(r->p.files.model), "draft", draft, "sampling", sampling, "stats",
-                                       stats));
+                                       "finish_reason", finish_names[r->finish], "model", r->p.files.name, "draft",
+                                       draft, "sampling", sampling, "stats", stats));
 }
 
 static void print_speculation(const Run *r)

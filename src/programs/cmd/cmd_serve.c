@@ -262,7 +262,7 @@ static bool choose_ctx(Serve *v)
 static void set_names(Server *s)
 {
     const Options *o = &s->o;
-    snprintf(s->name, sizeof s->name, "%s", o->model_name ? o->model_name : base_name(s->p.files.model));
+    snprintf(s->name, sizeof s->name, "%s", o->model_name ? o->model_name : s->p.files.name);
     if (!o->model_name) s->name[gguf_stem(s->name)] = 0;
     s->names[s->n_names++] = s->name;
     for (int32_t i = 0; i < o->alias.n; i++) s->names[s->n_names++] = o->alias.at[i];
@@ -383,6 +383,7 @@ static bool load(Serve *v)
     set_style(s);
     set_fim(s);
     hub_quant(s->quant, s->p.files.model);
+    if (!*s->quant) strcpy(s->quant, s->p.files.type);
     if (!s->store || !s->replay || !(s->constraints = constraints_new(g, s->style)))
         return complain(&s->o, "out of memory") == EXIT_FINE;
     set_request_defaults(s);

@@ -367,6 +367,19 @@ bool hub_find_local(char path[HUB_PATH], const char *text, HubKind wish)
     return fits;
 }
 
+bool hub_ollama_name(char *out, size_t cap, const char *path, const char *given)
+{
+    HubLocals l = { 0 };
+    if (strncmp(base_name(path), "sha256-", 7) != 0) return false;
+    const HubLocal *found = hub_locals(&l) && given ? hub_locals_called(&l, given) : NULL;
+    if (found && strcmp(found->path, path) != 0) found = NULL;
+    for (size_t i = 0; i < l.n && !found; i++)
+        if (strcmp(l.at[i].path, path) == 0) found = &l.at[i];
+    if (found) hub_local_name(out, cap, found);
+    hub_locals_free(&l);
+    return found;
+}
+
 /* ---- writing ---- */
 
 Status hub_folders(const char *path, Error *err)

@@ -41,6 +41,9 @@ const HubLocal *hub_locals_named(const HubLocals *l, const HubName *name, HubKin
 const HubLocal *hub_locals_called(const HubLocals *l, const char *name);
 /* Both at once, for a name as -m and -hf take it. Returns false if there is none. */
 bool hub_find_local(char path[HUB_PATH], const char *text, HubKind wish);
+/* What Ollama calls a file of its store, whose own name is a digest: `given`, completed, if that means it, else the
+ * first of its names. Returns false if it is no such file. */
+bool hub_ollama_name(char *out, size_t cap, const char *path, const char *given);
 
 /* The Hugging Face cache's layout below `cache`: the folder of a repository, and a file in it. */
 bool hub_repo_folder(char out[HUB_PATH], const char *cache, const char *repo);

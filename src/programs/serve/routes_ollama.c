@@ -1,8 +1,9 @@
-/* Ollama's lists of models: there is one, under its name and its aliases, each with the tag `latest`. */
+/* Ollama's lists of models: there is one, under its name and its aliases, with the tag `latest` where it has none. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/path.h"
 #include "programs/serve/routes.h"
 
 static json_t *property_json(const rt_engine *g, const char *key)
@@ -34,8 +35,9 @@ static json_t *digest(const Server *s)
 
 static json_t *entry(const Server *s, const char *name)
 {
-    return json_pack("{s:o s:o s:I s:o s:o}", "name", json_sprintf("%s:latest", name), "model",
-                     json_sprintf("%s:latest", name), "size", (json_int_t) property(s->p.engine, "model.bytes"),
+    const char *tag = strchr(base_name(name), ':') ? "" : ":latest";
+    return json_pack("{s:o s:o s:I s:o s:o}", "name", json_sprintf("%s%s", name, tag), "model",
+                     json_sprintf("%s%s", name, tag), "size", (json_int_t) property(s->p.engine, "model.bytes"),
                      "digest", digest(s), "details", details(s));
 }
 

@@ -51,7 +51,7 @@ struct Server {
     Replay     *replay;
     Scheduler *_Atomic scheduler;
     char       *identity;
-    char        quant[48];                      /* the type that the model file's name mentions; "": none */
+    char        quant[48];                      /* the type that the model file's name or header mentions; "": none */
     int32_t     vocab, ctx;
     size_t      longest;                        /* bytes of the longest token */
     int64_t     model_time;                     /* modification time of the model file, seconds since 1970 */

@@ -2,6 +2,7 @@
 #include "programs/serve/request/request_impl.h"
 
 #include "base/json.h"
+#include "base/path.h"
 #include "base/ranges.h"
 
 #include <math.h>
@@ -499,11 +500,16 @@ static void read_speculative(Reader *r)
     if (mode && (strcmp(mode, "chain") == 0 || strcmp(mode, "tree") == 0)) fields_ignore(q, "speculative.mode");
 }
 
+static size_t untagged(const char *name)
+{
+    return strlen(name) - (has_suffix(name, ":latest") ? strlen(":latest") : 0);
+}
+
 bool same_model(Dialect d, const char *given, const char *name)
 {
-    static const char TAG[] = ":latest";
-    size_t n = strlen(name);
-    return strncmp(given, name, n) == 0 && (!given[n] || (is_ollama(d) && strcmp(given + n, TAG) == 0));
+    const size_t n = untagged(name);
+    if (!is_ollama(d)) return strcmp(given, name) == 0;
+    return untagged(given) == n && strncmp(given, name, n) == 0;
 }
 
 static bool read_model(Reader *r)

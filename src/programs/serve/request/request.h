@@ -166,7 +166,7 @@ bool request_read(Request **out, Dialect d, json_t *body, const RequestHeaders *
                   HttpError *e);
 void request_free(Request *q);                     /* NULL is fine */
 bool request_talks(const Request *q);              /* it has a conversation, and no prompt of its own */
-/* Whether a client means the model of this name: Ollama's may add `:latest`. */
+/* Whether a client means the model of this name: Ollama's may add or leave out `:latest`. */
 bool same_model(Dialect d, const char *given, const char *name);
 /* The declared tool that the model calls by this name; NULL if there is none. */
 const RequestTool *request_tool(const Request *q, const char *name, size_t n);
