@@ -148,15 +148,20 @@ static bool renew_locked(Session *s)
     return c->step >= s->diffusion.steps || c->idle == IDLE || lock_first_open(c->lock, n) == n;
 }
 
-static void finish_block(Session *s)
+/* How many tokens the block has if this step is its last. */
+static int32_t block_length(Session *s)
 {
-    Line *l = &s->line;
     Canvas *c = s->canvas;
-    const int32_t all = l->m->diffusion.canvas;
+    const int32_t all = s->line.m->diffusion.canvas;
     const int32_t end = locks(s) ? lock_block(c->best, c->lock, all, c->idle == IDLE, s->diffusion.end)
                                  : diffuse_trim(&s->diffusion, c->found, all);
-    const int32_t n = least_of(end, line_room(l));
-    memcpy(l->out, c->best, sizeof *l->out * (size_t) n);
+    return least_of(end, line_room(&s->line));
+}
+
+static void finish_block(Session *s, int32_t n)
+{
+    Line *l = &s->line;
+    memcpy(l->out, s->canvas->best, sizeof *l->out * (size_t) n);
     memcpy(l->text + l->n_text, l->out, sizeof *l->out * (size_t) n);
     l->n_out = n;
     l->n_text += n;
@@ -178,8 +183,9 @@ static void finish_step(Session *s, const CanvasDraw *d)
         return;
     }
     const bool done = locks(s) ? renew_locked(s) : renew(s, d);
-    if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, s->line.m->diffusion.canvas, c->step);
-    if (done) finish_block(s);
+    const int32_t length = block_length(s);
+    if (s->on_draft) s->on_draft(s->on_draft_ud, c->best, length, c->step);
+    if (done) finish_block(s, length);
 }
 
 static Status denoise(Spec *sp, Session *const *s, int32_t n, Error *err)

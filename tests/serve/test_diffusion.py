@@ -63,6 +63,19 @@ class Text(unittest.TestCase):
             t.join()
         self.assertEqual([got[0], got[1]], [text, text])
 
+    def test_last_draft(self):
+        """The draft of a block's last step is the block, also where room, a doubtful token or a lock ends it."""
+        for most, d in ((300, {}), (3, {}), (300, {"trim": 0.9, "trim_from": 4}), (20, {"lock": True})):
+            stream = self.streamed(max_tokens=most, diffusion=d, stream_options={"include_drafts": True})
+            blocks, last = [], ""
+            for e in stream:
+                last = e["draft"]["text"] if "draft" in e else last
+                for c in e["choices"]:
+                    if c["delta"].get("content"):
+                        blocks.append((last, c["delta"]["content"]))
+            self.assertTrue(blocks)
+            self.assertEqual([draft for draft, _ in blocks], [text for _, text in blocks], (most, d))
+
     def test_drafts_elsewhere(self):
         """Responses and Messages: events of their own names, in order, that change nothing else."""
         for path, body, name in (("/v1/responses", {"input": QUESTION, "max_output_tokens": 40}, "response.ratoon.draft"),
@@ -157,6 +170,11 @@ class Settings(unittest.TestCase):
         self.assertGreater(locked["timings"]["step_n"], locked["timings"]["block_n"])
         self.assertNotEqual(text_of(ask(1)), text_of(ask(2)))
 
+    def test_nothing_drafted(self):
+        """Blocks of a canvas are written, not guessed."""
+        c = S.json(CHAT, chat(QUESTION, **HOW, return_drafted=True))["choices"][0]
+        self.assertEqual(c["drafted"], [])
+
     def test_bad_fields(self):
         for field, d in (("diffusion.steps", {"steps": 0}), ("diffusion.trim", {"trim": 1.5}), ("diffusion", 5),
                          ("diffusion.confidence", {"confidence": "x"}), ("diffusion", {"t_min": 2, "t_max": 1}),
@@ -174,6 +192,16 @@ class Settings(unittest.TestCase):
         finally:
             self.assertEqual(s.stop(), 0, s.log[-2000:])
         self.assertEqual(n, [2, 5, 2])
+        for options, own, other in ((["--diffusion", "trim=0.9"], {"lock": False}, {"lock": True}),
+                                    (["--sampler", "lock", "--diffusion", "mask=7"], {"lock": True}, {"lock": False})):
+            s = Server(*OPTIONS, *options, greedy=False)
+            try:
+                usual, same, changed = [s.json(CHAT, chat(QUESTION, **HOW, **more))
+                                        for more in ({}, {"diffusion": own}, {"diffusion": other})]
+            finally:
+                self.assertEqual(s.stop(), 0, s.log[-2000:])
+            self.assertEqual(text_of(same), text_of(usual))
+            self.assertEqual(text_of(changed), text_of(S.json(CHAT, chat(QUESTION, **HOW, diffusion=other))))
         bad = Server(*OPTIONS, "--sampler", "lock", "--diffusion", "mask=99999", greedy=False, wait=False)
         self.assertEqual(bad.ended(), 1)
         self.assertIn("--diffusion: mask is 99999, expected a token from 1 to ", bad.log)

@@ -533,6 +533,12 @@ static void set_defaults(Reader *r)
     q->sampling.bias = NULL;
     q->sampling.n_bias = 0;
     q->diffusion = r->d->diffusion;
+    const json_t *lock = json_object_get(json_object_get(r->body, "diffusion"), "lock");
+    /* what the server has for the other way of writing would be refused as if the client had sent it */
+    if (json_is_boolean(lock) && json_is_true(lock) != q->diffusion.lock) {
+        q->diffusion.trim = 0;
+        q->diffusion.mask = 0;
+    }
     q->max_tokens = q->dialect == DIALECT_RESPONSES ? r->d->responses_max_tokens : r->d->max_tokens;
     q->n = 1;
     q->stream = is_ollama(q->dialect);

@@ -109,7 +109,8 @@ static bool hear(void *ud, int32_t id, int32_t at)
     RunChoice *c = w->c;
     c->last_token = seconds_now();
     if (c->first_token == 0) c->first_token = c->last_token;
-    tell_token(c, id, w->block && at + 1 < w->block->n, w->lp ? &w->lp[at] : NULL, 0);
+    const bool drafted = w->block && at + 1 < w->block->n && !c->job->server->defaults.denoises;
+    tell_token(c, id, drafted, w->lp ? &w->lp[at] : NULL, 0);
     tell(c);
     return true;
 }
