@@ -164,6 +164,7 @@ class Json(Base):
 
     def test_J06_types(self):
         fields = {"messages": [3, "x", {}, [], [3], [{}], [{"role": 3}], [{"role": "user", "content": 3}],
+                               [{"role": "user"}], [{"role": "user", "content": None}],
                                [{"role": "nobody", "content": "a"}]],
                   "temperature": ["warm", [], {}, -1, True], "max_tokens": ["many", [], -2, 1.5],
                   "stop": [3, {}, [""], ["a"] * 17, [3], "x" * 600],
@@ -720,7 +721,9 @@ class Plain(Base):
         server = Server("--top-k", "40", greedy=False)
         try:
             self.assertIn("sampling where a request does not say: temp 0.7, top-k 40, top-p 0.9\n", server.log)
-            d = server.json("/props")["default_generation_settings"]
+            props = server.get("/props")[2].decode()
+            self.assertIn('"temperature":0.7,', props)
+            d = json.loads(props)["default_generation_settings"]
             self.assertEqual([d[k] for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")],
                              [0.7, 0.9, 40, 0, 1, -1])
             ask = chat("Tell me about numbers.", max_tokens=24)

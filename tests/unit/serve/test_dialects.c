@@ -637,7 +637,6 @@ static void templates(void **state)
 {
     (void) state;
     static const struct { Dialect d; const char *body, *ignored; } CASES[] = {
-#define ASK "'messages':[{'role':'user','content':'x'}]"
 #define TOOL "'tools':[{'type':'function','function':{'name':'f'}}]"
         { DIALECT_CHAT, "{" ASK "," TOOL "}", "['tools']" },
         { DIALECT_CHAT, "{" ASK "," TOOL ",'tool_choice':'required'}", "[]" },
@@ -710,11 +709,11 @@ static void limits(void **state)
     static const struct {
         const char *body;
         int status;
-    } STRICT[] = { { "{'model':'tiny','messages':[{'role':'user'}]}", 0 },
-                   { "{'model':'other','messages':[{'role':'user'}]}", 0 },
-                   { "{'model':'gpt','messages':[{'role':'user'}]}", 404 },
-                   { "{'logprobs':true,'messages':[{'role':'user'}]}", 400 },
-                   { "{'response_format':{'type':'json_object'},'messages':[{'role':'user'}]}", 400 } };
+    } STRICT[] = { { "{'model':'tiny','messages':[{'role':'user','content':''}]}", 0 },
+                   { "{'model':'other','messages':[{'role':'user','content':''}]}", 0 },
+                   { "{'model':'gpt','messages':[{'role':'user','content':''}]}", 404 },
+                   { "{'logprobs':true,'messages':[{'role':'user','content':''}]}", 400 },
+                   { "{'response_format':{'type':'json_object'},'messages':[{'role':'user','content':''}]}", 400 } };
     for (size_t i = 0; i < sizeof STRICT / sizeof *STRICT; i++) {
         json_t *body = json_of(STRICT[i].body);
         assert_int_equal(request_read(&q, DIALECT_CHAT, body, NULL, &strict, &e), STRICT[i].status == 0);

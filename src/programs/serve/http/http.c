@@ -160,7 +160,7 @@ void exchange_reply(Exchange *x, int status, const char *type, char *body, size_
 
 void exchange_json(Exchange *x, int status, json_t *body)
 {
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(body);
     exchange_reply(x, status, NULL, text, text ? strlen(text) : 0);
 }

@@ -100,6 +100,9 @@ static bool read_message(Reader *r, const json_t *given, const char *path)
     if (!is_among("system|developer|user|assistant|tool|function|ipython", role, strlen(role)))
         return refuse(r, p.s, "%s is \"%.60s\", expected system, developer, user, assistant or tool", p.s, role);
     bool ollama = is_ollama(r->q->dialect);
+    const json_t *given_content = json_object_get(given, "content");
+    if (!ollama && strcmp(role, "user") == 0 && (!given_content || json_is_null(given_content)))
+        return refuse(r, c.s, "%s is missing", c.s);
     const json_t *images = json_object_get(given, "images");
     if (ollama && json_array_size(images) > 0) {
         Path at = path_of("%s.images", path);
@@ -111,7 +114,7 @@ static bool read_message(Reader *r, const json_t *given, const char *path)
                 ollama ? "role|content|name|tool_calls|tool_call_id|tool_name|thinking|images"
                        : "role|content|name|tool_calls|tool_call_id|function_call|reasoning_content|reasoning|thinking|"
                          "refusal|audio|annotations|cache_control");
-    json_t *content = read_content(r, json_object_get(given, "content"), c.s);
+    json_t *content = read_content(r, given_content, c.s);
     if (!content) return false;
     if (strcmp(role, "assistant") == 0) return read_assistant(r, given, content, path);
     if (strcmp(role, "user") == 0) {
