@@ -259,12 +259,18 @@ bool expert_profile_learn(Program *p)
 {
     Learner l = { .p = p };
     rt_expert_stats now;
-    if (!p->o->spark_calibrate) return true;
+    if (!p->profile.keeps && !p->o->spark_calibrate) return true;
     rt_expert_stats_get(p->engine, &now, sizeof now);
-    if (now.slots == 0) {
-        note(p->o, "--spark-calibrate: memory holds the whole model, so there is nothing to learn");
+    if (now.slots == 0) {                          /* only a store counts */
+        if (p->o->spark_calibrate)
+            note(p->o, "--spark-calibrate: memory holds the whole model, so there is nothing to learn");
+        else
+            note(p->o, "--spark: memory holds the whole model, so which experts are used is not counted "
+                 "(ratoon experts --write-hotness FILE does it)");
+        p->profile.keeps = false;
         return true;
     }
+    if (!p->o->spark_calibrate) return true;
     bool good = read_texts(p->o, &l.texts) && learn_texts(&l);
     rt_session_free(l.session);
     rt_step_free(l.step);

@@ -11,7 +11,8 @@
  * reporting an error: --expert-profile names a file that is damaged or another model's, or --spark-calibrate one that
  * cannot be read. */
 bool expert_profile_find(Program *p);
-/* Once the engine is open: reads the texts of --spark-calibrate, one token each, and keeps what they used. Returns
+/* Once the engine is open: notes if nothing will be counted, as memory holds all experts; else reads the texts of
+ * --spark-calibrate, one token each, and keeps what they used. Returns
  * false after reporting an error, or if it was cancelled. */
 bool expert_profile_learn(Program *p);
 /* Adds to the file what was used since the last time, if it is kept. at_once false: not again within a minute. */

@@ -322,6 +322,13 @@ class Store(unittest.TestCase):
         self.assertFalse(os.path.exists(path("qwen3.gguf.spark.csv")))
         self.ratoon("run", "-q", "-d", "none", "-p", "x", "-n", "1", "--spark", "--expert-ram", "all")
         self.assertEqual(self.read(), other)
+        os.remove(self.profile)
+        said = "--spark: memory holds the whole model, so which experts are used is not counted"
+        run = ["-d", "none", "-n", "1", "--expert-ram", "all"]
+        self.assertEqual(self.ratoon("run", "-p", "x", *run, "--spark").stderr.count(said), 1)
+        self.assertIn(said, self.ratoon("experts", "--prompts", path("prompts.jsonl"), "-n", "1", "--spark").stderr)
+        self.assertNotIn("not counted", self.ratoon("run", "-p", "x", *run).stderr)
+        self.assertFalse(os.path.exists(self.profile))
 
     def test_cut_while_writing(self):
         """Whatever becomes of the one that writes, the old file is there, or the new one, whole."""
