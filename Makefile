@@ -1,7 +1,8 @@
 # make          builds ./ratoon and the library
-# make cuda     the same with kernels for NVIDIA GPUs (fetches their compiler, 100 MB, where there is no nvcc of CUDA 12.8 or newer)
+# make cuda     the same with kernels for NVIDIA GPUs (fetches their compiler, 100 MB, where there is no nvcc of CUDA 12.8 or newer); takes minutes, 20 on two slow cores
 # make demo     sets up, builds, decodes three prompts with the demo pair, with and without its drafter
-# make test     sets up, builds, runs every test that needs no GPU       (make check: the quick ones; make test-long: the slow ones too)
+# make check    the quick tests, a minute or two once it is built
+# make test     sets up, builds, runs every test that needs no GPU, about an hour on two cores       (make test-long: the slow ones too)
 # make bench    measures the demo pair, and MODEL=FILE (COMPARE=llama-bench beside it); writes bench/*.csv and bench/*.svg
 # make oracle   recomputes what transformers says of the tests' models (PYTHON=... with torch and transformers)
 # make deb      Debian packages in build/: the program, the library, its headers       (make setup-packages: what that needs)
@@ -156,6 +157,7 @@ cuda: setup
 	@test $(CUDA_PTX) -ge 90 || { echo 'CUDA_PTX is $(CUDA_PTX), expected 90 or more: the program launches kernels early on every card from sm_90 on'; exit 1; }
 	@$(NVCC) --list-gpu-code 2>/dev/null | grep -q sm_120 || $(MAKE) --no-print-directory cuda-compiler
 	@mkdir -p $(BUILD)/cuda
+	@ls $(BUILD)/cuda/*.fatbin >/dev/null 2>&1 || echo "the kernels are compiled for each kind of card, which takes minutes (20 on two slow cores)"
 	@echo 'CUDA_MADE := $(CUDA_ARCHS)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_ARCHS)' > $(BUILD)/cuda/made.mk
 	@$(MAKE) --no-print-directory all
 cuda-compiler:
@@ -275,7 +277,10 @@ setup-packages: setup-deb
 
 # In a copy of what they are made of, with the objects that are built already: packages have the code that was tested.
 DEB := $(BUILD)/deb/ratoon-$(VERSION)
-deb: ratoon $(BUILD)/libratoon.so $(BUILD)/install/libratoon.a
+deb-tools:
+	@command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null || \
+	    { echo "make deb needs dpkg-dev and debhelper; make setup-packages installs them"; exit 1; }
+deb: deb-tools ratoon $(BUILD)/libratoon.so $(BUILD)/install/libratoon.a
 	@said=$$(dpkg-parsechangelog -S Version) && [ "$$said" = "$(VERSION)" ] || \
 	    { echo "debian/changelog: the version is $$said, expected that of the file VERSION, $(VERSION)"; exit 1; }
 	rm -rf $(BUILD)/deb $(BUILD)/*.deb
@@ -309,4 +314,4 @@ include tests/tests.mk
 include bench/bench.mk
 
 -include $(shell find $(BUILD)/src $(BUILD)/tests $(BUILD)/bench -name '*.d' -type f 2>/dev/null)
-.PHONY: all always cuda cuda-compiler setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb tarball clean help deps
+.PHONY: all always cuda cuda-compiler setup setup-deb setup-packages demo install install-program install-library ldconfig uninstall deb deb-tools tarball clean help deps
