@@ -184,7 +184,7 @@ part-gpu:
 # Runs tests/$(1) one by one, also behind one that fails.
 RUN_EACH = @failed=; for t in $(1); do echo "python3 tests/$$t"; python3 tests/$$t || failed="$$failed $$t"; done; \
            [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
-CLI_TESTS := parts cli demo chat drafters costs manual options json experts mistakes install python hub plan gpu documents
+CLI_TESTS := parts cli demo chat drafters costs manual options json experts mistakes install python hub plan gpu documents train
 part-cli:
 	$(call RUN_EACH,deps.py "fuzz/make_cache_corpus.py --check" $(CLI_TESTS:%=cli/test_%.py))
 # The server's tests wait longer here, since other parts run at the same time.

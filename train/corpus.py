@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """corpus.py - collect the training text of the demo pair from what a Debian machine carries anyway.
 
-  corpus.py [--out build/train/corpus] [--stdlib DIR] [--docs DIR] [--man DIR] ...
+  corpus.py [--work build/train] [--stdlib DIR] [--docs DIR] [--man DIR] ...
 
 Classes, one file of JSON lines {"id", "text"} per class and split:
   code    the Python standard library's sources (PSF licence)
@@ -11,6 +11,7 @@ Classes, one file of JSON lines {"id", "text"} per class and split:
   arith   word problems with worked answers in chat form, from our own generator
 Whole files are held out, never parts of a file: a file belongs to the held-out split iff a hash of its
 path below its root says so, hence the split is the same on every machine and for every order of reading.
+The generators' held-out text comes from seeds of its own, without what the training seeds happen to have made, too.
 """
 import argparse
 import gzip
@@ -24,6 +25,7 @@ import sysconfig
 import templates
 
 HELD_ONE_IN = 20
+HELD_SEED = {"arith": 1_000_003, "templ": 1_000_007}
 START, END = "<|im_start|>", "<|im_end|>"
 
 
@@ -273,12 +275,17 @@ def classes(rng, count):
             yield f"templ/{i}", head + rest
 
 
+def asked(text):
+    """What a text of a generator is known by: the questions of a conversation, else all of it."""
+    return re.findall(re.escape(f"{START}user\n") + "(.*?)" + re.escape(END), text, re.S) or [text]
+
+
 # ------------------------------------------------------------------------------------------ main
 
 def main():
     std = pathlib.Path(sysconfig.get_paths()["stdlib"])
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/train/corpus"))
+    ap.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/train"))
     ap.add_argument("--stdlib", type=pathlib.Path, default=std, help="folder of the Python standard library")
     ap.add_argument("--docs", type=pathlib.Path,
                     default=pathlib.Path(f"/usr/share/doc/python{sysconfig.get_python_version()}/html"),
@@ -290,11 +297,12 @@ def main():
     ap.add_argument("--templ", type=int, default=8_000, help="classes from the generator in the training split")
     ap.add_argument("--seed", type=int, default=1)
     a = ap.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
+    out = a.work / "corpus"
+    out.mkdir(parents=True, exist_ok=True)
     if not a.stdlib.is_dir():
         raise SystemExit(f"corpus.py: {a.stdlib} is not a folder; name the standard library with --stdlib")
 
-    files = {k: open(a.out / f"{k}.jsonl", "w", encoding="utf-8") for k in
+    files = {k: open(out / f"{k}.jsonl", "w", encoding="utf-8") for k in
              [f"{c}.{s}" for c in ("code", "prose", "chat", "arith", "templ") for s in ("train", "held")]}
     count = {k: [0, 0] for k in files}
 
@@ -313,13 +321,15 @@ def main():
             rng = random.Random(path_hash(name) ^ a.seed)
             for i, piece in enumerate(chat_pieces(kind, name, text, rng, share)):
                 put("chat", held, f"{name}#{i}", piece)
-    for name, text in arithmetic(random.Random(a.seed), a.arith):
-        put("arith", False, name, text)
-    for name, text in arithmetic(random.Random(a.seed + 1_000_003), 1000):       # another seed for the held-out ones
-        put("arith", True, name, text)
-    for split, count_of, seed in ((False, a.templ, a.seed + 7), (True, 300, a.seed + 1_000_007)):
-        for name, text in classes(random.Random(seed), count_of):
-            put("templ", split, name, text)
+    for cls, make, seed, number, held_number in (("arith", arithmetic, a.seed, a.arith, 1000),
+                                                 ("templ", classes, a.seed + 7, a.templ, 300)):
+        known = set()
+        for name, text in make(random.Random(seed), number):
+            known.update(asked(text))
+            put(cls, False, name, text)
+        for name, text in make(random.Random(HELD_SEED[cls] + a.seed), held_number):
+            if known.isdisjoint(asked(text)):
+                put(cls, True, name, text)
     for f in files.values():
         f.close()
     for key, (n, size) in count.items():

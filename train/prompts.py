@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """prompts.py - prompt files of held-out text, one JSON object {"id", "prompt"} a line.
 
-  prompts.py [--corpus build/train/corpus] [--out build/train/export/prompts] [--count 48]
+  prompts.py [--work build/train] [--count 48]
 
 code.jsonl        classes up to the end of their __init__ from the generator (templates.py), with a seed that training never used
 stdlib.jsonl      beginnings of functions and classes, 5 to 15 lines, from held-out files of the Python standard library
@@ -75,17 +75,17 @@ def arithmetic(count, seed):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--corpus", type=pathlib.Path, default=pathlib.Path("build/train/corpus"))
-    ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/train/export/prompts"))
+    ap.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/train"))
     ap.add_argument("--count", type=int, default=48)
     ap.add_argument("--seed", type=int, default=20261120)
     a = ap.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
+    corpus, out = a.work / "corpus", a.work / "export" / "prompts"
+    out.mkdir(parents=True, exist_ok=True)
     for name, items in (("code", classes(a.count, a.seed)),
-                        ("stdlib", stdlib(a.corpus / "code.held.jsonl", a.count, random.Random(a.seed))),
-                        ("prose", prose(a.corpus / "prose.held.jsonl", a.count, random.Random(a.seed))),
+                        ("stdlib", stdlib(corpus / "code.held.jsonl", a.count, random.Random(a.seed))),
+                        ("prose", prose(corpus / "prose.held.jsonl", a.count, random.Random(a.seed))),
                         ("arithmetic", arithmetic(a.count, a.seed))):
-        with open(a.out / f"{name}.jsonl", "w", encoding="utf-8") as f:
+        with open(out / f"{name}.jsonl", "w", encoding="utf-8") as f:
             for x in items:
                 f.write(json.dumps(x, ensure_ascii=False) + "\n")
         print(f"{name}: {len(items)} prompts")

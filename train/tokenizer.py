@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """tokenizer.py - train the byte-level BPE of the demo pair and encode the corpus with it.
 
-  tokenizer.py [--corpus build/train/corpus] [--out build/train/tokenizer.json] [--tokens build/train/tokens]
-               [--gguf models/demo/ratoon-demo-q8_0.gguf]
+  tokenizer.py [--work build/train] [--gguf models/demo/ratoon-demo-q8_0.gguf]
 
 4096 tokens in all: the 256 bytes, 3834 merges, 6 special tokens at the end. Split pattern: Qwen2's (GGUF: model
 "gpt2", pre "qwen2"). The corpus is encoded to one uint16 stream per class and split, documents separated by
@@ -89,34 +88,32 @@ def special_ids(tok):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--corpus", type=pathlib.Path, default=pathlib.Path("build/train/corpus"))
-    ap.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/train/tokenizer.json"))
-    ap.add_argument("--tokens", type=pathlib.Path, default=pathlib.Path("build/train/tokens"))
+    ap.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/train"))
     ap.add_argument("--keep", action="store_true",
                     help="encode with the tokenizer that is there instead of training one")
     ap.add_argument("--gguf", type=pathlib.Path, help="take the tokenizer of this file instead of training one")
     ap.add_argument("--classes", default=",".join(CLASSES), help="which classes to encode")
     ap.add_argument("--sample-bytes", type=int, default=12_000_000)
     a = ap.parse_args()
-    if a.keep and a.out.exists():
-        tok = load(a.out)
+    corpus, out, tokens = a.work / "corpus", a.work / "tokenizer.json", a.work / "tokens"
+    if a.keep and out.exists():
+        tok = load(out)
     else:
-        tok = from_gguf(a.gguf) if a.gguf else train(a.corpus, a.sample_bytes)
-        a.out.parent.mkdir(parents=True, exist_ok=True)
-        tok.save(str(a.out))
-    a.tokens.mkdir(parents=True, exist_ok=True)
+        tok = from_gguf(a.gguf) if a.gguf else train(corpus, a.sample_bytes)
+        tok.save(str(out))
+    tokens.mkdir(exist_ok=True)
     eot = tok.token_to_id(SPECIAL[0])
     for cls in a.classes.split(","):
         for split in ("train", "held"):
             ids, size = [], 0
-            docs = list(documents(a.corpus / f"{cls}.{split}.jsonl"))
+            docs = list(documents(corpus / f"{cls}.{split}.jsonl"))
             random.Random(7).shuffle(docs)
             for at in range(0, len(docs), 512):
                 for enc in tok.encode_batch(docs[at:at + 512]):
                     ids.append(np.array(enc.ids + [eot], np.uint16))
             size = sum(len(d.encode()) for d in docs)
             stream = np.concatenate(ids)
-            stream.tofile(a.tokens / f"{cls}.{split}.u16")
+            stream.tofile(tokens / f"{cls}.{split}.u16")
             print(f"{cls}.{split}: {len(stream)} tokens, {size / len(stream):.2f} bytes a token")
 
 

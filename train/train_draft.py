@@ -60,7 +60,8 @@ def main():
     ap.add_argument("--minutes", type=float)
     ap.add_argument("--steps", type=int, default=2000)
     ap.add_argument("--batch", type=int, default=4)
-    ap.add_argument("--seq", type=int, default=256, help="a multiple of 64, at most the row length of sample.py")
+    ap.add_argument("--seq", type=int, default=256, help="a multiple of 64, at most --row")
+    ap.add_argument("--row", type=int, default=256, help="tokens of a row of sample.py, its --prefix and --new")
     ap.add_argument("--roots", type=int, default=32)
     ap.add_argument("--share", type=float, default=0.7,
                     help="share of rows from the target's own text, once there is some")
@@ -75,6 +76,8 @@ def main():
     ap.add_argument("--threads", type=int, default=0)
     ap.add_argument("--seed", type=int, default=5)
     a = ap.parse_args()
+    if a.seq > a.row:
+        raise SystemExit(f"train_draft.py: --seq is {a.seq}, expected at most --row, {a.row}")
     if a.threads:
         torch.set_num_threads(a.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -98,7 +101,7 @@ def main():
         print(f"going on from step {st['step']}", flush=True)
     base = [[a.lr] * len(opts[0].param_groups), [a.vec_lr] * len(opts[1].param_groups)]
     train = Streams(a.work / "tokens", "train")
-    own = SelfText(a.work / "tokens" / "self.train.u16", 256)
+    own = SelfText(a.work / "tokens" / "self.train.u16", a.row)
     print(f"{sum(p.numel() for p in drafter.parameters()) / 1e6:.2f} M parameters, target step {ts['step']}, taps {c.taps}, fused kernels: {quick}", flush=True)
     K = c.block
     weight = torch.exp(-torch.arange(K - 1, device=device) / 4.0)

@@ -122,17 +122,18 @@ def main():
         print(f"going on from step {st['step']}, {st['tokens'] / 1e6:.2f} M tokens", flush=True)
     base = [[a.lr], [a.embed_lr, a.embed_lr]]
     if a.restart:
-        st["seconds"] = 0.0
+        st.update(seconds=0.0, begun=st["step"])
+    begun = st.get("begun", 0)                   # the schedule's first step; batches go on with new ones
     train, held = Streams(a.work / "tokens", "train"), Streams(a.work / "tokens", "held")
     quick = device.type == "cpu" and not a.no_kernels and fast.available()
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters on {device}, {torch.get_num_threads()} threads, fused kernels: {quick}", flush=True)
     saved, mark, mark_tokens, mean = time.time(), time.time(), st["tokens"], None
     while True:
         t0 = time.time()
-        done = st["seconds"] / (a.minutes * 60) if a.minutes else st["step"] / a.steps
+        done = st["seconds"] / (a.minutes * 60) if a.minutes else (st["step"] - begun) / a.steps
         if done >= 1:
             break
-        scale = min(1.0, (st["step"] + 1) / a.warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
+        scale = min(1.0, (st["step"] - begun + 1) / a.warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
         for o, lrs in zip(opts, base):
             for g, lr in zip(o.param_groups, lrs):
                 g["lr"] = lr * scale
