@@ -1,5 +1,6 @@
 #include "programs/costs.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include <xxhash.h>
 
+#include "base/path.h"
 #include "base/save.h"
 #include "programs/estimate.h"
 
@@ -112,6 +114,23 @@ static bool write_lines(void *ud, FILE *f)
     return good;
 }
 
+/* Files that save_file had begun when a program was killed; a younger one may be another program's just now. */
+static void remove_left(const char *path)
+{
+    enum { OLD_SECONDS = 3600 };
+    char folder[4096];
+    struct stat st;
+    snprintf(folder, sizeof folder, "%.*s", (int) (base_name(path) - path), path);
+    DIR *d = opendir(folder);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (strncmp(e->d_name, "costs.", 6) != 0 || !has_suffix(e->d_name, ".tmp")) continue;
+        if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_mtime < time(NULL) - OLD_SECONDS)
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    closedir(d);
+}
+
 void costs_save(const Program *p, const rt_step *step)
 {
     char path[4096], costs[RT_COSTS], key[17];
@@ -120,6 +139,7 @@ void costs_save(const Program *p, const rt_step *step)
     if (n == 0 || n >= sizeof costs || !path_of(path, sizeof path) || !key_of(key, p)) return;
     Lines *l = lines_read(path);
     if (l && save_folders(path, 0700)) {
+        remove_left(path);
         Line *x = place(l, key);
         memcpy(x->key, key, sizeof key);
         memcpy(x->costs, costs, n + 1);

@@ -598,7 +598,7 @@ bool user_path(char *out, size_t cap, const char *variable, const char *folder, 
     const char *named = getenv(variable), *home = getenv("HOME");
     int n = -1;
     if (named && *named == '/') n = snprintf(out, cap, "%s/ratoon/%s", named, name);
-    else if (home && *home) n = snprintf(out, cap, "%s/%s/ratoon/%s", home, folder, name);
+    else if (home && is_folder(home)) n = snprintf(out, cap, "%s/%s/ratoon/%s", home, folder, name);
     return n > 0 && (size_t) n < cap;
 }
 

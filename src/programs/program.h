@@ -146,7 +146,7 @@ int  output_failed(const Options *o);
  * cursor or change the window; elsewhere it is written byte for byte. Returns false if writing failed. */
 bool text_show(FILE *f, const char *s, size_t n);
 /* Path of one of our files for this user: in the folder named by an XDG variable, else in `folder` of the home. Returns
- * false if neither is known or the path is too long. */
+ * false if neither is known, the home does not exist, or the path is too long. */
 bool user_path(char *out, size_t cap, const char *variable, const char *folder, const char *name);
 /* A JSON string of arbitrary bytes: invalid ones become U+FFFD. */
 json_t *json_text(const char *s, size_t n);

@@ -107,6 +107,26 @@ class Costs(unittest.TestCase):
         os.mkfifo(self.file)
         self.assertEqual(self.run_demo().stdout, truth)              # nobody waits for a writer
 
+    def test_what_a_kill_left(self):
+        """An old file that was never finished goes with the next save, a young one may be in use; others stay."""
+        self.learns()
+        names = ["costs.1-0.tmp", "costs.2-0.tmp", "other.tmp"]
+        for name in names:
+            write(os.path.join(self.cache, "ratoon", name), "x")
+        for name in names[::2]:
+            os.utime(os.path.join(self.cache, "ratoon", name), (0, 0))
+        self.learns()
+        self.assertEqual(sorted(os.listdir(os.path.join(self.cache, "ratoon"))), ["costs", "costs.2-0.tmp", "other.tmp"])
+
+    def test_no_home(self):
+        """A home that does not exist is not made."""
+        home = path("no-home")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+        for _ in range(3):
+            subprocess.run([RATOON, "run", "-q", "-m", DEMO, "-p", "def add(a, b):\n", "-n", "60"], check=True,
+                           env={**env, "HOME": home}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+        self.assertFalse(os.path.exists(home))
+
     def test_bounded(self):
         self.learns()
         old = "".join("%016x %d 1 7 7\n" % (i, 1000 + i) for i in range(80))
