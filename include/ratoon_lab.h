@@ -23,7 +23,7 @@ typedef void (*rt_row)(void *ud, int32_t i, const float *logits, const float *ta
 /* Sets the session's text to `prefix` (committed first, may be empty), evaluates n rows after it and keeps none. A
  * prefix that ends with the rows of the last call is not computed again, so a long text can be examined in pieces.
  * parent NULL: a chain of any length; else one tree, n <= 64, parent[0] == -1, parent[i] < i. want: RT_ROWS_*, at least
- * one; RT_ROWS_TAPS needs an engine with taps (RT_EARG). */
+ * one; RT_ROWS_TAPS needs an engine with taps (RT_EARG). The session has no text afterwards. */
 rt_status rt_rows(rt_step *st, rt_session *s, const int32_t *prefix, size_t n_prefix, const int32_t *token,
                   const int32_t *parent, int32_t n, int want, rt_row row, void *ud);
 /* Of a model that denoises ("model.canvas"; RT_EUNSUPPORTED: it does not): the logits of a canvas of n tokens, as many

@@ -75,8 +75,8 @@ static Status check_rows(const Session *s, const int32_t *token, const int32_t *
     return check_tokens(s, "token", token, n, err);
 }
 
-/* Forgets the text. The committed part of a chain stays in case the next call continues from there; after a tree
- * everything is forgotten. */
+/* Forgets the text. The committed part of a chain stays in case the next call continues from there; with n 0, after a
+ * tree or a failure, everything is forgotten. */
 static void keep_rows(Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token, int32_t n)
 {
     if (n == 0) {
@@ -89,16 +89,10 @@ static void keep_rows(Session *s, const int32_t *prefix, int32_t n_prefix, const
     s->line.n_rows = n_prefix + n;
 }
 
-Status inspect_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token,
-                    const int32_t *parent, int32_t n, int want, InspectRow row, void *ud, Error *err)
+/* Evaluates rows after what is committed; those of a chain are committed in turn. */
+static Status run_rows(Spec *sp, Session *s, const int32_t *token, const int32_t *parent, int32_t n, int want,
+                       InspectRow row, void *ud, Error *err)
 {
-    TRY(check_want(sp, want, err));
-    TRY(check_rows(s, token, parent, n_prefix, n, err));
-    bool goes_on = n_prefix > 0 && s->line.n_rows == n_prefix &&
-                   memcmp(s->line.text, prefix, sizeof *prefix * (size_t) n_prefix) == 0;
-    s->line.n_rows = 0;
-    if (!goes_on) session_forget(s);
-    if (!goes_on && n_prefix > 0) TRY(commit(sp, s, prefix, n_prefix, err));
     Step *st = &sp->step;
     float *taps = want & WANT_TAPS ? sp->last->chunk_taps : NULL;
     int32_t most = sp->chunk < ROWS_DECODE ? sp->chunk : ROWS_DECODE;
@@ -116,8 +110,22 @@ Status inspect_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefi
         if (!parent) state_advance(&s->line.target, part);
         done += part;
     }
-    keep_rows(s, prefix, n_prefix, token, parent ? 0 : n);
     return ST_OK;
+}
+
+Status inspect_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token,
+                    const int32_t *parent, int32_t n, int want, InspectRow row, void *ud, Error *err)
+{
+    TRY(check_want(sp, want, err));
+    TRY(check_rows(s, token, parent, n_prefix, n, err));
+    bool goes_on = n_prefix > 0 && s->line.n_rows == n_prefix &&
+                   memcmp(s->line.text, prefix, sizeof *prefix * (size_t) n_prefix) == 0;
+    s->line.n_rows = 0;
+    if (!goes_on) session_forget(s);
+    Status st = !goes_on && n_prefix > 0 ? commit(sp, s, prefix, n_prefix, err) : ST_OK;
+    if (st == ST_OK) st = run_rows(sp, s, token, parent, n, want, row, ud, err);
+    keep_rows(s, prefix, n_prefix, token, parent || st != ST_OK ? 0 : n);
+    return st;
 }
 
 static Status check_canvas(const Session *s, int32_t n_prefix, const int32_t *token, int32_t n, const int32_t *before,
@@ -137,13 +145,9 @@ static Status check_canvas(const Session *s, int32_t n_prefix, const int32_t *to
 
 /* A pass has room for the logits of ROWS_DECODE rows, so a larger canvas runs several times, each time behind the step
  * before it, whose mean embeddings it replaces. */
-Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token, int32_t n,
-                      const int32_t *before, float t, InspectRow row, void *ud, Error *err)
+static Status run_canvas(Spec *sp, Session *s, const int32_t *token, int32_t n, const int32_t *before, CanvasDraw d,
+                         InspectRow row, void *ud, Error *err)
 {
-    TRY(check_canvas(s, n_prefix, token, n, before, t, err));
-    const CanvasDraw d = { .t = t > 0 ? t : diffuse_temperature(&s->diffusion, 1), .greedy = true };
-    session_forget(s);
-    if (n_prefix > 0) TRY(commit(sp, s, prefix, n_prefix, err));
     for (int32_t done = 0; done < n; done += ROWS_DECODE) {
         const int32_t part = n - done < ROWS_DECODE ? n - done : ROWS_DECODE;
         PassOut out;
@@ -151,8 +155,34 @@ Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_pre
         TRY(diffuse_pass(sp, &(CanvasTurn) { s, token, d, before != NULL }, 1, done, part, &out, err));
         TRY(give_rows(sp, out.logits->data, NULL, done, part, row, ud, err));
     }
-    session_forget(s);
     return ST_OK;
+}
+
+Status inspect_canvas(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, const int32_t *token, int32_t n,
+                      const int32_t *before, float t, InspectRow row, void *ud, Error *err)
+{
+    TRY(check_canvas(s, n_prefix, token, n, before, t, err));
+    const CanvasDraw d = { .t = t > 0 ? t : diffuse_temperature(&s->diffusion, 1), .greedy = true };
+    session_forget(s);
+    Status st = n_prefix > 0 ? commit(sp, s, prefix, n_prefix, err) : ST_OK;
+    if (st == ST_OK) st = run_canvas(sp, s, token, n, before, d, row, ud, err);
+    session_forget(s);
+    return st;
+}
+
+static Status run_draft(Spec *sp, Session *s, int32_t anchor, InspectRow row, void *ud, Error *err)
+{
+    const Model *dm = s->dm;
+    int32_t token[ROWS_DECODE];
+    token[0] = anchor;
+    for (int32_t i = 1; i < dm->block; i++) token[i] = dm->mask_id;
+    pass_start(sp->last);
+    Slice *sl = pass_slice(sp->last, &s->draft, SLICE_BLOCK, dm->block, token, NULL);
+    for (int32_t i = 0; i < dm->block; i++) pass_want(sp->last, sl, i, WANT_LOGITS, -1);
+    PassOut out;
+    TRY(model_pass(dm, sp->last, &out, 0, err));
+    TRY(step_wait(sp->last, err));
+    return give_rows(sp, out.logits->data, NULL, 0, dm->block, row, ud, err);
 }
 
 Status inspect_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n_prefix, int32_t anchor, InspectRow row,
@@ -168,22 +198,11 @@ Status inspect_draft_rows(Spec *sp, Session *s, const int32_t *prefix, int32_t n
     if (anchor < 0 || anchor >= s->line.m->vocab)
         return fail(err, ST_ARG, "draft rows: anchor is %d, expected 0 to %d", anchor, s->line.m->vocab - 1);
     session_forget(s);
-    if (n_prefix > 0) {
-        TRY(commit(sp, s, prefix, n_prefix, err));
-        TRY(spec_flush_taps(sp, s, err));
-    }
-    int32_t token[ROWS_DECODE];
-    token[0] = anchor;
-    for (int32_t i = 1; i < dm->block; i++) token[i] = dm->mask_id;
-    pass_start(sp->last);
-    Slice *sl = pass_slice(sp->last, &s->draft, SLICE_BLOCK, dm->block, token, NULL);
-    for (int32_t i = 0; i < dm->block; i++) pass_want(sp->last, sl, i, WANT_LOGITS, -1);
-    PassOut out;
-    TRY(model_pass(dm, sp->last, &out, 0, err));
-    TRY(step_wait(sp->last, err));
-    TRY(give_rows(sp, out.logits->data, NULL, 0, dm->block, row, ud, err));
+    Status st = n_prefix > 0 ? commit(sp, s, prefix, n_prefix, err) : ST_OK;
+    if (st == ST_OK && n_prefix > 0) st = spec_flush_taps(sp, s, err);
+    if (st == ST_OK) st = run_draft(sp, s, anchor, row, ud, err);
     session_forget(s);
-    return ST_OK;
+    return st;
 }
 
 /* Slots of tokens that do not exist hold zeros or an earlier text's data: the pass takes the same time. Where layers

@@ -279,6 +279,61 @@ static void rows_in_pieces(void **state)
         }
 }
 
+static bool count_down(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) what, (void) done, (void) total;
+    int32_t *left = ud;
+    return *left < 0 || (*left)-- > 0;
+}
+
+static void see_nothing(void *ud, int32_t i, const float *logits, const float *taps)
+{
+    (void) ud, (void) i, (void) logits, (void) taps;
+}
+
+/* Rows that are cancelled anywhere leave a session without a text, of which nothing can be saved, and the next text is
+ * that of a fresh session. */
+static void rows_that_are_cancelled(void **state)
+{
+    enum { PREFIX = 10, N = 40 };
+    (void) state;
+    for (int32_t kind = 0; kind < RIG_KINDS; kind++) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, false), kind % 2);
+        public_open(&p, &o, NULL);
+        int32_t left = -1, rows[PREFIX + N], prompt[PROMPT], want = -1;
+        rt_step *st;
+        rt_session *s;
+        rt_error e;
+        rt_block b;
+        const rt_hooks hooks = { .ud = &left, .progress = count_down };
+        assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.chunk = 11, .hooks = hooks), &e), RT_OK);
+        assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
+        Dice d = { tiny_key(10, "cancelled"), (uint64_t) kind };
+        random_tokens(&d, PREFIX + N, 96, rows);
+        prompt_of(kind, 0, prompt);
+        for (int32_t draft = 0; draft < 2; draft++)
+            for (int32_t layers = 0, code = RT_ECANCEL; code == RT_ECANCEL; layers++) {
+                assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
+                assert_int_equal(rt_next(st, s, &b), RT_OK);
+                if (want < 0) want = b.token[0];
+                assert_int_equal(b.token[0], want);
+                left = layers;
+                code = draft ? rt_draft_rows(st, s, rows, PREFIX, rows[PREFIX], see_nothing, NULL)
+                             : rt_rows(st, s, rows, PREFIX, rows + PREFIX, NULL, N, RT_ROWS_LOGITS, see_nothing, NULL);
+                left = -1;
+                const int32_t *held;
+                if (code != RT_ECANCEL && code != RT_OK) fail_msg("%s", rt_step_error(st));
+                assert_int_equal(rt_session_text(s, &held), 0);
+                assert_int_equal(rt_save_place(s, 100), 0);
+                if (code == RT_ECANCEL) assert_int_equal(s->s.line.target.P, 0);
+            }
+        rt_session_free(s);
+        rt_step_free(st);
+        public_close(&p);
+    }
+}
+
 /* Timing passes of a session, at its place and farther on, does not change its text; nor where layers wrap, and the
  * pass writes over what the text still sees. */
 static void times_leave_no_trace(void **state)
@@ -491,6 +546,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_text), cmocka_unit_test(clients_together),
         cmocka_unit_test(rows_of_trees_and_chains), cmocka_unit_test(rows_in_pieces),
+        cmocka_unit_test(rows_that_are_cancelled),
         cmocka_unit_test(times_leave_no_trace), cmocka_unit_test(samplings_are_checked),
         cmocka_unit_test(too_many_tensors), cmocka_unit_test(costs_change_no_token),
     };
