@@ -131,7 +131,8 @@ typedef struct {
     const rt_chat_text *conversation;   /* what is answered: it says how the model writes reasoning and calls, whether
                                 * reasoning is open, and which tools there are. NULL: all is text. Not needed later. */
     const rt_grammar *grammar; /* that the text of the answer follows, from its beginning or from the end of reasoning
-                                * that the prompt opened; NULL: as rt_constrain said. */
+                                * that the prompt opened; NULL: as rt_constrain said. It replaces what rt_constrain and
+                                * rt_allow have set, and after the answer the session has neither. */
     const char *const *stop;   /* texts that end the answer, which are not part of it; copied */
     int32_t     n_stop;
     int32_t     one_call;      /* not 0: the answer ends after its first tool call */

@@ -9,7 +9,6 @@ struct rt_reply {
     rt_session *s;
     Reply      *r;
     rt_grammar *grammar;                           /* applies once the reasoning has ended; NULL: it does, or none */
-    bool        constrains;                        /* the session's constraint is this reply's */
     int32_t     fed;
     rt_finish   finish;
     rt_status   failed;
@@ -19,16 +18,16 @@ static rt_status constrain(rt_reply *r)
 {
     rt_grammar *g = r->grammar;
     r->grammar = NULL;
-    r->constrains = true;
     rt_status st = rt_constrain(r->s, g);
+    if (st == RT_OK) r->s->form_of = r;
     rt_grammar_free(g);
     return st;
 }
 
+/* Another reply, or the caller, may have set a constraint since. */
 static void release(rt_reply *r)
 {
-    if (r->constrains) form_drop(r->s);
-    r->constrains = false;
+    if (r->s->form_of == r) form_drop(r->s);
 }
 
 static Status open_reply(rt_reply *r, const rt_reply_options *o, Error *err)

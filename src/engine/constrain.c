@@ -82,6 +82,7 @@ void form_drop(rt_session *s)
     s->form = NULL;
     s->masks = NULL;
     s->grammar = NULL;
+    s->form_of = NULL;
     if (s->s.line.status == ST_END) s->s.line.status = ST_OK;  /* its end; any other is found again */
 }
 

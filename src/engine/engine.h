@@ -52,6 +52,7 @@ struct rt_session {
     GrammarMasks *masks;                           /* of its constraint; NULL: none */
     GrammarText  *form;                            /* the text since the constraint was set, or since the prompt */
     rt_grammar   *grammar;                         /* shared with its owner */
+    const void   *form_of;                         /* the reply that set the constraint; NULL: rt_constrain did */
     char          error[ERROR_TEXT];
 };
 

@@ -429,6 +429,36 @@ static void open_end(void **state)
     close_rig(&r);
 }
 
+/* A reply that is freed late takes away its own grammar, not that of the next reply or of the caller. */
+static void freed_late(void **state)
+{
+    (void) state;
+    Rigged r;
+    rt_reply *old, *reply;
+    rt_error e;
+    rt_block b;
+    rt_event event;
+    rt_grammar *g = grammar(RT_GBNF, "root ::= [0-9]+");
+    open_rig(&r, -1, NULL);
+    assert_int_equal(rt_sampling_set(r.s, &RT_SAMPLING(.max_tokens = 12)), RT_OK);
+    put_prompt(&r, "def f(x):\n");
+    assert_int_equal(rt_reply_new(&old, r.s, &RT_REPLY_OPTIONS(.grammar = g), &e), RT_OK);
+    assert_int_equal(rt_reply_new(&reply, r.s, &RT_REPLY_OPTIONS(.grammar = g), &e), RT_OK);
+    rt_reply_free(old);
+    assert_non_null(r.s->form);
+    while (rt_next(r.st, r.s, &b) == RT_OK && rt_reply_read(reply, &b) == RT_OK)
+        while (rt_reply_next(reply, &event))
+            for (size_t i = 0; i < event.n; i++) assert_in_range(event.bytes[i], '0', '9');
+    assert_int_equal(rt_constrain(r.s, g), RT_OK);
+    rt_reply_free(reply);
+    assert_non_null(r.s->form);
+    assert_int_equal(rt_reply_new(&reply, r.s, &RT_REPLY_OPTIONS(.grammar = g), &e), RT_OK);
+    rt_reply_free(reply);
+    assert_null(r.s->form);
+    rt_grammar_free(g);
+    close_rig(&r);
+}
+
 /* Stop strings of every length at every place: the answer is the text before the first of them. */
 static void stop_strings(void **state)
 {
@@ -686,7 +716,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts), cmocka_unit_test(thinking_and_tools), cmocka_unit_test(refused_requests),
         cmocka_unit_test(constraints), cmocka_unit_test(together), cmocka_unit_test(open_end),
-        cmocka_unit_test(samplings), cmocka_unit_test(refused_grammars), cmocka_unit_test(no_tokenizer),
+        cmocka_unit_test(freed_late), cmocka_unit_test(samplings), cmocka_unit_test(refused_grammars),
+        cmocka_unit_test(no_tokenizer),
         cmocka_unit_test(stop_strings), cmocka_unit_test(whole_characters), cmocka_unit_test(reasoning_and_calls),
         cmocka_unit_test(by_hand), cmocka_unit_test(cancelled), cmocka_unit_test(turns), cmocka_unit_test(threads),
     };
