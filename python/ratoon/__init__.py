@@ -113,6 +113,9 @@ class _Running(_Owner):
     def __init__(self) -> None:
         super().__init__()
         self.step, self.reply = ctypes.c_void_p(), ctypes.c_void_p()
+        # Held while another thread cancels the step, so that it is not freed meanwhile. A signal's handler may cancel
+        # in the middle of close, in the same thread.
+        self.lock = threading.RLock()
 
     def end_reply(self) -> None:
         reply, self.reply = self.reply, ctypes.c_void_p()
@@ -121,7 +124,8 @@ class _Running(_Owner):
 
     def close(self) -> None:
         self.end_reply()
-        step, self.step = self.step, ctypes.c_void_p()
+        with self.lock:
+            step, self.step = self.step, ctypes.c_void_p()
         if step:
             _lib.rt_step_free(step)
         super().close()
@@ -299,7 +303,7 @@ class Engine(_Owner):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of the tokens; bytes that are no character become U+FFFD."""
-        ids = (ctypes.c_int32 * len(tokens))(*tokens)
+        ids = _api.tokens_of(tokens)
         n = _lib.rt_detokenize(self._open, ids, len(tokens), None, 0)
         out = ctypes.create_string_buffer(n + 1)
         _lib.rt_detokenize(self._open, ids, len(tokens), out, n)
@@ -308,11 +312,11 @@ class Engine(_Owner):
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token, which may be part of a character; control tokens have none."""
         n = ctypes.c_size_t()
-        return ctypes.string_at(_lib.rt_token_bytes(self._open, token, n), n.value)
+        return ctypes.string_at(_lib.rt_token_bytes(self._open, _api.tokens_of([token])[0], n), n.value)
 
     def token_ends(self, token: int) -> bool:
         """Whether it is an end-of-generation token."""
-        return _lib.rt_token_ends(self._open, token)
+        return _lib.rt_token_ends(self._open, _api.tokens_of([token])[0])
 
     # ---- conversations ----
 
@@ -431,8 +435,10 @@ class Session:
 
     def cancel(self) -> None:
         """Ends the answer under way, or the next one if there is none. May be called in any thread."""
-        self._open                                 # raises if it is closed
-        _lib.rt_step_cancel(self._running.step)
+        with self._running.lock:
+            if not self._running.step:
+                raise ValueError("Session is closed")
+            _lib.rt_step_cancel(self._running.step)
 
     @property
     def ctx(self) -> int:
@@ -480,6 +486,10 @@ class Stream:
         self.answer = Answer()
         self._session = session
         self._stop = [stop] if isinstance(stop, str) else list(stop)
+        for text in self._stop:
+            if not isinstance(text, str):
+                raise TypeError("stop: %r, expected a text or a list of texts" % (text,))
+        self._block, self._event = _api.rt_block(), _api.rt_event()
         if grammar is not None and json_schema is not None:
             raise ValueError("there can be only one of grammar and json_schema")
         if json_schema is not None:
@@ -536,26 +546,30 @@ class Stream:
         at = ctypes.byref(self._session._running.reply)
         _check(_lib.rt_reply_new(at, self._session._open, options, error), error)
 
+    # A signal's handler may raise an exception after any call of the library: what the call has brought stays in _block
+    # and _event until it has been read, and the next iteration begins with it.
+
     def __iter__(self) -> Iterator[Event]:
         while self._reply:
-            goes_on = self.answer.finish is None and self._advance()
             yield from self._events()
-            if not goes_on:
+            if self.answer.finish is not None or self._finish() is not None:
                 break
+            self._advance()
         self.close()
 
-    def _advance(self) -> bool:
-        """One step. Returns False once the answer has ended."""
-        session, block = self._session, _api.rt_block()
+    def _advance(self) -> None:
+        """Reads a block, that of a step or one that is still to be read."""
+        session, reply = self._session, self._reply
         step = session._running.step
-        status = _lib.rt_step_run(step, session._open, block, 1)
+        status = Status.OK if self._block.n else _lib.rt_step_run(step, session._open, self._block, 1)
         if status == Status.CANCEL:
-            session._must(_lib.rt_reply_end(self._reply))
+            session._must(_lib.rt_reply_end(reply))
         elif status < 0:
             raise Error(status, _lib.rt_step_error(step).decode(errors="replace"))
         else:
-            session._must(_lib.rt_reply_read(self._reply, block))
-        return self._finish() is None
+            block, self._block = self._block, _api.rt_block()
+            session._must(_lib.rt_reply_read(reply, block))
+        self._finish()
 
     def _finish(self) -> Optional[str]:
         which = ctypes.c_int32(-1)
@@ -564,10 +578,11 @@ class Stream:
         return self.answer.finish
 
     def _events(self) -> Iterator[Event]:
-        raw = _api.rt_event()
-        while self._reply and _lib.rt_reply_next(self._reply, raw):
+        while self._reply and (self._event.bytes or _lib.rt_reply_next(self._reply, self._event)):
+            raw = self._event
             text = ctypes.string_at(raw.bytes, raw.n).decode()
             event = Event(_KINDS[raw.kind], text, raw.call, raw.from_, raw.tokens)
+            self._event = _api.rt_event()
             self.answer._add(event)
             yield event
 
@@ -575,6 +590,10 @@ class Stream:
         """Ends the answer here, if it goes on."""
         if not self._reply:
             return
+        for _ in self._events():
+            pass
+        if self._block.n:
+            self._advance()
         _lib.rt_reply_end(self._reply)
         for _ in self._events():
             pass

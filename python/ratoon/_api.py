@@ -1,22 +1,35 @@
 """The C library: where it is, its structs in the layout of ratoon.h and ratoon_chat.h, and its functions."""
 from __future__ import annotations
 
+import array
 import ctypes
 import ctypes.util
 import os
 import pathlib
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, \
     c_void_p
-from typing import Any
+from typing import Any, Sequence
 
 
 class Struct(ctypes.Structure):
-    """A struct of the headers; one that begins with its size sets it."""
+    """A struct of the headers; one that begins with its size sets it. Integers that do not fit raise OverflowError:
+    ctypes would take their low bits."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
         if self._fields_[0][0] == "size":
             self.size = ctypes.sizeof(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        held = getattr(self, name)
+        if type(held) is int and isinstance(value, int) and held != value:
+            raise OverflowError("%s: %d is too large, or negative where it cannot be" % (name, value))
+
+
+def tokens_of(ids: Sequence[int]) -> Any:
+    """An array of C; ids that do not fit raise OverflowError."""
+    return (c_int32 * len(ids))(*array.array("i", ids))
 
 
 class rt_error(Struct):

@@ -33,6 +33,8 @@ static void release(rt_reply *r)
 static Status open_reply(rt_reply *r, const rt_reply_options *o, Error *err)
 {
     if (o->n_stop < 0) return fail(err, ST_ARG, "n_stop: %d, expected 0 or more", o->n_stop);
+    for (int32_t i = 0; i < o->n_stop; i++)
+        if (!o->stop || !o->stop[i]) return fail(err, ST_ARG, "stop[%d]: NULL, expected a text", i);
     if (!r->s->g->tokenizer) return fail(err, ST_UNSUPPORTED, "reply: the model file has no tokenizer");
     TRY(chat_reply(&r->r, r->s->g, (const ChatText *) o->conversation, o, err));
     r->grammar = grammar_share(o->grammar);

@@ -8,6 +8,7 @@ RATOON names the program that texts are compared with (default: ./ratoon), RATOO
 build/libratoon.so). The last line is 'N passed, N failed'."""
 import ctypes
 import gc
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "help"))
 import report
@@ -290,6 +292,65 @@ class Demo(unittest.TestCase):
         self.assertTrue(stream.answer.text)
         self.assertEqual(self.session.generate("class Stack:\n", max_tokens=9).finish, "length")
 
+    def test_cancel_and_close(self):
+        """A step that another thread cancels is not freed meanwhile; handlers may cancel within close."""
+        lib, begun, freed = ratoon._lib, threading.Event(), threading.Event()
+        cancel_step, free_step = lib.rt_step_cancel, lib.rt_step_free
+        early = []
+
+        def cancel(step):
+            begun.set()
+            early.append(freed.wait(0.2))
+            cancel_step(step)
+
+        def free(step):
+            freed.set()
+            with self.assertRaisesRegex(ValueError, "Session is closed"):
+                self.session.cancel()
+            free_step(step)
+        thread = threading.Thread(target=self.session.cancel)
+        with mock.patch.object(lib, "rt_step_cancel", cancel), mock.patch.object(lib, "rt_step_free", free):
+            thread.start()
+            begun.wait()
+            self.session.close()
+            thread.join()
+        self.assertEqual((early, freed.is_set()), ([False], True))
+
+    def test_interrupted(self):
+        """An exception that a signal's handler raises after any call of the library loses nothing of the answer."""
+        want = self.session.generate("class Stack:\n", max_tokens=60)
+
+        class Signal(Exception):
+            pass
+
+        def raising(call):
+            def called(*args):
+                result = call(*args)
+                if next(turns) % 2:
+                    raise Signal
+                return result
+            return called
+        for name in "rt_step_run", "rt_reply_read", "rt_reply_next", "rt_reply_finish":
+            turns, interrupted = itertools.count(), 0
+            stream = self.session.stream("class Stack:\n", max_tokens=60)
+            with mock.patch.object(ratoon._lib, name, raising(getattr(ratoon._lib, name))):
+                while stream.answer.finish is None:
+                    try:
+                        list(stream)
+                    except Signal:
+                        interrupted += 1
+            stream.close()
+            self.assertGreater(interrupted, 1)
+            self.assertEqual(stream.answer, want, name)
+        stream = self.session.stream("class Stack:\n", max_tokens=60)
+        with mock.patch.object(ratoon._lib, "rt_step_run", raising(ratoon._lib.rt_step_run)):
+            with self.assertRaises(Signal):
+                turns = itertools.count()
+                list(stream)
+        stream.close()                             # the answer is what the session holds
+        tokens = self.engine.tokenize("class Stack:\n")
+        self.assertEqual(self.engine.detokenize(self.session.tokens[len(tokens):]), stream.answer.text)
+
     def test_ended_early(self):
         with self.session.stream("class Stack:\n") as stream:
             for _ in stream:
@@ -337,6 +398,15 @@ class Demo(unittest.TestCase):
         fails(S.FORMAT, "template", self.session_of, "{% if %}")
         with self.assertRaisesRegex(ValueError, "zero character"):
             self.session.generate("x", stop="a\0b")
+        for stop in [None], [7], ["a", b"b"]:
+            with self.assertRaisesRegex(TypeError, "stop: .*expected a text"):
+                self.session.generate("x", stop=stop)
+        for call in (lambda: self.engine.session(ctx=2 ** 32 + 16), lambda: self.session.generate("x", seed=-1),
+                     lambda: self.session.generate("x", bias={2 ** 32: 1}), lambda: self.engine.token_ends(2 ** 32),
+                     lambda: self.session.generate("x", top_k=2 ** 32), lambda: self.engine.detokenize([2 ** 32 + 9]),
+                     lambda: self.engine.token_bytes(2 ** 40)):
+            with self.assertRaises(OverflowError):
+                call()
         with self.assertRaisesRegex(ValueError, "expected 'gbnf'"):
             ratoon.Grammar("x", "other")
         self.assertEqual(self.session.generate("x", max_tokens=2).finish, "length")

@@ -599,6 +599,10 @@ static void by_hand(void **state)
     assert_true(rt_token_ends(r.g, all[total - 1]));
     rt_reply_free(reply);
     assert_int_equal(rt_reply_new(&reply, r.s, &RT_REPLY_OPTIONS(.n_stop = -1), &e), RT_EARG);
+    const char *const half[] = { "a", NULL };
+    assert_int_equal(rt_reply_new(&reply, r.s, &RT_REPLY_OPTIONS(.n_stop = 2, .stop = half), &e), RT_EARG);
+    assert_string_equal(e.text, "stop[1]: NULL, expected a text");
+    assert_int_equal(rt_reply_new(&reply, r.s, &RT_REPLY_OPTIONS(.n_stop = 1), &e), RT_EARG);
     assert_int_equal(rt_reply_new(&reply, r.s, &(rt_reply_options) { .size = 3 }, &e), RT_EARG);
     assert_null(reply);
     close_rig(&r);
