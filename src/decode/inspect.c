@@ -216,6 +216,7 @@ Status inspect_time(Spec *sp, Session *s, int32_t after, int32_t n, int32_t repe
     if (after > s->line.ctx - n)
         return fail(err, ST_FULL, "passes: %d rows after %d tokens, but the context holds %d", n, after, s->line.ctx);
     TRY(state_writable(&s->line.target, &sp->step.on, err));
+    spec_confirm(sp, s);                           /* its waiting taps are those of the actual end */
     /* fold first: a noted path belongs to the actual end of the text */
     if (after != P) TRY(step_fold(&sp->step, &s->line.target, err));
     Status st = ST_OK;

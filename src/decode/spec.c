@@ -107,9 +107,9 @@ static bool keeps_taps(const Spec *sp, const Session *s)
 
 static int32_t taken(const Session *s) { return s->draft.P - s->dm->lead; }
 
-/* Makes the last block final: it can no longer be shortened, and its path's taps join the waiting list. If positions
- * are missing in between (a step that keeps no taps advanced the session), the drafter continues after a hole. */
-static void confirm(const Spec *sp, Session *s)
+/* If positions are missing in between (a step that keeps no taps advanced the session), the drafter continues after a
+ * hole. */
+void spec_confirm(const Spec *sp, Session *s)
 {
     if (keeps_taps(sp, s)) {
         int32_t path = s->line.target.confirmed ? 0 : s->line.target.n_path;
@@ -304,7 +304,7 @@ static int32_t plan_turns(Spec *sp, Session *const *s, int32_t n)
             s[i]->line.status = ST_END;
             continue;
         }
-        confirm(sp, s[i]);
+        spec_confirm(sp, s[i]);
         int32_t left = next_stop(s[i]) - s[i]->line.target.P;
         if (left > 0) {
             if (!chunk_taken) t->chunk = least_of(left, least_of(sp->chunk, s[i]->line.target.chunk_max));
@@ -744,7 +744,7 @@ static void observe_all(Spec *sp, Session *const *s, int32_t n, int32_t decoding
 /* ---- passes whose rows are not kept ---- */
 
 /* n rows of arbitrary tokens as a tree: pending rows that are never kept. The tokens differ, since experts follow from
- * them. The pass moves the path noted before it, so that path becomes final. */
+ * them. */
 Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err)
 {
     int32_t token[ROWS_DECODE];
@@ -755,7 +755,6 @@ Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err
     bool taps = keeps_taps(sp, s);
     Slice *sl = pass_slice(&sp->step, &s->line.target, SLICE_TREE, n, token, NULL);
     sl->taps = s->taps;
-    confirm(sp, s);
     if (taps) take_slots(s, n);
     for (int32_t i = 0; i < n; i++)
         pass_want(&sp->step, sl, i, WANT_LOGITS | (taps ? WANT_TAPS : 0), taps ? s->pend[i] : -1);
@@ -846,13 +845,13 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err)
 
 Status spec_flush_taps(Spec *sp, Session *s, Error *err)
 {
-    confirm(sp, s);
+    spec_confirm(sp, s);
     return flush_waiting(sp, s, s->dm ? s->dm->hold : 0, err);
 }
 
 Status spec_commit_root(Spec *sp, Session *s, Error *err)
 {
-    confirm(sp, s);
+    spec_confirm(sp, s);
     TRY(state_ready(&s->line.target, &sp->step.on, err));
     sp->role[0] = (StepRole) { .chunk = 1 };
     PassOut out;
@@ -864,6 +863,7 @@ Status spec_largest(Spec *sp, Session *s, Error *err)
 {
     static const int32_t none[TAP_SLOTS];
     sp->largest = true;
+    spec_confirm(sp, s);
     TRY(spec_idle_pass(sp, s, ROWS_DECODE, sp->chunk, err));
     if (!sp->drafter) return ST_OK;
     if (keeps_taps(sp, s)) insert_taps(sp, s, s->taps, NULL, none, TAP_SLOTS);

@@ -90,7 +90,10 @@ Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err);
 Status spec_commit_root(Spec *sp, Session *s, Error *err);
 /* Waiting taps become drafter keys/values now. */
 Status spec_flush_taps(Spec *sp, Session *s, Error *err);
-/* A pass of n rows of arbitrary tokens after the committed text, plus a chunk if chunk > 0; nothing is kept. */
+/* Makes the last block final: it can no longer be shortened, and its path's taps join the waiting list. */
+void   spec_confirm(const Spec *sp, Session *s);
+/* A pass of n rows of arbitrary tokens after the committed text, plus a chunk if chunk > 0; nothing is kept. The last
+ * block is confirmed before, since the pass moves its path. */
 Status spec_idle_pass(Spec *sp, Session *s, int32_t n, int32_t chunk, Error *err);
 /* Runs the largest passes that spec_step can ask for: on a counting backend they leave the peak scratch size for
  * step_peak. */

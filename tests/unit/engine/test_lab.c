@@ -160,6 +160,35 @@ static void drawn_acceptance(void **state)
     public_close(&p);
 }
 
+/* Passes that are timed as if there were more tokens leave the drafter the taps that wait for it. */
+static void times_keep_taps(void **state)
+{
+    (void) state;
+    PublicRig p;
+    RigOptions o = rig_with_draft(rig_kind(1, false), false);
+    rt_step *st;
+    rt_session *s;
+    rt_error e;
+    rt_block b = { 0 };
+    int32_t prompt[PROMPT];
+    double ms[2];
+    Dice d = { tiny_key(13, "taps"), 0 };
+    random_tokens(&d, PROMPT, V, prompt);
+    public_open(&p, &o, NULL);
+    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 12), &e), RT_OK);
+    assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+    assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
+    for (int32_t n = 0; n < TEXT; n += b.n) {
+        assert_int_equal(rt_next(st, s, &b), RT_OK);
+        assert_int_equal(rt_time_pass(st, s, 150, 5, 2, ms), RT_OK);
+        assert_true(s->s.n_wait > 0);
+        assert_int_equal(s->s.draft.P - s->s.dm->lead + s->s.n_wait, s->s.line.target.P);
+    }
+    rt_session_free(s);
+    rt_step_free(st);
+    public_close(&p);
+}
+
 static void profiles_are_checked(void **state)
 {
     (void) state;
@@ -198,6 +227,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_that_are_wanted), cmocka_unit_test(no_taps), cmocka_unit_test(drawn_acceptance),
+        cmocka_unit_test(times_keep_taps),
         cmocka_unit_test(profiles_are_checked),
     };
     return cmocka_run_group_tests_name("lab", tests, NULL, NULL);
