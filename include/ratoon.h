@@ -82,7 +82,8 @@ typedef enum {
     RT_EFULL        = -6,      /* it does not fit the context */
     RT_ECANCEL      = -7,      /* a hook or rt_step_cancel cancelled it */
     RT_EBACKEND     = -8,      /* the backend failed */
-    RT_ENOTOKEN     = -9       /* the mask allows no token */
+    RT_ENOTOKEN     = -9       /* the mask allows no token; rt_allow, rt_constrain, rt_sampling_set and rt_prompt let
+                                * the session try again */
 } rt_status;
 
 typedef struct {
@@ -191,7 +192,8 @@ size_t    rt_property(const rt_engine *g, const char *key, char *out, size_t cap
 /* rt_tokenize, rt_tokenize_prompt and rt_detokenize are like snprintf: they write at most cap elements and return how
  * many there are. 0 if the file has no tokenizer. */
 bool      rt_has_tokenizer(const rt_engine *g);
-/* special: control tokens in the text become their ids. */
+/* special: control tokens in the text become their ids, and BOS is prepended if the file asks for it, also to a text
+ * that begins with it: rt_tokenize_prompt prepends it only where it is missing. */
 size_t    rt_tokenize(const rt_engine *g, const char *s, size_t n, bool special, int32_t *out, size_t cap);
 typedef struct { size_t at, n; } rt_span;                                         /* bytes [at, at + n) of a text */
 /* Tokenizes the prompt of a conversation. Control tokens become their ids except where they overlap one of the spans

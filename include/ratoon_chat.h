@@ -144,7 +144,8 @@ typedef struct rt_reply rt_reply;
 rt_status rt_reply_new(rt_reply **out, rt_session *s, const rt_reply_options *o, rt_error *e);
 void      rt_reply_free(rt_reply *r);
 /* Reads the session's block, before its next step. If the answer ends within the block, the rest is given back to the
- * session (rt_take), which then holds the answer with its end token, if it has one. RT_OK: it goes on; RT_END: it has
+ * session (rt_take), which then holds the answer with its end token, if it has one. Of a stop string it also holds what
+ * came in earlier blocks, so how much depends on how the text was divided into them. RT_OK: it goes on; RT_END: it has
  * ended (see rt_reply_finish); negative: the block's status, or that of the failure, which ends the answer too. */
 rt_status rt_reply_read(rt_reply *r, const rt_block *b);
 /* The next event, in order; false: none at the moment. */

@@ -294,7 +294,7 @@ class Engine(_Owner):
     # ---- tokens ----
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """special: control tokens in the text become their ids."""
+        """special: control tokens in the text become their ids, and BOS is prepended if the file asks for it."""
         data = text.encode("utf-8", "surrogatepass")
         n = _lib.rt_tokenize(self._open, data, len(data), special, None, 0)
         out = (ctypes.c_int32 * n)()

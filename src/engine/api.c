@@ -329,7 +329,7 @@ static rt_status set_sampling(rt_session *s, const rt_sampling *p)
     s->s.line.n_bias = p->n_bias;
     s->s.line.sampling = d;
     s->s.line.max_tokens = p->max_tokens ? p->max_tokens : s->s.line.ctx;
-    if (s->s.line.status == ST_END) s->s.line.status = ST_OK;
+    session_goes_on(s);
     return session_failed(s, ST_OK, "");
 }
 
@@ -417,6 +417,7 @@ rt_status rt_allow(rt_session *s, bool (*mask)(void *ud, const int32_t *path, si
 {
     if (mask && s->s.canvas) return refuse_denoising(s, "mask");
     form_drop(s);
+    session_goes_on(s);
     s->s.line.allow = mask;
     s->s.line.allow_ud = ud;
     return session_failed(s, ST_OK, "");

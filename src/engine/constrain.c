@@ -72,6 +72,11 @@ static Status trie_of(TokenTrie **out, rt_engine *g, Error *err)
     return st;
 }
 
+void session_goes_on(rt_session *s)
+{
+    if (s->s.line.status == ST_END || s->s.line.status == ST_NOTOKEN) s->s.line.status = ST_OK;
+}
+
 void form_drop(rt_session *s)
 {
     if (!s->form) return;
@@ -83,7 +88,7 @@ void form_drop(rt_session *s)
     s->masks = NULL;
     s->grammar = NULL;
     s->form_of = NULL;
-    if (s->s.line.status == ST_END) s->s.line.status = ST_OK;  /* its end; any other is found again */
+    session_goes_on(s);
 }
 
 rt_status rt_constrain(rt_session *s, const rt_grammar *g)
@@ -92,6 +97,7 @@ rt_status rt_constrain(rt_session *s, const rt_grammar *g)
     TokenTrie *trie = NULL;
     if (g && s->s.canvas) return refuse_denoising(s, "constraint");
     form_drop(s);
+    session_goes_on(s);
     if (!g) return session_failed(s, ST_OK, "");
     Status code = trie_of(&trie, s->g, &err);
     if (code == ST_OK) code = grammar_masks_open(&s->masks, g->g, trie, 0, &err);

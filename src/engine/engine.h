@@ -71,6 +71,8 @@ struct rt_step {
 /* Write the outcome of a call where its caller finds it; both return the code. */
 rt_status engine_report(rt_error *e, Status code, const Error *err);
 rt_status session_failed(rt_session *s, Status code, const char *text);
+/* What ends a text may have changed; an end that still holds is found again. */
+void session_goes_on(rt_session *s);
 /* What a session of a model that denoises cannot do, since its positions do not follow one another. */
 rt_status refuse_denoising(rt_session *s, const char *what);
 

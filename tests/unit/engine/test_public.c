@@ -387,6 +387,52 @@ static void every_status_has_a_text(void **state)
     assert_string_equal(rt_status_text((rt_status) (RT_END + 1)), "unknown status");
 }
 
+static bool allow_none(void *ud, const int32_t *path, size_t n, uint32_t *bits)
+{
+    (void) path, (void) n;
+    memset(bits, 0, *(const size_t *) ud);
+    return true;
+}
+
+/* A session of which no token was allowed goes on once something else is, with the text that it would have had. */
+static void no_token_is_allowed(void **state)
+{
+    (void) state;
+    for (int32_t kind = 0; kind < RIG_KINDS; kind++) {
+        PublicRig p;
+        RigOptions o = rig_with_draft(rig_kind(kind, false), kind % 2);
+        public_open(&p, &o, NULL);
+        size_t bytes = ((size_t) p.g->model->vocab + 31) / 32 * sizeof(uint32_t);
+        int32_t text[2][TEXT], prompt[PROMPT];
+        prompt_of(kind, 0, prompt);
+        for (int32_t stuck = 0; stuck < 2; stuck++) {
+            rt_step *st;
+            rt_session *s;
+            rt_error e;
+            rt_block b = { 0 };
+            assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 9), &e), RT_OK);
+            assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+            assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
+            for (int32_t n = 0; n < TEXT; n += b.n) {
+                assert_int_equal(rt_next(st, s, &b), RT_OK);
+                for (int32_t i = 0; i < b.n && n + i < TEXT; i++) text[stuck][n + i] = b.token[i];
+                if (!stuck) continue;
+                rt_block none;
+                assert_int_equal(rt_allow(s, allow_none, &bytes), RT_OK);
+                assert_int_equal(rt_next(st, s, &none), RT_ENOTOKEN);
+                assert_int_equal(rt_next(st, s, &none), RT_ENOTOKEN);
+                assert_int_equal(rt_sampling_set(s, NULL), RT_OK);
+                assert_int_equal(rt_next(st, s, &none), RT_ENOTOKEN);
+                assert_int_equal(rt_allow(s, NULL, NULL), RT_OK);
+            }
+            rt_session_free(s);
+            rt_step_free(st);
+        }
+        assert_same(text[1], text[0], sizeof text[0], "kind %d", kind);
+        public_close(&p);
+    }
+}
+
 /* Values out of range are refused by name and change nothing; a session ended by a limit goes on when the limit is
  * raised. */
 static void samplings_are_checked(void **state)
@@ -548,6 +594,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_of_trees_and_chains), cmocka_unit_test(rows_in_pieces),
         cmocka_unit_test(rows_that_are_cancelled),
         cmocka_unit_test(times_leave_no_trace), cmocka_unit_test(samplings_are_checked),
+        cmocka_unit_test(no_token_is_allowed),
         cmocka_unit_test(too_many_tensors), cmocka_unit_test(costs_change_no_token),
     };
     return cmocka_run_group_tests_name("public", tests, NULL, NULL);
