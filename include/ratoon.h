@@ -235,7 +235,7 @@ int32_t   rt_session_ctx(const rt_session *s);
  * the vocabulary. */
 rt_status rt_prompt(rt_session *s, const int32_t *t, size_t n);
 
-typedef struct { int32_t id; float add; } rt_bias;                                /* added to the logit of id */
+typedef struct { int32_t id; float add; } rt_bias;            /* added to the logit of id; not NaN */
 typedef struct {
     size_t   size;             /* RT_SAMPLING_INIT */
     float    temperature;      /* 0 to 10000; below 1e-5: greedy */

@@ -1,4 +1,5 @@
 /* api.c - the functions of ratoon.h and ratoon_lab.h: maps handles to objects and status codes to status codes. */
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,6 +304,43 @@ static const char *not_for_denoising(const Sampling *d, const rt_sampling *p)
     return NULL;
 }
 
+/* wrong: the name that draw_check has for a field. */
+static void say_range(char *line, size_t size, const Sampling *d, const char *wrong)
+{
+    const struct { const char *wrong, *name; float value; double least, most; } field[] = {
+        { "temperature", "temperature", d->temperature, 0, TEMPERATURE_MAX },
+        { "top_p", "top_p", d->top_p, TOP_P_MIN, 1 }, { "min_p", "min_p", d->min_p, 0, MIN_P_MAX },
+        { "rep", "repetition", d->rep, REPETITION_MIN, REPETITION_MAX },
+        { "freq", "frequency", d->freq, -PENALTY_MAX, PENALTY_MAX },
+        { "presence", "presence", d->presence, -PENALTY_MAX, PENALTY_MAX } };
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++)
+        if (strcmp(field[i].wrong, wrong) == 0)
+            snprintf(line, size, "sampling: %s is %g, expected %g to %g", field[i].name, (double) field[i].value,
+                     field[i].least, field[i].most);
+    if (strcmp(wrong, "top_k") == 0)
+        snprintf(line, size, "sampling: top_k is %d, expected 1 or more (0: off)", d->top_k);
+    if (strcmp(wrong, "rep_window") == 0)
+        snprintf(line, size, "sampling: rep_window is %d, expected 1 to %d (0: %d)", d->rep_window, HISTORY, HISTORY);
+}
+
+/* Returns false, and says why in line, if they are not to be added to logits. */
+static bool check_biases(char *line, size_t size, const rt_sampling *p, int32_t vocab)
+{
+    if (p->n_bias < 0 || p->n_bias > BIAS_MAX) {
+        snprintf(line, size, "sampling: n_bias is %d, expected 0 to %d", p->n_bias, BIAS_MAX);
+        return false;
+    }
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        const rt_bias *b = &p->bias[i];
+        const bool token = b->id >= 0 && b->id < vocab;
+        if (token && !isnan(b->add)) continue;
+        if (token) snprintf(line, size, "sampling: bias[%d] adds nan to token %d, expected a number", i, b->id);
+        else snprintf(line, size, "sampling: bias[%d] is of token %d, expected 0 to %d", i, b->id, vocab - 1);
+        return false;
+    }
+    return true;
+}
+
 static rt_status set_sampling(rt_session *s, const rt_sampling *p)
 {
     Sampling d = { .temperature = p->temperature, .top_p = p->top_p == 0 ? 1 : p->top_p, .min_p = p->min_p,
@@ -311,20 +349,21 @@ static rt_status set_sampling(rt_session *s, const rt_sampling *p)
     const char *wrong = draw_check(&d);
     char line[160];
     if (wrong) {
-        snprintf(line, sizeof line, "sampling: %s is out of range", wrong);
+        say_range(line, sizeof line, &d, wrong);
         return session_failed(s, ST_ARG, line);
     }
-    if (p->max_tokens < 0) return session_failed(s, ST_ARG, "sampling: max_tokens is negative");
-    if (p->n_bias < 0 || p->n_bias > BIAS_MAX) return session_failed(s, ST_ARG, "sampling: more than 300 biases");
+    if (p->max_tokens < 0) {
+        snprintf(line, sizeof line, "sampling: max_tokens is %d, expected 1 or more (0: until the context is full)",
+                 p->max_tokens);
+        return session_failed(s, ST_ARG, line);
+    }
+    if (!check_biases(line, sizeof line, p, s->s.line.m->vocab)) return session_failed(s, ST_ARG, line);
     wrong = s->s.canvas ? not_for_denoising(&d, p) : NULL;
     if (wrong) {
         char field[48];
         snprintf(field, sizeof field, "sampling: %s", wrong);
         return refuse_denoising(s, field);
     }
-    for (int32_t i = 0; i < p->n_bias; i++)
-        if (p->bias[i].id < 0 || p->bias[i].id >= s->s.line.m->vocab)
-            return session_failed(s, ST_ARG, "sampling: a bias names no token");
     for (int32_t i = 0; i < p->n_bias; i++) s->s.line.bias[i] = (DrawBias) { p->bias[i].id, p->bias[i].add };
     s->s.line.n_bias = p->n_bias;
     s->s.line.sampling = d;

@@ -450,19 +450,26 @@ static void samplings_are_checked(void **state)
     assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 40), &e), RT_OK);
     assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = -1), &e), RT_OK);
     static rt_bias many[301];
-    const rt_bias ids[4] = { { -1, 1 }, { vocab, 1 }, { vocab - 1, 1 }, { 0, 1 } };
+    const rt_bias ids[] = { { -1, 1 }, { vocab, 1 }, { vocab - 1, 1 }, { 0, 1 }, { -1, 1 }, { 0, 1 },
+                            { 7, NAN } };
     const struct { rt_sampling sampling; const char *says; } bad[] = {
-        { RT_SAMPLING(.temperature = -0.1f), "temperature" }, { RT_SAMPLING(.temperature = NAN), "temperature" },
-        { RT_SAMPLING(.top_p = 1.01f), "top_p" }, { RT_SAMPLING(.top_p = -1), "top_p" },
-        { RT_SAMPLING(.min_p = 1.01f), "min_p" }, { RT_SAMPLING(.min_p = -0.1f), "min_p" },
-        { RT_SAMPLING(.repetition = -1), "rep" }, { RT_SAMPLING(.frequency = 2.1f), "freq" },
-        { RT_SAMPLING(.frequency = -2.1f), "freq" }, { RT_SAMPLING(.presence = 2.1f), "presence" },
-        { RT_SAMPLING(.top_k = -1), "top_k" }, { RT_SAMPLING(.rep_window = -1), "rep_window" },
-        { RT_SAMPLING(.rep_window = 257), "rep_window" }, { RT_SAMPLING(.max_tokens = -1), "max_tokens" },
-        { RT_SAMPLING(.n_bias = -1, .bias = many), "300 biases" },
-        { RT_SAMPLING(.n_bias = 301, .bias = many), "300 biases" },
-        { RT_SAMPLING(.n_bias = 1, .bias = &ids[0]), "a bias names no token" },
-        { RT_SAMPLING(.n_bias = 1, .bias = &ids[1]), "a bias names no token" },
+        { RT_SAMPLING(.temperature = -0.1f), "temperature is -0.1, expected 0 to 10000" },
+        { RT_SAMPLING(.temperature = NAN), "temperature is nan, expected 0 to 10000" },
+        { RT_SAMPLING(.top_p = 1.01f), "top_p is 1.01, expected 1e-06 to 1" },
+        { RT_SAMPLING(.top_p = -1), "top_p is -1, expected 1e-06 to 1" },
+        { RT_SAMPLING(.min_p = 1.01f), "min_p is 1.01, expected 0 to 1" }, { RT_SAMPLING(.min_p = -0.1f), "min_p" },
+        { RT_SAMPLING(.repetition = -1), "repetition is -1, expected 0.01 to 100" },
+        { RT_SAMPLING(.frequency = 2.1f), "frequency is 2.1, expected -2 to 2" },
+        { RT_SAMPLING(.frequency = -2.1f), "frequency is -2.1" },
+        { RT_SAMPLING(.presence = 2.1f), "presence is 2.1, expected -2 to 2" },
+        { RT_SAMPLING(.top_k = -1), "top_k is -1, expected 1 or more" },
+        { RT_SAMPLING(.rep_window = -1), "rep_window is -1, expected 1 to 256" },
+        { RT_SAMPLING(.rep_window = 257), "rep_window is 257" }, { RT_SAMPLING(.max_tokens = -1), "max_tokens is -1" },
+        { RT_SAMPLING(.n_bias = -1, .bias = many), "n_bias is -1, expected 0 to 300" },
+        { RT_SAMPLING(.n_bias = 301, .bias = many), "n_bias is 301" },
+        { RT_SAMPLING(.n_bias = 2, .bias = &ids[3]), "bias[1] is of token -1, expected 0 to" },
+        { RT_SAMPLING(.n_bias = 1, .bias = &ids[1]), "bias[0] is of token" },
+        { RT_SAMPLING(.n_bias = 2, .bias = &ids[5]), "bias[1] adds nan to token 7" },
     };
     assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.max_tokens = 4, .n_bias = 2, .bias = &ids[2])), RT_OK);
     assert_int_equal(rt_sampling_set(s, &RT_SAMPLING(.max_tokens = 4, .n_bias = 300, .bias = many)), RT_OK);
