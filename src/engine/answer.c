@@ -30,12 +30,20 @@ static void release(rt_reply *r)
     if (r->s->form_of == r) form_drop(r->s);
 }
 
-static Status open_reply(rt_reply *r, const rt_reply_options *o, Error *err)
+static Status check_reply(rt_session *s, const rt_reply_options *o, Error *err)
 {
     if (o->n_stop < 0) return fail(err, ST_ARG, "n_stop: %d, expected 0 or more", o->n_stop);
     for (int32_t i = 0; i < o->n_stop; i++)
         if (!o->stop || !o->stop[i]) return fail(err, ST_ARG, "stop[%d]: NULL, expected a text", i);
-    if (!r->s->g->tokenizer) return fail(err, ST_UNSUPPORTED, "reply: the model file has no tokenizer");
+    if (!s->g->tokenizer) return fail(err, ST_UNSUPPORTED, "reply: the model file has no tokenizer");
+    if (o->grammar && s->s.canvas)
+        return fail(err, (Status) refuse_denoising(s, "grammar"), "%s", rt_session_error(s));
+    return ST_OK;
+}
+
+static Status open_reply(rt_reply *r, const rt_reply_options *o, Error *err)
+{
+    TRY(check_reply(r->s, o, err));
     TRY(chat_reply(&r->r, r->s->g, (const ChatText *) o->conversation, o, err));
     r->grammar = grammar_share(o->grammar);
     if (!o->grammar || reply_mode(r->r) != REPLY_IN_TEXT) return ST_OK;
@@ -257,6 +265,7 @@ rt_status rt_generate(rt_step *st, rt_session *s, const char *text, const rt_rep
     Caller c = { st, s, event, ud };
     if (why) *why = RT_GOES_ON;
     Status code = sized_read(&known, &sized_reply_options, o, &err);
+    if (code == ST_OK) code = check_reply(s, &known, &err);        /* before the session's text is replaced */
     if (code == ST_OK) code = prompt(s, text, known.conversation, &err);
     if (text) known.conversation = NULL;
     if (code == ST_OK) code = (Status) rt_reply_new(&r, s, &known, &inner);

@@ -408,6 +408,27 @@ static Heard answer(const Rigged *r, const char *text, rt_reply_options o, rt_fi
     return h;
 }
 
+/* Options that are refused leave the session its text. */
+static void refused_options(void **state)
+{
+    (void) state;
+    Rigged r;
+    rt_error e;
+    const int32_t *text;
+    const char *const none[] = { NULL };
+    open_rig(&r, -1, NULL);
+    assert_int_equal(rt_sampling_set(r.s, &RT_SAMPLING(.max_tokens = 5)), RT_OK);
+    answer(&r, "class Stack:\n    def __init__(self", RT_REPLY_OPTIONS(.n_stop = 0), RT_FINISH_LENGTH);
+    const size_t held = rt_session_text(r.s, &text);
+    const rt_reply_options bad[] = { RT_REPLY_OPTIONS(.n_stop = -1), RT_REPLY_OPTIONS(.n_stop = 1, .stop = none) };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(rt_generate(r.st, r.s, "else", &bad[i], NULL, NULL, NULL, &e), RT_EARG);
+        assert_non_null(strstr(e.text, "stop"));
+        assert_int_equal(rt_session_text(r.s, &text), held);
+    }
+    close_rig(&r);
+}
+
 /* Where a text may end but need not, a limit ends it. */
 static void open_end(void **state)
 {
@@ -720,6 +741,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts), cmocka_unit_test(thinking_and_tools), cmocka_unit_test(refused_requests),
         cmocka_unit_test(constraints), cmocka_unit_test(together), cmocka_unit_test(open_end),
+        cmocka_unit_test(refused_options),
         cmocka_unit_test(freed_late), cmocka_unit_test(samplings), cmocka_unit_test(refused_grammars),
         cmocka_unit_test(no_tokenizer),
         cmocka_unit_test(stop_strings), cmocka_unit_test(whole_characters), cmocka_unit_test(reasoning_and_calls),
