@@ -306,7 +306,7 @@ typedef struct {
 /* top: how many of the likeliest tokens are listed with each, 0 to RT_TOP_MAX; -1: nothing is computed (the
  * default). */
 rt_status rt_logprobs_set(rt_session *s, int32_t top);
-/* One per token of the last block, valid as long as the block; NULL: off. */
+/* One per token of the last block, valid as long as the block; NULL: off, or they were off when it was made. */
 const rt_logprob *rt_logprobs(const rt_session *s);
 /* The same for one row of logits [vocab], such as rt_rows gives: all that scoring a given text needs. */
 void      rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top);

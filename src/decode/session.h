@@ -48,7 +48,8 @@ typedef struct {
     void    *allow_ud;
     int32_t  out[CANVAS_MAX], n_out;               /* the last block */
     int32_t  top;                                  /* number of likeliest tokens in prob, -1: prob is not computed */
-    Logprob  prob[ROWS_DECODE + 1];                /* for the tokens in out */
+    Logprob  prob[ROWS_DECODE + 1];                /* for the tokens in out, if has_prob */
+    bool     has_prob;
     Status   status;                               /* ST_OK, ST_END, or the error that ended it */
     Error    error;
 } Line;

@@ -650,7 +650,8 @@ static double margin_of(Spec *sp, const PassOut *out, int32_t row)
 /* The block's tokens are the text's in any case. */
 static void add_logprobs(Spec *sp, Session *s, const PassOut *out, int32_t logits0, const Path *path)
 {
-    if (s->line.top < 0) return;
+    s->line.has_prob = s->line.top >= 0;
+    if (!s->line.has_prob) return;
     for (int32_t i = 0; i < s->line.n_out; i++)
         logprob_row(&s->line.prob[i], logits_of(sp, out, logits0 + path->row[i]), sp->m->vocab, s->line.out[i],
                     s->line.top);

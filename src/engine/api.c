@@ -481,7 +481,7 @@ rt_status rt_logprobs_set(rt_session *s, int32_t top)
 
 const rt_logprob *rt_logprobs(const rt_session *s)
 {
-    return s->s.line.top < 0 ? NULL : (const rt_logprob *) s->s.line.prob;
+    return s->s.line.top < 0 || !s->s.line.has_prob ? NULL : (const rt_logprob *) s->s.line.prob;
 }
 
 void rt_logprob_row(rt_logprob *out, const float *logits, int32_t vocab, int32_t token, int32_t top)

@@ -715,6 +715,13 @@ static void logprobs(void **state)
             assert_int_equal(rt_logprobs_set(s, -2), RT_EARG);
             assert_int_equal(rt_logprobs_set(s, -1), RT_OK);
             assert_null(rt_logprobs(s));
+            rt_block b;
+            prompt(s, k.truth, PROMPT);
+            assert_int_equal(rt_next(k.st, s, &b), RT_OK);
+            assert_int_equal(rt_logprobs_set(s, 3), RT_OK);
+            assert_null(rt_logprobs(s));                       /* they were off when the block was made */
+            assert_int_equal(rt_next(k.st, s, &b), RT_OK);
+            assert_non_null(rt_logprobs(s));
             rt_logprob p;
             rt_logprob_row(&p, rows.logits, 96, 5, 3);
             assert_logprob(&p, rows.logits, 96, 5, 3);
