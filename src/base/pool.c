@@ -128,7 +128,7 @@ int32_t pool_size(int32_t threads) { return threads ? threads : cores(); }
 Status pool_check(int32_t threads, Error *err)
 {
     if (threads >= 0 && threads <= THREADS_MAX) return ST_OK;
-    return fail(err, ST_ARG, "threads: %d, expected 1 to %d (0: one per core)", threads, THREADS_MAX);
+    return fail(err, ST_ARG, "threads: %d, expected 1 to %d (0: default)", threads, THREADS_MAX);
 }
 
 Status pool_open(Pool **out, int32_t threads, Error *err)

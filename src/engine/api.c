@@ -706,6 +706,7 @@ rt_status rt_time_pass(rt_step *st, rt_session *s, int32_t after, int32_t n, int
     if (of_one_engine(st, s, "passes") != ST_OK) return RT_EARG;
     if (n < 1 || n > ROWS_DECODE)
         return (rt_status) fail(&st->error, ST_ARG, "passes: %d rows, expected 1 to %d", n, ROWS_DECODE);
+    if (repeats < 1) return (rt_status) fail(&st->error, ST_ARG, "passes: %d repeats, expected 1 or more", repeats);
     return (rt_status) inspect_time(&st->spec, &s->s, after, n, repeats, ms, &st->error);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/path.h"
+#include "base/pool.h"
 
 enum { CTX_DEFAULT = 8192, CHUNK_MAX = 4096, CHECKPOINTS_DEFAULT = 3 };
 
@@ -297,7 +298,7 @@ Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options
     g->overcommit = o->overcommit;
     g->hooks = o->hooks;
     engine_owner(g, "model");
-    Status st = o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
+    Status st = o->model && *o->model ? open_target(g, o, err) : fail(err, ST_ARG, "model: no file was given");
     /* "auto": the target's own layer, if it has a usable one */
     bool welcome = st == ST_OK && o->draft && strcmp(o->draft, "auto") == 0;
     if (st == ST_OK && o->draft && !welcome && g->model->diffusion.canvas)
@@ -562,6 +563,7 @@ Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t
                     o->draft_block, LAT_DEPTH + 1);
     if (o->chunk < 0 || o->chunk > CHUNK_MAX)
         return fail(err, ST_ARG, "chunk: %d, expected 1 to %d (0: default)", o->chunk, CHUNK_MAX);
+    TRY(pool_check(o->threads, err));
     rt_step *st = calloc(1, sizeof *st);
     if (!st) return fail(err, ST_MEMORY, "step: out of memory");
     st->g = g;

@@ -146,6 +146,32 @@ static void plan_without_repacking(void **state)
     public_close(&p);
 }
 
+/* What a step cannot be is refused by plan and step alike, before its memory is counted; so is a model without name. */
+static void refused_steps(void **state)
+{
+    (void) state;
+    const struct { rt_step_options o; const char *says; } bad[] = {
+        { RT_STEP_OPTIONS(.threads = -1), "threads: -1, expected 1 to 256 (0: default)" },
+        { RT_STEP_OPTIONS(.threads = 257), "threads: 257" }, { RT_STEP_OPTIONS(.threads = INT32_MAX), "threads: " },
+        { RT_STEP_OPTIONS(.chunk = -1), "chunk: -1" }, { RT_STEP_OPTIONS(.budget = 64), "budget: 64" } };
+    RigOptions o = rig_kind(1, false);
+    PublicRig p;
+    rt_step *st;
+    rt_error e;
+    public_open(&p, &o, NULL);
+    rt_options ro = options_of(&p, &o);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(rt_step_new(&st, p.g, &bad[i].o, &e), RT_EARG);
+        if (!strstr(e.text, bad[i].says)) fail_msg("%s, expected %s", e.text, bad[i].says);
+        assert_int_equal(rt_plan(&ro, NULL, &bad[i].o, NULL, NULL, NULL, 0, &e), RT_EARG);
+        if (!strstr(e.text, bad[i].says)) fail_msg("%s, expected %s", e.text, bad[i].says);
+    }
+    ro.model = "";
+    assert_int_equal(rt_plan(&ro, NULL, NULL, NULL, NULL, NULL, 0, &e), RT_EARG);
+    assert_string_equal(e.text, "model: no file was given");
+    public_close(&p);
+}
+
 static size_t kv_part(const PublicRig *p, const char *k, const char *v, int32_t ctx)
 {
     Parts plan = { 0 };
@@ -298,6 +324,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_is_what_is_allocated), cmocka_unit_test(plan_without_repacking),
+        cmocka_unit_test(refused_steps),
         cmocka_unit_test(keys_and_values_as_told), cmocka_unit_test(planned_scratch_is_enough),
         cmocka_unit_test(failed_allocations),
         cmocka_unit_test(failed_loads),

@@ -366,6 +366,9 @@ static void times_leave_no_trace(void **state)
             assert_int_equal(rt_time_pass(st, s, ctx - 10, 11, 1, ms), RT_EFULL);
             assert_int_equal(rt_time_pass(st, s, INT32_MAX, 1, 1, ms), RT_EFULL);
             assert_int_equal(rt_time_pass(st, s, -2, 1, 1, ms), RT_EARG);
+            assert_int_equal(rt_time_pass(st, s, -1, 1, 0, ms), RT_EARG);
+            assert_int_equal(rt_time_pass(st, s, -1, 1, -1, ms), RT_EARG);
+            assert_string_equal(rt_step_error(st), "passes: -1 repeats, expected 1 or more");
             rt_session_free(s);
             rt_step_free(st);
         }
