@@ -74,6 +74,11 @@ static rt_status talk(rt_engine *engine, rt_chat *chat, rt_error *e)
     rt_sampling_recommended(engine, &sampling);
     if (status == RT_OK) status = rt_sampling_set(session, &sampling);
     while (status == RT_OK && fgets(line, sizeof line, stdin) && c->n_talk < TALK / 2) {
+        if (!strchr(line, '\n') && !feof(stdin)) {              /* its end would be another message */
+            snprintf(e->text, sizeof e->text, "a line has more than %d bytes", LINE - 2);
+            status = RT_EARG;
+            break;
+        }
         add(c, "user", line, strcspn(line, "\n"));
         status = answer(c, chat, step, session, e);
     }

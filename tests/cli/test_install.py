@@ -298,6 +298,9 @@ class Install(unittest.TestCase):
         both = self.chat(DRAFT, said + "What is 2 + 2?\n")
         self.assertTrue(both.startswith(want + b"\n") and len(both.strip()) > len(want) + 5, both)
         run(path("chat"), "/nonexistent", expect=1, LD_LIBRARY_PATH=AT + "/lib")
+        long = subprocess.run([path("chat"), DEMO], input=("\u00fc" * 3000 + "\n").encode(), stderr=subprocess.PIPE,
+                              env={**os.environ, "LD_LIBRARY_PATH": AT + "/lib"}, check=False)
+        self.assertEqual((long.returncode, long.stderr), (1, b"chat: a line has more than 4094 bytes\n"))
 
     def test_linker_cache(self):
         """ldconfig runs only for a system folder; for others the message says how programs find the library."""
