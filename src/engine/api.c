@@ -1,4 +1,5 @@
 /* api.c - the functions of ratoon.h and ratoon_lab.h: maps handles to objects and status codes to status codes. */
+#include <locale.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -165,6 +166,16 @@ static size_t token_text(const Tokenizer *t, const char *key, char *out, size_t 
     return n ? (size_t) snprintf(out, cap, "%.*s", (int) n, s) : 0;
 }
 
+/* With a point, whatever the program's locale. */
+static size_t print_number(float value, char *out, size_t cap)
+{
+    const locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t) 0), before = uselocale(c);
+    const size_t n = (size_t) snprintf(out, cap, "%g", (double) value);
+    uselocale(before);
+    if (c) freelocale(c);
+    return n;
+}
+
 size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
 {
     const Tokenizer *t = g->tokenizer;
@@ -182,7 +193,7 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
     if ((len == 9 || len == 13) && strcmp(key + len - 6, "_token") == 0) return t ? token_text(t, key, out, cap) : 0;
     float value;
     if (strncmp(key, "sampling.", 9) == 0)
-        return engine_recommended(&value, g, key + 9) ? (size_t) snprintf(out, cap, "%g", (double) value) : 0;
+        return engine_recommended(&value, g, key + 9) ? print_number(value, out, cap) : 0;
     if (strcmp(key, "identity") == 0) return (size_t) snprintf(out, cap, "%s", g->identity);
     if (strcmp(key, "kv") == 0)
         return (size_t) snprintf(out, cap, "%s/%s", type_info(g->model->k_type)->name,

@@ -2,8 +2,10 @@
  * of its config, and opening it must fail at once with the right code and one line that names the file and what is
  * wrong in it. Odd but valid files open. */
 #include "model_helper.h"
+#include "remove_tree.h"
 
 #include <fcntl.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1263,6 +1265,30 @@ static void recommended(void **state)
     }
 }
 
+/* Numbers have a point in a locale with a comma; where none can be made, there is nothing to see. */
+static void with_a_comma(void **state)
+{
+    (void) state;
+    char dir[] = "/tmp/ratoon-locale-XXXXXX", command[200], value[32];
+    Files f;
+    rt_engine *g;
+    rt_error e;
+    assert_non_null(mkdtemp(dir));
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", dir);
+    const bool made = system(command) == 0;
+    files_make(&f, QWEN3, &(Edit) { KEY_F32, .name = "general.sampling.temp", .number = 0.6 }, NULL);
+    assert_int_equal(rt_open(&g, &RT_OPTIONS(.model = f.changed, .threads = 1), &e), RT_OK);
+    setenv("LOCPATH", dir, 1);
+    if (made) assert_non_null(setlocale(LC_NUMERIC, "de_DE.UTF-8"));
+    rt_property(g, "sampling.temp", value, sizeof value);
+    setlocale(LC_NUMERIC, "C");
+    unsetenv("LOCPATH");
+    assert_string_equal(value, "0.6");
+    rt_close(g);
+    files_remove(&f);
+    remove_tree(dir);
+}
+
 /* ---- what an image of a session is valid under ---- */
 
 static void identity_of(char out[600], const rt_options *o)
@@ -1382,7 +1408,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(zero_scale),
         cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window), cmocka_unit_test(written_while_loading),
         cmocka_unit_test(wrong_sessions), cmocka_unit_test(cancelled_while_loading), cmocka_unit_test(wrong_taps),
-        cmocka_unit_test(recommended), cmocka_unit_test(identity),
+        cmocka_unit_test(recommended), cmocka_unit_test(with_a_comma), cmocka_unit_test(identity),
         cmocka_unit_test(nan_in_target), cmocka_unit_test(nan_in_drafter),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
