@@ -14,7 +14,7 @@ struct Roofline {
     Pool    *pool;
     const RooflineKernels *k;
     uint8_t *at; size_t bytes, span;               /* span: bytes per task in the current round */
-    int64_t *sum;                                  /* [threads] keeps the reading loop from being optimised away */
+    uint64_t *sum;                                 /* [threads] keeps the reading loop from being optimised away */
     double  *ops;                                  /* [threads] */
 };
 
@@ -22,7 +22,7 @@ static void read_task(void *arg, int32_t i, int32_t thread)
 {
     (void) thread;
     const Roofline *r = arg;
-    r->sum[i] += r->k->read(r->at + r->span * (size_t) i, r->span);
+    r->sum[i] += (uint64_t) r->k->read(r->at + r->span * (size_t) i, r->span);    /* may wrap */
 }
 
 static void fill_task(void *arg, int32_t i, int32_t thread)
