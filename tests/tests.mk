@@ -87,20 +87,21 @@ $(BUILD)/libfake_cuda.so: $(GPU_OBJ)
 	$(call SAY,LINK)
 	$(Q)$(CXX) $(SAN) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
-# The same once more with every access to memory reported: how many sectors and banks it takes (emu_count.cpp).
-GPU_REPORTED := -DEMU_COUNTS -fsanitize=kernel-address --param asan-instrumentation-with-call-threshold=0 \
+# The same once more with every access to memory reported: how many sectors and banks it takes, and what orders it
+# (emu_watch.h).
+GPU_REPORTED := -DEMU_WATCHED -fsanitize=kernel-address --param asan-instrumentation-with-call-threshold=0 \
                 --param asan-stack=0 --param asan-globals=0 -fno-tree-vectorize
-COUNT_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/counted/%.o) $(BUILD)/tests/counted/emu.o $(BUILD)/tests/counted/fake_cuda.o \
-             $(BUILD)/tests/counted/emu_count.o
-$(BUILD)/tests/counted/%.o: %.cu
+WATCH_OBJ := $(GPU_SRC:%.cu=$(BUILD)/tests/watched/%.o) $(BUILD)/tests/watched/emu.o $(BUILD)/tests/watched/fake_cuda.o \
+             $(BUILD)/tests/watched/emu_count.o $(BUILD)/tests/watched/emu_race.o
+$(BUILD)/tests/watched/%.o: %.cu
 	@mkdir -p $(@D)
 	$(call SAY,CXX)
 	$(Q)$(CXX) $(GPU_CXX) $(GPU_REPORTED) -MMD -MP -x c++ -c -o $@ $<
-$(BUILD)/tests/counted/%.o: tests/gpu/%.cpp
+$(BUILD)/tests/watched/%.o: tests/gpu/%.cpp
 	@mkdir -p $(@D)
 	$(call SAY,CXX)
-	$(Q)$(CXX) $(GPU_CXX) -DEMU_COUNTS -MMD -MP -c -o $@ $<
-$(BUILD)/libfake_cuda_counts.so: $(COUNT_OBJ)
+	$(Q)$(CXX) $(GPU_CXX) -DEMU_WATCHED -MMD -MP -c -o $@ $<
+$(BUILD)/libfake_cuda_watched.so: $(WATCH_OBJ)
 	$(call SAY,LINK)
 	$(Q)$(CXX) $(LDFLAGS) -shared -Wl,-Bsymbolic -o $@ $^
 
@@ -177,8 +178,9 @@ part-races:
 part-gpu:
 	python3 tests/gpu/orders.py $(BUILD) --orders 0,3,6 --share 8
 	python3 tests/gpu/test_compiled.py
-	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_counts.so
+	@$(MAKE) --no-print-directory $(BUILD)/libfake_cuda_watched.so
 	python3 tests/gpu/test_counts.py $(BUILD)
+	python3 tests/gpu/test_races.py $(BUILD)
 	python3 tests/gpu/test_backend.py $(BUILD)
 	python3 tests/gpu/test_script.py $(BUILD)
 # Runs tests/$(1) one by one, also behind one that fails.

@@ -231,6 +231,7 @@ UNCHECKED static void together(int warp, EmuKind kind)
         for (int i = 0; i < EMU_WARP; i++) l[i].io[2] = (int) bits;
     }
     if (kind == EMU_MMA || kind == EMU_MMA_U8) mma(l, kind == EMU_MMA_U8);
+    if (kind == EMU_SYNC_WARP) EMU_WATCH(emu_race_met(warp));
     for (int i = 0; i < EMU_WARP; i++) l[i].at = EMU_RUNS;
     emu.waiting[warp] = 0, emu.runs[warp] = EMU_WARP;
 }
@@ -265,6 +266,7 @@ UNCHECKED static void leave()
         if ((next = next_in_warp(emu.warp_place[w], emu.first_lane)) >= 0) { to_lane(next); return; }
     if (emu.done && emu.done < emu.n) emu_fatal("some threads ended, others wait for them at a barrier");
     if (emu.done) { emu_switch(&emu.lane[emu.tid].sp, emu.sp); return; }
+    EMU_WATCH(emu_race_met(-1));
     for (int i = 0; i < emu.n; i++) emu.lane[i].at = EMU_RUNS;
     for (int w = 0; w < warps; w++) emu.runs[w] = EMU_WARP;
     to_lane(emu.warp_place[0] * EMU_WARP + emu.first_lane);
@@ -357,6 +359,16 @@ static void put_in_order(int how, int warps)
         }
 }
 
+#if defined(EMU_WATCHED)
+int32_t emu_add(int32_t *there, int32_t n)
+{
+    const int32_t was = *there;
+    *there = (int32_t) ((uint32_t) was + (uint32_t) n);
+    return was;
+}
+void emu_arrive(void *to, const void *from) { memcpy(to, from, 16); }
+#endif
+
 bool emu_arrives_now()
 {
     const int how = emu.order & 3;
@@ -380,7 +392,8 @@ UNCHECKED void emu_launch(const EmuKernel *k, const void *args, int blocks, int 
         emu.bid = (int) (b % blocks), emu.bid_y = (int) (b / blocks);
         if (how == 3) put_in_order(how, threads / EMU_WARP);
         shared_new();
-        emu_count_begin(at, n);
+        EMU_WATCH(emu_count_begin(at, n));
+        EMU_WATCH(emu_race_begin(at));
         for (int i = 0; i < threads; i++) {
             EmuLane *l = &emu.lane[i];
             l->at = EMU_RUNS, l->waited = false, l->n_copies = l->group = 0;
@@ -390,7 +403,8 @@ UNCHECKED void emu_launch(const EmuKernel *k, const void *args, int blocks, int 
         emu.done = 0;
         emu.tid = emu.warp_place[0] * EMU_WARP + emu.first_lane;
         emu_switch(&emu.sp, emu.lane[emu.tid].sp);
-        emu_count_block();
+        EMU_WATCH(emu_count_end());
+        EMU_WATCH(emu_race_end());
         shared_check();
     }
     emu.running = false;

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(EMU_COUNTS)
+#if defined(EMU_WATCHED)
 /* Copied at once, as on a card, and not member by member: one access is to be reported. */
 #define EMU_VECTOR4(name, T) \
     struct alignas(16) name { \
@@ -55,7 +55,7 @@ EMU_VECTOR2(float2, float);
 
 enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 100 << 10, EMU_COPIES = 256, EMU_GRANULE = 256 };
 enum EmuKind : uint8_t { EMU_RUNS, EMU_SYNC_WARP, EMU_SHFL, EMU_BALLOT, EMU_MMA, EMU_MMA_U8, EMU_SYNC_BLOCK, EMU_DONE };
-struct EmuCopy { void *to; const void *from; int group; };        /* to NULL: it has arrived */
+struct EmuCopy { void *to; const void *from; int group; bool here; };
 struct alignas(64) EmuLane {
     void    *sp;
     EmuKind  at;
@@ -109,18 +109,22 @@ void emu_host_drop(uintptr_t p);
 void *emu_access(uintptr_t p, size_t bytes, size_t align); /* the slow way: where it is, if that is fine */
 static inline bool emu_on_device(const void *p) { return (uintptr_t) p - emu_memory.base < emu_memory.size; }
 
-/* Counted where the library is built for it (emu_count.cpp): accesses to global memory here, to shared memory by the
- * compiler's reports. */
-enum EmuAccess : uint8_t { EMU_LOAD, EMU_STORE, EMU_WEIGHT };
-#if defined(EMU_COUNTS)
-void emu_count(const void *there, size_t bytes, EmuAccess how);
-void emu_count_begin(int64_t block, int64_t blocks);
-void emu_count_block();
-#define EMU_COUNT(there, bytes, how) emu_count(there, bytes, how)
+/* Where the library is built for it accesses are watched (emu_watch.h): those to global memory here, to shared memory
+ * by the compiler's reports. It reports nothing of emu.cpp, where what is no plain access is done then. */
+#if defined(EMU_WATCHED)
+#include "emu_watch.h"
+#define EMU_WATCH(call) call
+int32_t emu_add(int32_t *there, int32_t n);
+void emu_arrive(void *to, const void *from);
 #else
-static inline void emu_count_begin(int64_t, int64_t) {}
-static inline void emu_count_block() {}
-#define EMU_COUNT(there, bytes, how) ((void) 0)
+#define EMU_WATCH(call) ((void) 0)
+static inline int32_t emu_add(int32_t *there, int32_t n)
+{
+    const int32_t was = *there;
+    *there = (int32_t) ((uint32_t) was + (uint32_t) n);
+    return was;
+}
+static inline void emu_arrive(void *to, const void *from) { memcpy(to, from, 16); }
 #endif
 
 template <class T> static inline T *emu_there(const T *p)
@@ -197,36 +201,35 @@ DEV int atomic_add(int32_t *p, int32_t n)
     const bool shared = (uintptr_t) p - (uintptr_t) emu.shared < emu.struct_bytes;
     if (!shared && !emu.lane[emu.tid].waited) emu_fatal("atomic_add before pass_wait");
     int32_t *there = shared ? p : emu_written(p);
-    const int32_t was = *there;
-    *there = (int32_t) ((uint32_t) was + (uint32_t) n);
-    return was;
+    EMU_WATCH(emu_race_add(there, shared));
+    return emu_add(there, n);
 }
-DEV void fence() {}
+DEV void fence() { EMU_WATCH(emu_race_fence()); }
 
 template <class T> DEV T ld(const T *p)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("reads what a pass writes before pass_wait");
     const T *there = emu_there(p);
-    EMU_COUNT(there, sizeof(T), EMU_LOAD);
+    EMU_WATCH(emu_count(there, sizeof(T), EMU_LOAD));
     return *there;
 }
 template <class T> DEV T ld_table(const T *p)
 {
     const T *there = emu_constant(p);
-    EMU_COUNT(there, sizeof(T), EMU_LOAD);
+    EMU_WATCH(emu_count(there, sizeof(T), EMU_LOAD));
     return *there;
 }
 template <class T> DEV T ld_weight(const T *p)
 {
     const T *there = emu_constant(p);
-    EMU_COUNT(there, sizeof(T), EMU_WEIGHT);
+    EMU_WATCH(emu_count(there, sizeof(T), EMU_WEIGHT));
     return *there;
 }
 template <class T, class V> DEV void st(T *p, V v)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("writes before pass_wait");
     T *there = emu_written(p);
-    EMU_COUNT(there, sizeof(T), EMU_STORE);
+    EMU_WATCH(emu_count(there, sizeof(T), EMU_STORE));
     *there = v;
 }
 
@@ -308,11 +311,12 @@ DEV void emu_copy16(void *to, const uint4 *there)
     if (l->n_copies == EMU_COPIES) emu_fatal("too many asynchronous copies in flight");
     if ((uintptr_t) to % 16 || (uint8_t *) to < emu.shared || (uint8_t *) to + 16 > emu.shared + emu.struct_bytes)
         emu_fatal("an asynchronous copy to %p: not shared memory, or not aligned to 16 bytes", to);
-    EMU_COUNT(there, 16, EMU_WEIGHT);
-    EMU_COUNT(to, 16, EMU_STORE);
+    EMU_WATCH(emu_count(there, 16, EMU_WEIGHT));
+    EMU_WATCH(emu_count(to, 16, EMU_STORE));
+    EMU_WATCH(emu_race_copy(to, false));
     const bool now = emu_arrives_now();
-    if (now) memcpy(to, there, 16);
-    emu.copy[emu.tid][l->n_copies++] = EmuCopy{now ? NULL : to, there, l->group};
+    if (now) emu_arrive(to, there);
+    emu.copy[emu.tid][l->n_copies++] = EmuCopy{to, there, l->group, now};
 }
 DEV void copy16_async(void *to, const void *from) { emu_copy16(to, emu_constant((const uint4 *) from)); }
 DEV void copy16_early(void *to, const void *from)
@@ -328,8 +332,12 @@ template <int N> DEV void copy_wait()
     EmuCopy *c = emu.copy[emu.tid];
     int kept = 0;
     for (int i = 0; i < l->n_copies; i++) {
-        if (c[i].group >= l->group - N) c[kept++] = c[i];
-        else if (c[i].to) memcpy(c[i].to, c[i].from, 16);
+        if (c[i].group >= l->group - N) {
+            c[kept++] = c[i];
+        } else {
+            if (!c[i].here) emu_arrive(c[i].to, c[i].from);
+            EMU_WATCH(emu_race_copy(c[i].to, true));
+        }
     }
     l->n_copies = kept;
 }

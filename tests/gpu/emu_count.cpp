@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 #include "backend/gpu/gpu.h"
+#include "emu_watch.h"
 
 namespace {
 enum Kind { WEIGHTS, LOADS, STORES, SHARED_MEMORY, KINDS };
@@ -23,6 +24,7 @@ struct Sum { uint64_t taken = 0, least = 0; };
 struct Site { Sum sum; Kind kind = LOADS; };
 struct Kernel { uint64_t blocks = 0; Sum kind[KINDS]; std::map<uintptr_t, Site> site; };
 
+const char *const file_name = getenv("RATOON_EMU_COUNTS");
 bool counting;
 std::vector<Access> accesses;                      /* of this block */
 std::map<std::string, Kernel> kernels;
@@ -75,8 +77,7 @@ void add(Sum &to, const Sum &s) { to.taken += s.taken, to.least += s.least; }
 
 void print_all()
 {
-    const char *name = getenv("RATOON_EMU_COUNTS");
-    FILE *f = name ? fopen(name, "a") : nullptr;
+    FILE *f = file_name ? fopen(file_name, "a") : nullptr;
     if (!f) return;
     for (auto &k : kernels) {
         fprintf(f, "%s %llu", k.first.c_str(), (unsigned long long) k.second.blocks);
@@ -98,12 +99,15 @@ struct AtEnd { ~AtEnd() { print_all(); } } at_end;
 
 void __attribute__((noinline)) emu_count(const void *there, size_t bytes, EmuAccess how)
 {
-    note((uintptr_t) __builtin_return_address(0), there, bytes, how);
+    const uintptr_t place = (uintptr_t) __builtin_return_address(0);
+    note(place, there, bytes, how);
+    if (how == EMU_WEIGHT || in_shared((uintptr_t) there)) return;
+    emu_race_touch(place, there, bytes, false, how == EMU_STORE);
 }
 
-void emu_count_begin(int64_t block, int64_t blocks) { counting = block % ((blocks + 7) / 8) == 0; }
+void emu_count_begin(int64_t at, int64_t blocks) { counting = file_name && at % ((blocks + 7) / 8) == 0; }
 
-void emu_count_block()
+void emu_count_end()
 {
     if (!counting) return;
     counting = false;
@@ -144,7 +148,9 @@ void emu_count_block()
 /* What the compiler calls. */
 static inline void report(uintptr_t place, void *p, size_t n, EmuAccess how)
 {
-    if (in_shared((uintptr_t) p)) note(place, p, n, how);
+    if (!in_shared((uintptr_t) p)) return;
+    note(place, p, n, how);
+    emu_race_touch(place, p, n, true, how == EMU_STORE);
 }
 #define PLACE ((uintptr_t) __builtin_return_address(0))
 #define REPORT(n) \

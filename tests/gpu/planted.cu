@@ -101,14 +101,14 @@ template <Plant P> DEV void planted_lists(const PlantArgs &a)
     const int32_t n = s.n - (P == P_list_off_by_one && BID == 1);
     for (int i = 0; i < n; i++)
         st(a.each + s.pair[i] * PLANT_COLS + TID, ld(a.weight + BID) * (100 * s.pair[i] + TID));
-    fence();
+    if (P != P_no_first_fence) fence();
     sync_block();
     if (TID < n) {
         const int at = P == P_ticket_of_pair ? s.pair[TID] : s.pair[TID] / 2;
         s.last[TID] = atomic_add(a.ticket + at, 1) == (P == P_ticket_off_by_one ? 0 : 1);
     }
     if (P != P_ticket_too_soon) sync_block();
-    fence();
+    if (P != P_no_second_fence) fence();
     for (int i = 0; i < n; i++) {
         if (s.last[i] != 1) continue;
         const int row = s.pair[i] / 2, from = 2 * row * PLANT_COLS + PLANT_COLS - 1 - TID;

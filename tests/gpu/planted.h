@@ -21,6 +21,9 @@
     X(behind_shared, "written within") X(early_end, "others wait for them at a barrier") \
     X(race_of_blocks, NULL) X(rubbish_counts, NULL)
 
+/* Found by emu_race.cpp alone (test_races.py): the bits are right, since the emulation is kind. */
+#define UNORDERED "nothing orders"
+
 /* The same for lists and tickets: row i's two pairs 2 i and 2 i + 1 chose the expert, which is a block, ids[pair]; who
  * comes last to a row sums it up: sum [rows, 64] = 3 * each[2 i] - each[2 i + 1], columns reversed, of each[pair][c] =
  * weight[expert] * (100 * pair + c). */
@@ -28,7 +31,8 @@ enum { PLANT_ROWS = 8, PLANT_COLS = 64 };
 #define PLANTED_LISTS(X) \
     X(sound_lists, NULL) \
     X(list_before_wait, "before pass_wait") X(list_not_cleared, NULL) X(list_too_soon, NULL) \
-    X(list_off_by_one, NULL) X(ticket_too_soon, NULL) X(ticket_off_by_one, NULL) X(ticket_of_pair, NULL)
+    X(list_off_by_one, NULL) X(ticket_too_soon, NULL) X(ticket_off_by_one, NULL) X(ticket_of_pair, NULL) \
+    X(no_first_fence, UNORDERED) X(no_second_fence, UNORDERED)
 
 typedef struct {
     const uint8_t *a, *b;                          /* [blocks, steps, 512], [steps, 256] */

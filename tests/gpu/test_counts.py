@@ -31,7 +31,7 @@ def limits():
 def run(build, folder, case):
     """What test_ops has counted in a case: lines; and what it said if it failed."""
     out = os.path.join(folder, case.replace("*", "_"))
-    env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(build, "libfake_cuda_counts.so")),
+    env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(build, "libfake_cuda_watched.so")),
                RATOON_EMU_COUNTS=out, RATOON_EMU_ORDER="0", RATOON_TEST_PART=PART)
     done = subprocess.run([os.path.join(build, "tests", "test_ops"), "--backend", "cuda", case], env=env,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -62,7 +62,7 @@ def measure(build):
 
 def source_of(build, addresses):
     """file:line of each; of functions that were inlined there, the innermost that is not the emulator's."""
-    library = os.path.join(build, "libfake_cuda_counts.so")
+    library = os.path.join(build, "libfake_cuda_watched.so")
     text = subprocess.run(["addr2line", "-a", "-i", "-e", library] + ["%#x" % (int(a, 16) - 1) for a in addresses],
                           stdout=subprocess.PIPE).stdout.decode()
     at = []
