@@ -58,6 +58,13 @@ const char *recipe_name(const Recipe *r) { return r->name; }
 
 uint32_t recipe_file_type(const Recipe *r) { return r->file_type; }
 
+const Recipe *recipe_of_type(uint32_t file_type)
+{
+    for (int32_t i = 0; i < N_RECIPES; i++)
+        if (recipes[i].file_type == file_type) return &recipes[i];
+    return NULL;
+}
+
 int32_t recipe_layer(const char *name)
 {
     if (strncmp(name, "blk.", 4) != 0) return -1;

@@ -24,6 +24,7 @@ const Recipe *recipe_find(const char *name);       /* case-insensitive, "Q4_K" i
 const Recipe *recipe_at(int32_t i);                /* in order of size; NULL past the last */
 const char   *recipe_name(const Recipe *r);
 uint32_t      recipe_file_type(const Recipe *r);   /* general.file_type of the file */
+const Recipe *recipe_of_type(uint32_t file_type);  /* NULL: none */
 
 /* Returns N for a name "blk.N.", or -1 if the tensor belongs to no layer. */
 int32_t recipe_layer(const char *name);

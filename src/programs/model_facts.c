@@ -78,10 +78,8 @@ static void find_unread(ModelFacts *f, const Gguf *g)
 static void find_type(ModelFacts *f, const Gguf *g)
 {
     uint32_t v;
-    const Recipe *r;
-    if (gguf_get_u32(g, "general.file_type", &v, NULL) != ST_OK) return;
-    for (int32_t i = 0; (r = recipe_at(i)); i++)
-        if (recipe_file_type(r) == v) snprintf(f->type, sizeof f->type, "%s", recipe_name(r));
+    const Recipe *r = gguf_get_u32(g, "general.file_type", &v, NULL) == ST_OK ? recipe_of_type(v) : NULL;
+    if (r) snprintf(f->type, sizeof f->type, "%s", recipe_name(r));
 }
 
 static bool is_drafter(const Gguf *g, const char *arch)

@@ -359,7 +359,6 @@ static void put_in_order(int how, int warps)
         }
 }
 
-#if defined(EMU_WATCHED)
 int32_t emu_add(int32_t *there, int32_t n)
 {
     const int32_t was = *there;
@@ -367,7 +366,6 @@ int32_t emu_add(int32_t *there, int32_t n)
     return was;
 }
 void emu_arrive(void *to, const void *from) { memcpy(to, from, 16); }
-#endif
 
 bool emu_arrives_now()
 {

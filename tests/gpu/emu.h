@@ -114,18 +114,11 @@ static inline bool emu_on_device(const void *p) { return (uintptr_t) p - emu_mem
 #if defined(EMU_WATCHED)
 #include "emu_watch.h"
 #define EMU_WATCH(call) call
-int32_t emu_add(int32_t *there, int32_t n);
-void emu_arrive(void *to, const void *from);
 #else
 #define EMU_WATCH(call) ((void) 0)
-static inline int32_t emu_add(int32_t *there, int32_t n)
-{
-    const int32_t was = *there;
-    *there = (int32_t) ((uint32_t) was + (uint32_t) n);
-    return was;
-}
-static inline void emu_arrive(void *to, const void *from) { memcpy(to, from, 16); }
 #endif
+int32_t emu_add(int32_t *there, int32_t n);
+void emu_arrive(void *to, const void *from);
 
 template <class T> static inline T *emu_there(const T *p)
 {

@@ -9,12 +9,10 @@ import collections
 import concurrent.futures
 import fnmatch
 import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+import watched
+
 KINDS = ["weights", "loads", "stores", "shared"]
 JUDGED = 200                                           # sectors or passes at the least
 PART = "1/7"                                          # of the long cases
@@ -24,27 +22,16 @@ CASES = ["norm", "add_norm", "head_norm", "gated_norm", "glu", "gate", "rope", "
 
 
 def limits():
-    rows = [l.split() for l in (ROOT / "tests/gpu/counts.txt").read_text().splitlines() if l and l[0] != "#"]
+    rows = [l.split() for l in (watched.ROOT / "tests/gpu/counts.txt").read_text().splitlines() if l and l[0] != "#"]
     return [(row[0], [float(x) for x in row[1:]]) for row in rows]
-
-
-def run(build, folder, case):
-    """What test_ops has counted in a case: lines; and what it said if it failed."""
-    out = os.path.join(folder, case.replace("*", "_"))
-    env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(build, "libfake_cuda_watched.so")),
-               RATOON_EMU_COUNTS=out, RATOON_EMU_ORDER="0", RATOON_TEST_PART=PART)
-    done = subprocess.run([os.path.join(build, "tests", "test_ops"), "--backend", "cuda", case], env=env,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines = pathlib.Path(out).read_text().splitlines() if os.path.exists(out) else []
-    return lines, done.stdout.decode(errors="replace") if done.returncode or not lines else None
 
 
 def measure(build):
     """{kernel: [[taken, least] of each kind]}, {(kernel, address, kind): [taken, least]}, cases that failed"""
     kernels, places, failed = {}, {}, 0
-    with tempfile.TemporaryDirectory() as folder, \
-            concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for lines, said in pool.map(lambda case: run(build, folder, case), CASES):
+    run = lambda case: watched.run(build, ["test_ops", "--backend", "cuda", case], "RATOON_EMU_COUNTS", PART)
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for lines, said in pool.map(run, CASES):
             if said:
                 print(said)
                 failed += 1
@@ -61,17 +48,9 @@ def measure(build):
 
 
 def source_of(build, addresses):
-    """file:line of each; of functions that were inlined there, the innermost that is not the emulator's."""
-    library = os.path.join(build, "libfake_cuda_watched.so")
-    text = subprocess.run(["addr2line", "-a", "-i", "-e", library] + ["%#x" % (int(a, 16) - 1) for a in addresses],
-                          stdout=subprocess.PIPE).stdout.decode()
-    at = []
-    for line in text.splitlines():
-        if line.startswith("0x"):
-            at.append("?")
-        elif "tests/gpu/" not in line and at[-1] == "?":
-            at[-1] = line.split(" ")[0].replace(str(ROOT) + "/", "")
-    return at
+    """file:line of each; of functions that were inlined there, the innermost."""
+    at = watched.places(build, addresses)
+    return [at[a][0][0] if at[a] else "?" for a in addresses]
 
 
 def table(build, kernels, places):

@@ -10,54 +10,30 @@ import argparse
 import concurrent.futures
 import fnmatch
 import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+import watched
+
 CASES = ["norm", "add_norm", "head_norm", "gated_norm", "glu", "gate", "rope", "tap", "matmul", "products", "route",
-         "experts", "kv_*", "attend_block", "attention", "splits", "rings", "keep", "neighbours", "delta",
-         "tree_rows_are_chains", "conv", "block_conv", "pair_scores", "draw_*", "top_k", "pick", "canvas"]
+         "experts", "kv_*", "attend_block", "attention", "splits", "rings", "delta", "keep_is_fresh",
+         "tree_rows_are_chains", "neighbours_do_not_matter", "block_conv", "pair_scores", "draw_*", "top_k", "pick",
+         "canvas"]
 PLANTED = ["no_first_sync", "no_second_sync", "no_copy_wait", "stage_too_few", "restaged_too_soon", "no_sync_warp",
            "race_of_blocks", "list_too_soon", "ticket_too_soon", "no_first_fence", "no_second_fence"]
 
 
-def run(args, program, case):
-    """What was said of races: lines; and what the program said if it failed."""
-    with tempfile.NamedTemporaryFile(mode="r") as out:
-        env = dict(os.environ, RATOON_CUDA_DRIVER=os.path.abspath(os.path.join(args.build, "libfake_cuda_watched.so")),
-                   RATOON_EMU_RACES=out.name, RATOON_EMU_ORDER="0", RATOON_TEST_PART="1/%d" % args.share)
-        command = [os.path.join(args.build, "tests", program)] + (["--backend", "cuda", case] if case else [])
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return out.read().splitlines(), done.stdout.decode(errors="replace") if done.returncode else None
-
-
-def places(build, addresses):
-    """{address: [(file:line, the line)]}, of functions that were inlined there the innermost first."""
-    text = subprocess.run(["addr2line", "-a", "-i", "-e", os.path.join(build, "libfake_cuda_watched.so")] +
-                          ["%#x" % (int(a, 16) - 1) for a in addresses], stdout=subprocess.PIPE).stdout.decode()
-    at, files = [], {}
-    for line in text.splitlines():
-        if line.startswith("0x"):
-            at.append([])
-            continue
-        file, _, number = line.split(" ")[0].rpartition(":")
-        if file not in files:
-            path = pathlib.Path(file)
-            files[file] = path.read_text().splitlines() if path.is_file() else []
-        if number.isdigit() and int(number) <= len(files[file]) and "tests/gpu/emu" not in file:
-            at[-1].append(("%s:%s" % (os.path.basename(file), number), files[file][int(number) - 1].strip()))
-    return dict(zip(addresses, at))
+def run(args, words):
+    return watched.run(args.build, words, "RATOON_EMU_RACES", "1/%d" % args.share)
 
 
 def meant(kernel, lines):
-    rows = [l.split(maxsplit=1) for l in (ROOT / "tests/gpu/races.txt").read_text().splitlines() if l and l[0] != "#"]
-    return any(fnmatch.fnmatch(kernel, pattern) and text in lines for pattern, text in rows)
+    text = (watched.ROOT / "tests/gpu/races.txt").read_text()
+    rows = [l.split(maxsplit=1) for l in text.splitlines() if l and l[0] != "#"]
+    return any(fnmatch.fnmatch(kernel, pattern) and line in lines for pattern, line in rows)
 
 
 def planted(args):
-    lines, said = run(args, "test_gpu_planted", None)
+    lines, said = run(args, ["test_gpu_planted"])
     with_races = {l.split()[0] for l in lines if " " in l}
     bad = [name + ": not found" for name in PLANTED if "plant_" + name not in with_races]
     bad += [name + ": found where nothing is wrong" for name in ("sound", "sound_lists") if "plant_" + name in with_races]
@@ -74,13 +50,13 @@ def main():
     args = parser.parse_args()
     kernels, races, failed = set(), set(), 0 if planted(args) else 1
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for lines, said in pool.map(lambda case: run(args, "test_ops", case), args.cases or CASES):
+        for lines, said in pool.map(lambda case: run(args, ["test_ops", "--backend", "cuda", case]), args.cases or CASES):
             if said:
                 print(said)
                 failed += 1
             kernels.update(l for l in lines if " " not in l)
             races.update(tuple(l.split()) for l in lines if " " in l)
-    at = places(args.build, sorted({a for r in races for a in r[2:]})) if races else {}
+    at = watched.places(args.build, sorted({a for r in races for a in r[2:]})) if races else {}
     bad = set()
     for kernel, kind, *both in sorted(races):
         if meant(kernel, [text for a in both for _, text in at[a]]):

@@ -304,10 +304,8 @@ static Status check_output(const char *in, const char *out, bool force, Error *e
 static const char *lossy_name(const Job *j)
 {
     uint32_t type;
-    if (gguf_get_u32(j->in, FILE_TYPE, &type, NULL) != ST_OK) return j->lossy;
-    for (int32_t i = 0; recipe_at(i); i++)
-        if (recipe_file_type(recipe_at(i)) == type) return recipe_name(recipe_at(i));
-    return j->lossy;
+    const Recipe *r = gguf_get_u32(j->in, FILE_TYPE, &type, NULL) == ST_OK ? recipe_of_type(type) : NULL;
+    return r ? recipe_name(r) : j->lossy;
 }
 
 static Status quantize(Job *j, const Options *o, Error *err)
