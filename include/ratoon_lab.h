@@ -75,6 +75,12 @@ typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; u
  * it is not RT_EUNSUPPORTED, why its driver does not serve. open: opens the card as well, since what keeps it from
  * being used may show only then; that takes a moment, and memory of the card's meanwhile. */
 rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, bool open, rt_error *e);
+/* Whether the card that o->backend names computes what the CPU computes: loads a layer of each kind that the model
+ * has, on both, and compares the logits of chains and trees of all widths, and a text that is drawn, bit for bit. Of o
+ * only what the target's layers depend on counts; its progress hook is told of a "check". RT_OK: everything is the
+ * same; RT_EBACKEND: something differs, or the card has failed; else the check could not be made. It takes seconds, and
+ * memory for these layers on both sides. */
+rt_status rt_card_check(const rt_options *o, rt_error *e);
 
 /* Names another library than the system's for the driver of a backend's cards ("cuda": libcuda.so.1), such as the
  * tests' emulated one. Before the first other call of this library that names a backend; the string is kept, not

@@ -771,3 +771,12 @@ rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, bool open, rt
     memcpy(out->why, card.why, sizeof out->why);
     return engine_report(e, code, &err);
 }
+
+rt_status rt_card_check(const rt_options *o, rt_error *e)
+{
+    Error err = { 0 };
+    rt_options known;
+    Status code = sized_read(&known, &sized_options, o, &err);
+    if (code == ST_OK) code = engine_card_check(&known, &err);
+    return engine_report(e, code, &err);
+}

@@ -124,7 +124,7 @@ static Status open_both(rt_engine *g, const ModelOptions *mo, Error *err)
     TokenizerJob job = { .g = g };
     pthread_t thread;
     Weights w = { .gguf = g->model_file };
-    if (g->use == ENGINE_SIZES) return model_open(&g->model, &g->on, &w, NULL, mo, err);
+    if (g->use == ENGINE_SIZES || g->use == ENGINE_SAMPLES) return model_open(&g->model, &g->on, &w, NULL, mo, err);
     const bool beside = pthread_create(&thread, NULL, open_tokenizer, &job) == 0;
     if (!beside) open_tokenizer(&job);
     Status st = model_open(&g->model, &g->on, &w, NULL, mo, err);
@@ -152,7 +152,8 @@ static Status store_options(StoreOptions *out, const rt_options *o, Error *err)
 static Status open_target(rt_engine *g, const rt_options *o, Error *err)
 {
     ModelOptions mo = { .window = o->fa_window, .overcommit = o->overcommit, .progress = o->hooks.progress,
-                        .ud = o->hooks.ud, .lends = o->draft != NULL };
+                        .ud = o->hooks.ud, .lends = o->draft != NULL,
+                        .sample = g->use == ENGINE_SAMPLES };
     if (o->fa_window < 0)
         return fail(err, ST_ARG, "fa_window: %d, expected a number of positions (0: all)", o->fa_window);
     TRY(kv_type(&mo.k_type, o->kv_k, "kv_k", err));
@@ -280,7 +281,7 @@ static void log_engine(const rt_engine *g, int32_t window)
 
 void engine_owner(const rt_engine *g, const char *owner)
 {
-    for (int32_t k = 0; g->use != ENGINE_RUNS && k < g->on.n; k++) backend_null_owner(g->on.at[k].be, owner);
+    for (int32_t k = 0; engine_counts(g->use) && k < g->on.n; k++) backend_null_owner(g->on.at[k].be, owner);
 }
 
 Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options *o, Error *err)
@@ -435,8 +436,8 @@ static Status session_bytes(Amount *out, rt_engine *g, const rt_session_options 
 int32_t engine_room(const rt_engine *g, int32_t memory)
 {
     uint64_t row = 0, there = engine_free(&g->have).in[memory], coming = 0;
-    if (g->use != ENGINE_RUNS) coming = engine_counted(&g->on).in[memory];
-    if (g->use != ENGINE_RUNS && memory == IN_MAIN) coming += g->model->device_store.host_bytes;
+    if (engine_counts(g->use)) coming = engine_counted(&g->on).in[memory];
+    if (engine_counts(g->use) && memory == IN_MAIN) coming += g->model->device_store.host_bytes;
     for (int32_t il = 0; il < g->model->n_layers; il++)
         if (stages_be(&g->on, il)->device == (memory == IN_DEVICE)) row += kv_row(g->model, il, T_COUNT);
     if (there == 0 || row == 0) return INT32_MAX;
@@ -473,7 +474,7 @@ static int32_t too_little(const rt_engine *g, const Amount *need, Amount *there)
 {
     int32_t i = 0;
     *there = engine_free(&g->have);
-    if (g->use != ENGINE_RUNS || g->overcommit) return MEMORIES;
+    if (engine_counts(g->use) || g->overcommit) return MEMORIES;
     while (i < MEMORIES && (there->in[i] == 0 || need->in[i] <= there->in[i])) i++;
     return i;
 }
@@ -484,7 +485,7 @@ static const char *const memory_name[MEMORIES] = { "memory", "device memory" };
 static Status check_session_memory(rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
 {
     Amount need = { 0 }, there;
-    if (g->use != ENGINE_RUNS || g->overcommit) return ST_OK;
+    if (engine_counts(g->use) || g->overcommit) return ST_OK;
     TRY(session_bytes(&need, g, o, ctx, err));
     const int32_t in = too_little(g, &need, &there);
     if (in == MEMORIES) return ST_OK;

@@ -19,12 +19,15 @@
 #include "text/grammar/grammar_mask.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* PLANS: on backends that only count. SIZES: the same, without what takes no backend's memory: tokenizers. */
-typedef enum { ENGINE_RUNS, ENGINE_PLANS, ENGINE_SIZES } EngineUse;
+/* SAMPLES: runs with a layer of each kind, without a tokenizer. PLANS: on backends that only count. SIZES: the same,
+ * without what takes no backend's memory: tokenizers. */
+typedef enum { ENGINE_RUNS, ENGINE_SAMPLES, ENGINE_PLANS, ENGINE_SIZES } EngineUse;
 
 /* Bytes in main memory and in the memory of a device. */
 enum { IN_MAIN, IN_DEVICE, MEMORIES };
 typedef struct { uint64_t in[MEMORIES]; } Amount;
+
+static inline bool engine_counts(EngineUse use) { return use >= ENGINE_PLANS; }
 
 struct rt_engine {
     Stages       have, on;                    /* its backends, closed with it: one, or the CPU's and a device; those of
@@ -145,6 +148,8 @@ Status engine_step(rt_step **out, rt_engine *g, const rt_step_options *o, size_t
 /* Scratch that the largest passes of such a step need, measured on a counting copy of the engine; bytes: total memory
  * of the step, NULL: not wanted. */
 Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_step_options *o, Error *err);
+/* See rt_card_check. */
+Status engine_card_check(const rt_options *o, Error *err);
 /* See rt_plan; needs is not NULL. */
 Status engine_plan(const rt_options *o, const rt_session_options *so, const rt_step_options *sto,
                    void (*part)(void *ud, const char *owner, const char *name, size_t bytes), void *ud, rt_needs *needs,

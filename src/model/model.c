@@ -99,6 +99,7 @@ void model_close(Model *m)
     free(m->head_row);
     free(m->spec);
     free(m->layers);
+    free(m->absent);
     free(m);
 }
 
@@ -381,7 +382,7 @@ static Status refuse_unknown(const Loader *l)
     return ST_OK;
 }
 
-/* ---- upload ---- */
+/* ---- what is loaded ---- */
 
 static bool is_vector(const Found *f) { return f->bind->kind == BIND_VECTOR || f->bind->kind == BIND_PLAIN; }
 
@@ -395,6 +396,47 @@ static Type loaded_type(const Loader *l, const Found *f)
     return wanted && f->bind->kind != BIND_TABLE && !router && f->cols % type_info(T_Q8_0)->block == 0
            ? T_Q8_0 : f->view.type;
 }
+
+/* What was found of a layer, which stands together. */
+static const Found *found_of(const Loader *l, int32_t il, int32_t *n)
+{
+    int32_t i = 0;
+    while (i < l->n && l->found[i].layer != il) i++;
+    const Found *f = l->found + i;
+    for (*n = 0; i < l->n && l->found[i].layer == il; i++) ++*n;
+    return f;
+}
+
+/* Whether two layers are the same operations with weights of the same types. */
+static bool same_kind(const Loader *l, int32_t a, int32_t b)
+{
+    const LayerSpec *p = &l->m->spec[a], *q = &l->m->spec[b];
+    int32_t n, m;
+    const Found *x = found_of(l, a, &n), *y = found_of(l, b, &m);
+    if (n != m || p->kind != q->kind || p->heads != q->heads || p->kv_heads != q->kv_heads ||
+        p->head_dim != q->head_dim || p->value_dim != q->value_dim || p->window != q->window) return false;
+    for (int32_t i = 0; i < n; i++)
+        if (x[i].bind != y[i].bind || loaded_type(l, &x[i]) != loaded_type(l, &y[i]) || x[i].rows != y[i].rows ||
+            x[i].cols != y[i].cols || x[i].n != y[i].n) return false;
+    return true;
+}
+
+/* Keeps the first layer of each kind, and the last layer: something reads then what each kind makes of a prompt. */
+static Status take_sample(Loader *l)
+{
+    Model *m = l->m;
+    int32_t n = 0;
+    m->absent = calloc((size_t) m->n_layers, sizeof *m->absent);
+    if (!m->absent) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
+    for (int32_t il = 0; il < m->n_layers - 1; il++)
+        for (int32_t j = 0; j < il && !m->absent[il]; j++) m->absent[il] = !m->absent[j] && same_kind(l, j, il);
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->found[i].layer < 0 || !m->absent[l->found[i].layer]) l->found[n++] = l->found[i];
+    l->n = n;
+    return ST_OK;
+}
+
+/* ---- upload ---- */
 
 static Status upload_vector(Loader *l, Found *f)
 {
@@ -836,6 +878,7 @@ static Status load(Loader *l)
     TRY(check_kv(m, true, "values", l->err));
     TRY(bind_all(l));
     TRY(refuse_unknown(l));
+    if (l->o->sample) TRY(take_sample(l));
     TRY(upload_all(l));
     TRY(l->w->gguf ? gguf_check_files(l->w->gguf, l->err) : safetensors_check_files(l->w->st, l->err));
     if (m->family->bound) TRY(m->family->bound(m, l->err));
@@ -1278,6 +1321,7 @@ static bool run_layers(const Model *m, Step *s, Flow *flow, const PassOut *out, 
     for (int32_t j = 0; !s->next && j < flow->n; j++) be->tap(be, flow->tapped[j], &s->rows, j, m->n_taps);
     bool stop = false;
     for (; il < m->n_layers && il < end && !stop; il++) {
+        if (m->absent && m->absent[il]) continue;
         m->family->layer(m, s, il, x);
         step_trace(s, "layer", il, x);
         store_taps(m, s, flow, il, x);

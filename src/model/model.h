@@ -108,6 +108,7 @@ struct Model {
                                     * end of a canvas's step mixes */
     LayerSpec    *spec;                                                           /* [n_layers] */
     uint8_t      *layers;                                                        /* [n_layers] of family->layer_bytes */
+    bool         *absent;          /* [n_layers] of a sample: layers that passes leave out; NULL: none */
     Tensor       *factors; int32_t n_factors;      /* of weights, see Tensor */
     struct { Backend *be; void *p; size_t bytes; } *owned; int32_t n_owned; size_t cap_owned; /* to release */
     uint64_t      weight_bytes;                                   /* all tensors, as packed or, if attached, as in the
@@ -129,6 +130,7 @@ typedef struct {
     bool  keep_types;       /* drafters: do not requantise matrices above 8 bits to Q8_0 */
     bool  q8_weights;       /* of a target: requantise matrices of 16 bits to Q8_0 */
     bool  lends;            /* of a target in several stages: a drafter will read its embedding, in the last stage */
+    bool  sample;           /* of a target: load a layer of each kind, and the last; passes leave out the others */
     bool  overcommit;       /* do not check whether there is memory for the weights */
     StoreOptions store;     /* of a target: how much of its experts memory shall hold */
     const char *hotness;    /* the file that says how often earlier texts used each expert; NULL, or no such file:

@@ -68,6 +68,8 @@ struct EmuKernel { const char *name; void (*run)(const void *args); int threads;
 struct Emu {
     int      tid, bid, bid_y, blocks, blocks_y, n, order;
     bool     running;
+    int64_t *spoils;                               /* how many floats that this kernel stores were spoiled; NULL: none
+                                                    * are to be */
     int      after[EMU_WARP];                      /* the lane that runs after this one */
     size_t   struct_bytes;                         /* of the block's SHARED, once a thread has come to it */
     const EmuKernel *kernel;
@@ -218,12 +220,22 @@ template <class T> DEV T ld_weight(const T *p)
     EMU_WATCH(emu_count(there, sizeof(T), EMU_WEIGHT));
     return *there;
 }
+template <class T> static inline void emu_spoil(T *) {}
+static inline void emu_spoil(float *p)
+{
+    uint32_t u;
+    memcpy(&u, p, sizeof u), u ^= 1 << 13, memcpy(p, &u, sizeof u);     /* the last bit that a half keeps */
+    ++*emu.spoils;
+}
+static inline void emu_spoil(float2 *p) { emu_spoil(&p->x); }
+static inline void emu_spoil(float4 *p) { emu_spoil(&p->x); }
 template <class T, class V> DEV void st(T *p, V v)
 {
     if (!emu.lane[emu.tid].waited) emu_fatal("writes before pass_wait");
     T *there = emu_written(p);
     EMU_WATCH(emu_count(there, sizeof(T), EMU_STORE));
     *there = v;
+    if (__builtin_expect(emu.spoils != nullptr, 0)) emu_spoil(there);
 }
 
 DEV float f32_fma(float a, float b, float c) { return fmaf(a, b, c); }

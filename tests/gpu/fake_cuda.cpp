@@ -7,7 +7,8 @@
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
- * RATOON_EMU_PROCESSORS=N: the card says that it has so many multiprocessors, else 1. */
+ * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
+ * many multiprocessors, else 1. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
 #include <deque>
 #include <functional>
 #include <map>
@@ -130,8 +131,10 @@ extern "C" {
 /* Also tells the backend that the kernels are here. */
 FakeCuda ratoon_emulated_driver = [] {
     FakeCuda f = {};
-    const char *cc = getenv("RATOON_EMU_CC");
-    f.version = 13000, f.devices = 1, f.cc = cc ? atoi(cc) : 90;
+    const char *cc = getenv("RATOON_EMU_CC"), *others = cc ? strchr(cc, ',') : NULL;
+    f.version = 13000, f.cc = f.cc_others = cc ? atoi(cc) : 90, f.spoiled = getenv("RATOON_EMU_SPOILED");
+    f.devices = others ? 2 : 1;
+    if (others) f.cc_others = atoi(others + 1);
     return f;
 }();
 #define fake ratoon_emulated_driver
@@ -180,14 +183,15 @@ int cuGetErrorString(int code, const char **s)
 int cuDeviceGetCount(int *n) { CALL; *n = fake.devices; return OK; }
 int cuDeviceGet(int *d, int i) { CALL; *d = i; return i < fake.devices ? OK : INVALID; }
 int cuDeviceGetName(char *s, int n, int) { CALL; snprintf(s, (size_t) n, "emulated GPU"); return OK; }
-int cuDeviceGetAttribute(int *v, int what, int)
+int cuDeviceGetAttribute(int *v, int what, int device)
 {
     CALL;
+    const int cc = device ? fake.cc_others : fake.cc;
     const char *processors = getenv("RATOON_EMU_PROCESSORS");
     const std::map<int, int> known = { { 13, 1000000 }, { 16, processors ? atoi(processors) : 1 }, { 36, 1000000 },
                                        { 37, 512 }, { 41, 1 } };
     auto i = known.find(what);
-    *v = what == 75 ? fake.cc / 10 : what == 76 ? fake.cc % 10 : i == known.end() ? 0 : i->second;
+    *v = what == 75 ? cc / 10 : what == 76 ? cc % 10 : i == known.end() ? 0 : i->second;
     return OK;
 }
 static size_t memory_bytes() { return fake.memory ? (size_t) fake.memory : emu_memory.size; }
@@ -331,6 +335,8 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     Stream *s = (Stream *) c->stream;
     return put(s, [=] {
         emu_memory.epoch = s->epoch;
+        if (fake.launched) fake.launched(k->name);
+        emu.spoils = fake.spoiled && strcmp(fake.spoiled, k->name) == 0 ? &fake.spoils : nullptr;
         if (dry) list_launch(k, args.data(), gx, gy);
         else emu_launch(k, args.data(), gx, gy, shared);
     });

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int32_t version, devices, cc;                  /* what the driver says of itself and its cards */
+    int32_t version, devices, cc, cc_others;       /* what the driver says of itself and its cards; cc: of the first */
     bool    no_kernels;                            /* what is loaded is not for these cards */
     int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
                                                     * work */
@@ -22,6 +22,9 @@ typedef struct {
                                                     * before it, and not as late as can be */
     int64_t copied;                                /* bytes copied to the device so far */
     int64_t memory;                                /* of the card; 0: all that is emulated */
+    void  (*launched)(const char *kernel);         /* told when one runs; NULL: nobody is */
+    const char *spoiled;                           /* the kernel whose floats are a little wrong; NULL: none */
+    int64_t spoils;                                /* floats so far, by that */
 } FakeCuda;
 
 #endif
