@@ -315,37 +315,32 @@ static bool take_layers(Options *o, const CommandLine *l)
     return !o->tree || !o->chain || refuse(o, "there can be only one of --tree and --chain");
 }
 
-/* "auto" is the first card, as far as the model fits, where it can be used and is of a kind that the tests have passed
- * on (doc/gpu.md), and else the CPU: a card that is there and not used is named, with the reason. It is opened only if
- * it would be used, since that takes a moment and memory of a card that may be busy. A driver that is named is the
- * tests', whose cards are slow. Not for lists of backends, which compare them. */
+/* "auto" is the first card that can be used, as far as the model fits, and else the CPU: a card that is there and
+ * cannot be used is named, with the reason. Whether it computes what the CPU computes is found out once the model is
+ * known (cards.h). A driver that is named is the tests', whose cards are slow. Not for lists of backends, which compare
+ * them. */
 static void choose_backend(Options *o)
 {
-    static const char *const passed[] = { "sm_90" };
     const OptionSpec *s = option_named(command_bit(o->command), "backend");
     const char *driver = getenv("RATOON_CUDA_DRIVER");
-    rt_card card;
+    rt_card card, refused = { 0 };
     rt_error e;
-    size_t i = 0;
+    rt_status st;
     if (!s || strcmp(s->value, "NAME") != 0 || (o->backend && strcmp(o->backend, "auto") != 0)) return;
     if ((driver && *driver) || o->gpu_layers == RT_LAYERS_NONE || o->no_repack) return;
-    rt_status st = rt_card_at(&card, "cuda", 0, false, &e);
-    while (i < sizeof passed / sizeof *passed && strcmp(passed[i], card.level) != 0) i++;
-    const bool tested = i < sizeof passed / sizeof *passed;
-    if (st == RT_OK && !card.why[0] && tested) st = rt_card_at(&card, "cuda", 0, true, &e);
-    if (st == RT_OK && !card.why[0] && !tested) {
-        note(o, "this machine's %s (%s) is of a kind that ratoon's tests have not run on yet: --backend cuda uses it, "
-             "`ratoon verify --backend cpu,cuda` compares, --backend cpu ends this note", card.name, card.level);
-        return;
+    for (int32_t i = 0; (st = rt_card_at(&card, "cuda", i, true, &e)) == RT_OK; i++) {
+        if (!card.why[0]) {
+            o->card = card;
+            o->backend = o->card.backend;
+            if (o->gpu_layers == 0) o->gpu_layers = RT_LAYERS_AUTO;
+            return;
+        }
+        if (!refused.name[0]) refused = card;
     }
-    if (st != RT_OK || card.why[0]) {
-        if (st != RT_EUNSUPPORTED)
-            note(o, "%s is not used (--backend cpu ends this note): %s", card.name[0] ? card.name : "the NVIDIA card",
-                 st == RT_OK ? card.why : e.text);
-        return;
-    }
-    o->backend = "cuda";
-    if (o->gpu_layers == 0) o->gpu_layers = RT_LAYERS_AUTO;
+    if (refused.name[0]) snprintf(e.text, sizeof e.text, "%s", refused.why);
+    else if (st == RT_END || st == RT_EUNSUPPORTED) return;
+    note(o, "%s is not used (--backend cpu ends this note): %s",
+         refused.name[0] ? refused.name : "the NVIDIA card", e.text);
 }
 
 /* Whether the words ask for an object, as far as that can be said of words with a mistake. */

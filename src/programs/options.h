@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "ratoon_lab.h"
+
 enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MISFIT = 3, EXIT_INTERRUPTED = 130 };
 enum { WORDS_MAX = 4, TEXTS_MAX = 16 };
 enum { BUDGET_OPTION_AUTO = 0, BUDGET_OPTION_PLAIN = -1 };
@@ -24,6 +26,7 @@ typedef struct {
     const char *model, *hf_repo, *draft, *backend, *kv_k, *kv_v, *draft_type, *weight_type;
     int32_t     threads, ctx, draft_ctx, chunk, fa_window, gpu_layers;             /* gpu_layers: see rt_options */
     bool        no_repack, overcommit, offline, yes;
+    rt_card     card;                              /* the card that "auto" is; its name is empty: none */
     Seed        expert_ram, expert_vram;           /* see rt_options; not given: RT_EXPERTS_AUTO */
     const char *expert_io, *expert_profile, *spark_calibrate;
     int32_t     expert_slots;

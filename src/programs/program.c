@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "programs/advice.h"
+#include "programs/cards.h"
 #include "programs/denoise.h"
 #include "programs/estimate.h"
 #include "programs/expert_profile.h"
@@ -133,7 +134,7 @@ void detail(const Options *o, const char *format, ...)
 
 /* ---- engine ---- */
 
-static void end_bar(Program *p)
+void program_end_bar(Program *p)
 {
     if (p->barred) progress_end(&p->bar);
     p->barred = false;
@@ -143,7 +144,7 @@ static void on_log(void *ud, int level, const char *line)
 {
     Program *p = ud;
     if (level > 2 || (p->o->quiet && level > 0) || (!p->o->verbose && level == 2)) return;
-    end_bar(p);
+    program_end_bar(p);
     log_line("%s%s", level == 0 ? "error: " : level == 1 ? "warning: " : "", line);
 }
 
@@ -163,10 +164,10 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
 {
     Program *p = ud;
     if (total > 0 && !p->o->quiet) {
-        if (!p->barred) progress_start(&p->bar, strcmp(what, "drafter") == 0 ? "drafter" : "model", (uint64_t) total);
+        if (!p->barred) progress_start(&p->bar, what, (uint64_t) total);
         p->barred = true;
         progress_to(&p->bar, (uint64_t) done);
-        if (done >= total) end_bar(p);
+        if (done >= total) program_end_bar(p);
     } else if (p->reading > p->read) {          /* a layer is done: on large models the next chunk may take long */
         p->layers_done += p->layers_done < p->layers;
         show_reading(p);
@@ -182,7 +183,8 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type,
         .weight_type = o->weight_type, .no_repack = o->no_repack, .overcommit = o->overcommit, .threads = o->threads,
         .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
-        .hooks = program_hooks(p), .gpu_layers = p->gpu_layers ? p->gpu_layers : o->gpu_layers,
+        .hooks = program_hooks(p),
+        .gpu_layers = p->no_card ? RT_LAYERS_NONE : p->gpu_layers ? p->gpu_layers : o->gpu_layers,
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
         .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
@@ -234,14 +236,14 @@ static rt_status open_files(Program *p, const int32_t *taps, int32_t n_taps, Ope
 {
     rt_options ro = program_options(p, taps, n_taps);
     rt_status st = opening(ud, &ro, e);
-    end_bar(p);
+    program_end_bar(p);
     if (st == RT_OK || st == RT_ECANCEL || st == RT_ENOMEM || !p->files.found_draft) return st;
     const Files found = p->files;
     const rt_error why = *e;
     leave_drafter(p);
     ro = program_options(p, taps, n_taps);
     st = opening(ud, &ro, e);
-    end_bar(p);
+    program_end_bar(p);
     if (st == RT_OK) tell_ignored(p, found.draft, why.text);
     return st;
 }
@@ -294,7 +296,7 @@ rt_status program_prompt(Program *p, rt_session *s, const int32_t *prompt, int32
     p->read = p->layers_done = 0;
     p->layers = property(p->engine, "model.layers");
     if (p->reading > 0) {
-        end_bar(p);
+        program_end_bar(p);
         progress_start(&p->bar, "prompt", (uint64_t) p->reading);
         p->bar.unit = "tokens";
         p->barred = true;
@@ -313,7 +315,7 @@ rt_status program_step(Program *p, rt_step *step, rt_session *s, rt_block *out)
         show_reading(p);
     }
     if (p->read >= p->reading || status != RT_OK || out->status != RT_OK) {
-        end_bar(p);
+        program_end_bar(p);
         p->reading = p->read = 0;
     }
     return status;
@@ -352,20 +354,21 @@ bool program_session(Program *p)
     return false;
 }
 
-/* "auto" that options_read has left is the CPU. */
-static bool names_gpu(const Options *o)
+/* Whether a GPU is to run layers. "auto" that options_read has left is the CPU. */
+static bool names_gpu(const Program *p)
 {
-    return o->backend && strcmp(o->backend, "auto") != 0 && strncmp(o->backend, "cpu", 3) != 0;
+    const char *b = p->o->backend;
+    return b && strcmp(b, "auto") != 0 && strncmp(b, "cpu", 3) != 0 && !p->no_card;
 }
 
 bool program_find(Program *p, const Options *o, int with)
 {
     *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
-    if (o->gpu_layers > 0 && !names_gpu(o))
+    if (o->gpu_layers > 0 && !names_gpu(p))
         note(o, "--gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return denoise_read(&p->denoising, o) && files_find(&p->files, o, (with & WITH_DRAFTER) != 0) &&
-           expert_profile_find(p);
+           expert_profile_find(p) && ((with & ONLY_PLANS) || card_check(p));
 }
 
 void program_read_early(const Program *p)
@@ -396,10 +399,10 @@ rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
     rt_step_options st = program_step_options(p);
     st.sessions = sessions;
     *n = (rt_needs) { 0 };
-    if (!names_gpu(p->o) && !is_mixture(p)) return RT_OK;
+    if (!names_gpu(p) && !is_mixture(p)) return RT_OK;
     rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
     if (code != RT_OK) return code;
-    if (names_gpu(p->o)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    if (names_gpu(p)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
     p->expert_ram = n->expert_ram;
     p->expert_vram = n->expert_vram;
     p->placed = true;
@@ -412,7 +415,7 @@ static bool has_room(Program *p)
     rt_needs n, fit = { 0 };
     rt_error e = { 0 };
     char need[24], room[24], hint[64] = "no layer would: --backend cpu";
-    if (p->placed || (!names_gpu(p->o) && p->o->ctx == 0)) return true;    /* whoever has asked has looked */
+    if (p->placed || (!names_gpu(p) && p->o->ctx == 0)) return true;    /* whoever has asked has looked */
     if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
     if (n.device_free == 0 || needs_device(&n, 1) <= n.device_free || p->o->overcommit) return true;
     p->gpu_layers = RT_LAYERS_AUTO;
@@ -425,7 +428,10 @@ static bool has_room(Program *p)
 
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
-    if (!has_room(p) || !engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
+    if (!has_room(p)) return false;
+    if (names_gpu(p) && p->gpu_layers == RT_LAYERS_NONE && p->o->gpu_layers != RT_LAYERS_NONE)
+        note(p->o, "no layer fits into what is free of the GPU's memory: the CPU runs all (ratoon plan tells more)");
+    if (!engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
     if (denoise_option(p->o) && property(p->engine, "model.canvas") == 0)
         return complain(p->o, "%s: %s does not denoise, it writes token by token", denoise_option(p->o),
                         base_name(p->files.model)) == 0;
@@ -460,20 +466,27 @@ void program_expert_note(const Program *p)
     if (p->loaded.slots > 0) note(p->o, "%s", expert_use_start(text, p, &p->loaded));
 }
 
+const char *program_gpu_text(char out[64], const Program *p)
+{
+    out[0] = 0;
+    if (p->gpu_layers > 0)
+        snprintf(out, 64, ", %d of %lld layers on the GPU", p->gpu_layers,
+                 (long long) property(p->engine, "model.layers"));
+    return out;
+}
+
 /* One line about what runs: model, drafter, context. */
 static void tell(const Program *p, bool drafts)
 {
     const Files *f = &p->files;
-    char draft[300] = "", ctx[40] = "", gpu[64] = "";
+    char draft[300] = "", ctx[40] = "", gpu[64];
     const long long canvas = (long long) property(p->engine, "model.canvas");
     if (canvas > 0) snprintf(draft, sizeof draft, ", canvas %lld", canvas);
     else if (drafts && strcmp(f->draft, "mtp") == 0) strcpy(draft, " + its own MTP layer");
     else if (drafts && !f->draft[0]) strcpy(draft, ", no drafter");
     else if (drafts) snprintf(draft, sizeof draft, " + drafter %.*s", stem(f->draft), base_name(f->draft));
     if (p->session) snprintf(ctx, sizeof ctx, ", context %d", rt_session_ctx(p->session));
-    if (p->gpu_layers > 0) snprintf(gpu, sizeof gpu, ", %d of %lld layers on the GPU", p->gpu_layers,
-                                    (long long) property(p->engine, "model.layers"));
-    note(p->o, "%.*s%s%s%s%s", (int) gguf_stem(f->name), f->name, draft, ctx, gpu,
+    note(p->o, "%.*s%s%s%s%s", (int) gguf_stem(f->name), f->name, draft, ctx, program_gpu_text(gpu, p),
          f->demo ? " (demo; give -m for your model)" : "");
     program_expert_note(p);
     if (p->session) program_kv_hint(p, 1);
@@ -505,7 +518,7 @@ rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_o
 
 void program_close(Program *p)
 {
-    end_bar(p);
+    program_end_bar(p);
     expert_profile_keep(p, true);
     rt_step_free(p->step);
     rt_session_free(p->session);

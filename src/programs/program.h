@@ -66,6 +66,7 @@ typedef struct {
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
+    bool        no_card;                           /* the GPU has not passed its check: the CPU runs all layers */
     bool        placed;                            /* program_place has found the next three */
     int32_t     gpu_layers;
     uint64_t    expert_ram, expert_vram;           /* see rt_needs */
@@ -75,8 +76,8 @@ typedef struct {
     rt_diffusion denoising;                        /* --diffusion */
     rt_expert_stats loaded;                        /* what experts had done when loading was over */
 } Program;
-/* OWN_SIGNALS: the command handles Ctrl-C itself. */
-enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4 };
+/* OWN_SIGNALS: the command handles Ctrl-C itself. ONLY_PLANS: nothing will be loaded. */
+enum { WITH_DRAFTER = 1, WITH_SESSION = 2, OWN_SIGNALS = 4, ONLY_PLANS = 8 };
 /* *p must be zero except for `watch`. Returns false after reporting an error. Call program_close afterwards in any
  * case. */
 bool program_open(Program *p, const Options *o, int with, const int32_t *taps, int32_t n_taps);
@@ -97,6 +98,7 @@ uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes 
  * their bytes per token now; q8: then. */
 bool kv_hint(char out[200], uint64_t row, uint64_t q8, double tokens);
 void program_kv_hint(const Program *p, int32_t sessions);        /* notes it, for sessions of the options' context */
+const char *program_gpu_text(char out[64], const Program *p);    /* ", 3 of 8 layers on the GPU"; "": none */
 void program_expert_note(const Program *p);        /* notes how much of a mixture's experts is in memory, if not all */
 bool program_session(Program *p);                  /* a session and a step object with the options' numbers */
 void program_check_ctx(const Program *p);          /* notes a --ctx beyond what the model was trained for */
@@ -112,6 +114,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps);
 /* With --parallel: of a session of the server's. */
 rt_session_options program_session_options(const Options *o);
 rt_step_options program_step_options(Program *p);
+void program_end_bar(Program *p);                  /* the progress bar's line, if there is one */
 rt_hooks program_hooks(Program *p);                /* for steps: the progress bar of a prompt, and Ctrl-C */
 
 /* Reads "1,2,3", or "@FILE" with numbers separated by commas or spaces; malloc'd. what: for messages. Returns false

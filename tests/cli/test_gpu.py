@@ -8,6 +8,7 @@ failed'."""
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import unittest
@@ -24,6 +25,17 @@ ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOO
 GPU = ["--backend", "cuda"]
 ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
 TOO_LONG = ["--ctx", "5000000"]                    # 10 GB of keys and values; the emulated card has 8.6
+
+
+def short_model(name):
+    """Trained for so few tokens that an emulated card checks it in a second."""
+    subprocess.run([MAKE_TINY, name, os.path.dirname(path("x"))], check=True)
+    file = path(name.replace(":", "-") + ".gguf")
+    with open(file, "rb") as f:
+        data = f.read()
+    at = data.index(b".context_length") + len(b".context_length") + 4          # behind its type
+    with open(file, "wb") as f:
+        f.write(data[:at] + struct.pack("<I", 400) + data[at + 4:])
 
 
 class Gpu(unittest.TestCase):
@@ -49,30 +61,59 @@ class Gpu(unittest.TestCase):
         self.assertNotIn("GPU", p.stderr)
 
     def test_auto(self):
-        """Without --backend: a card of a kind that was tested is used, another one named, if it is the system's own."""
-        folder = path("driver")
+        """Without --backend: the first card that can be used is, once a check has found that it computes what the CPU
+        computes; another one is named, if it is the system's own."""
+        folder, home = path("driver"), path("auto")
         os.makedirs(folder)
+        os.makedirs(home)
         os.symlink(DRIVER, os.path.join(folder, "libcuda.so.1"))
-        own = {**{k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}, "LD_LIBRARY_PATH": folder}
-        run = lambda env, *args: self.ratoon("run", *ALONE, "-p", "The rain", "-n", "2", *args, env=env)
+        short_model("qwen35:q4_k")
+        own = {**{k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}, "LD_LIBRARY_PATH": folder,
+               "XDG_CACHE_HOME": home}
+        model = ["-m", path("qwen35-q4_k.gguf"), "-d", "none", "--threads", "1", "--ctx", "200"]
+        run = lambda env, *args: self.ratoon("run", *model, "-p", "one two", "-n", "4", *args, env=env)
+        layers = re.compile(r", (\d+) of (\d+) layers on the GPU")
+        checking = "checking once whether emulated GPU computes what the CPU computes (--backend cuda leaves it out)"
         want = run(ENV)
         self.assertNotIn("GPU", want.stderr)       # a driver that is named is for those who ask for it
-        for args in [], ["--backend", "auto"]:
-            p = run(own, *args)
-            self.assertIn(", 8 of 8 layers on the GPU", p.stderr)
+        # on a card that computes something else: a note, the CPU, and nothing is remembered
+        for i in range(2):
+            p = run({**own, "RATOON_EMU_SPOILED": "rows_glu"})
+            self.assertIn(checking, p.stderr)
+            self.assertRegex(p.stderr, r"emulated GPU is not used \(--backend cpu ends this note\): cuda does not compute "
+                                       r"what the CPU computes: row 1 of 40 differs")
+            self.assertNotRegex(p.stderr, layers)
             self.assertEqual(p.stdout, want.stdout)
-        self.assertIn(", 3 of 8 layers on the GPU", run(own, "--gpu-layers", "3").stderr)
+        self.assertEqual(os.listdir(home), [])
+        self.assertNotIn(checking, run({**own, "RATOON_EMU_SPOILED": "rows_glu"}, *GPU).stderr)
+        # plan takes it for granted
+        p = self.ratoon("plan", *model, env=own)
+        self.assertIn("layers", p.stdout)
+        self.assertNotIn(checking, p.stderr)
+        for i, args in enumerate([[], ["--backend", "auto"], ["--gpu-layers", "2"]]):
+            p = run(own, *args)
+            n, all = map(int, layers.search(p.stderr).groups())
+            self.assertEqual(n, 2 if "2" in args else all)
+            self.assertEqual(p.stdout, want.stdout)
+            self.assertEqual(checking in p.stderr, i == 0)
+        with open(os.path.join(home, "ratoon", "cards"), encoding="utf-8") as f:
+            self.assertRegex(f.read(), r"^ratoon cards 1\n[0-9a-f]{16} \d+ emulated GPU, driver CUDA 13.0: qwen35-q4_k.gguf\n$")
+        for new in True, False:                    # other kernels, so another check
+            self.assertEqual(checking in run(own, "-ctk", "q8_0").stderr, new)
         for args in ["--backend", "cpu"], ["--gpu-layers", "0"], ["--no-repack"]:
             self.assertNotIn("GPU", run(own, *args).stderr, args)
         p = run({**own, "RATOON_EMU_CC": "89"})
-        self.assertIn("emulated GPU (sm_89) is of a kind that ratoon's tests have not run on yet", p.stderr)
-        self.assertNotIn("layers on the GPU", p.stderr)
-        self.assertEqual(p.stdout, want.stdout)
+        self.assertIn(checking, p.stderr)
+        self.assertRegex(p.stderr, layers)
         p = run({**own, "RATOON_EMU_CC": "61"})
         self.assertIn("emulated GPU is not used (--backend cpu ends this note): cuda: emulated GPU is sm_61, expected a "
                       "card of sm_75 or newer", p.stderr)
         self.assertEqual(p.stdout, want.stdout)
         self.assertNotIn("GPU", run({**own, "RATOON_EMU_CC": "61"}, "--backend", "cpu").stderr)
+        p = run({**own, "RATOON_EMU_CC": "61,90"})
+        self.assertNotIn("sm_61", p.stderr)
+        self.assertRegex(p.stderr, layers)
+        self.assertEqual(p.stdout, want.stdout)
 
     def test_auto_without_driver(self):
         """A driver that does not serve is named; that there is none is not worth a word."""

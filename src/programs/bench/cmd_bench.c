@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/save.h"
 #include "programs/bench/bench.h"
+#include "programs/cards.h"
 #include "programs/estimate.h"
 #include "programs/expert_use.h"
 
@@ -40,11 +41,8 @@ static void describe_machine(Bench *b)
     char name[160];
     b->threads = machine_name(name, sizeof name, &b->o);
     int at = snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
-    const char *backend = b->o.backend ? b->o.backend : "", *which = strchr(backend, ':');
     rt_card card;
-    rt_error e;
-    if (strncmp(backend, "cuda", 4) != 0) return;
-    if (rt_card_at(&card, "cuda", which ? (int32_t) strtol(which + 1, NULL, 10) : 0, false, &e) == RT_OK)
+    if (card_named(&card, b->o.backend))
         snprintf(b->machine + at, sizeof b->machine - (size_t) at, ", %.63s (%s)", card.name, card.level);
 }
 

@@ -363,7 +363,7 @@ static bool count(Routes *r)
 static bool show(Routes *r)
 {
     Error err = { 0 };
-    if (!outputs_good(&r->o, NULL) || !program_find(&r->p, &r->o, 0) || !read_facts(r)) return false;
+    if (!outputs_good(&r->o, NULL) || !program_find(&r->p, &r->o, ONLY_PLANS) || !read_facts(r)) return false;
     const HotnessModel of = model_of(r);
     return hotness_read(&r->calls, r->o.hotness, &of, &err) == ST_OK || complain(&r->o, "%s", err.text) == 0;
 }

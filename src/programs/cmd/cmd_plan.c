@@ -501,7 +501,7 @@ int cmd_plan(int argc, char **argv)
     x.parts = json_array();
     x.offers = json_array();
     hear_interrupts();
-    status = read_headers(&x) && program_find(&x.p, &x.o, WITH_DRAFTER) ? make_plan(&x) : EXIT_FAILED;
+    status = read_headers(&x) && program_find(&x.p, &x.o, WITH_DRAFTER | ONLY_PLANS) ? make_plan(&x) : EXIT_FAILED;
     hub_remote_close(&x.target);
     hub_remote_close(&x.draft);
     json_decref(x.parts);

@@ -407,10 +407,12 @@ static void say_ready(const Serve *v)
 {
     const Server *s = &v->s;
     const char *draft = s->p.files.draft;
+    char gpu[64];
     if (s->o.quiet) return;
-    log_line("model %s, context %d for each of %d sessions, drafter %s, tool calls as %s, reasoning %s, %s", s->name,
-             s->ctx, s->o.parallel, draft[0] ? base_name(draft) : "none", call_format_name(s->style.calls),
-             s->o.reasoning ? s->o.reasoning : "off", v->n_keys ? "with keys" : "no key asked");
+    log_line("model %s, context %d for each of %d sessions%s, drafter %s, tool calls as %s, reasoning %s, %s", s->name,
+             s->ctx, s->o.parallel, program_gpu_text(gpu, &s->p), draft[0] ? base_name(draft) : "none",
+             call_format_name(s->style.calls), s->o.reasoning ? s->o.reasoning : "off",
+             v->n_keys ? "with keys" : "no key asked");
     char sampling[256];
     log_line("sampling where a request does not say: %s", sampling_text(sampling, &s->defaults.sampling, false));
     say_page(s);

@@ -1,0 +1,17 @@
+/* cards.h - the card that a backend's name means, and whether it computes what the CPU computes. */
+#ifndef RATOON_PROGRAMS_CARDS_H
+#define RATOON_PROGRAMS_CARDS_H
+
+#include "programs/program.h"
+#include "ratoon_lab.h"
+
+/* "cuda" and "cuda:1". Returns false if the name is not a card's, or there is no such card. */
+bool card_named(rt_card *out, const char *backend);
+
+/* Checks the card that was chosen without being asked for (Options.card) with the model that was found, once for each
+ * card, driver, program and model: the file "cards" in the user's cache folder says which have passed. Where the check
+ * does not pass, all layers run on the CPU, and a note says why. Returns false after reporting that it was
+ * interrupted. */
+bool card_check(Program *p);
+
+#endif
