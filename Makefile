@@ -142,9 +142,11 @@ $(BUILD)/src/programs/serve/http/page.o: $(BUILD)/page.html
 
 # `make cuda` compiles them, one fatbin for each kernel file, and notes for which architectures (cuda/made.mk): from then
 # on they are part of the program and are kept up to date; without it, or with CUDA_ARCHS= , the program has none. PTX is
-# for newer cards; sm_89 runs the code of sm_86, which is the same.
+# for newer cards; sm_89 runs the code of sm_86, which is the same. CUDA_ARCHS=native: for the cards of this machine.
 CUDA_ARCHS ?= 75 80 86 90 100 120
 CUDA_PTX   ?= 90
+CUDA_CARDS  = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu)
+CUDA_FOR    = $(if $(filter native,$(CUDA_ARCHS)),$(CUDA_CARDS),$(CUDA_ARCHS))
 -include $(BUILD)/cuda/made.mk
 NVCC       ?= $(or $(wildcard $(BUILD)/nvcc/nvidia/cu13/bin/nvcc),nvcc)
 NVCC_FLAGS := -Isrc -std=c++17 -O3 -fmad=false
@@ -155,10 +157,11 @@ CUDA_FATBINS := $(if $(CUDA_MADE),$(KERNELS:src/backend/gpu/%.cu=$(BUILD)/cuda/%
 
 cuda: setup
 	@test $(CUDA_PTX) -ge 90 || { echo 'CUDA_PTX is $(CUDA_PTX), expected 90 or more: the program launches kernels early on every card from sm_90 on'; exit 1; }
+	@[ "$(CUDA_ARCHS)" != native ] || [ "$(CUDA_FOR)" ] || { echo 'CUDA_ARCHS is native, but nvidia-smi names no card here'; exit 1; }
 	@$(NVCC) --list-gpu-code 2>/dev/null | grep -q sm_120 || $(MAKE) --no-print-directory cuda-compiler
 	@mkdir -p $(BUILD)/cuda
-	@ls $(BUILD)/cuda/*.fatbin >/dev/null 2>&1 || echo "the kernels are compiled for each kind of card, which takes minutes (20 on two slow cores)"
-	@echo 'CUDA_MADE := $(CUDA_ARCHS)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_ARCHS)' > $(BUILD)/cuda/made.mk
+	@ls $(BUILD)/cuda/*.fatbin >/dev/null 2>&1 || echo "the kernels are compiled for sm $(CUDA_FOR), which takes minutes (20 on two slow cores; CUDA_ARCHS=native is faster)"
+	@echo 'CUDA_MADE := $(CUDA_FOR)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_FOR)' > $(BUILD)/cuda/made.mk
 	@$(MAKE) --no-print-directory all
 cuda-compiler:
 	@echo "  FETCH the compiler for GPU kernels"

@@ -115,6 +115,20 @@ class Gpu(unittest.TestCase):
         self.assertRegex(p.stderr, layers)
         self.assertEqual(p.stdout, want.stdout)
 
+    def test_kernels_for_this_machine(self):
+        """make cuda CUDA_ARCHS=native: for each kind of card that nvidia-smi names, once."""
+        folder = path("smi")
+        os.makedirs(folder)
+        smi = os.path.join(folder, "nvidia-smi")
+        with open(smi, "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\nprintf '12.0\\n8.9\\n8.9\\n'\n")
+        os.chmod(smi, 0o755)
+        make = lambda *args: subprocess.run(
+            ["make", "-s", "--eval", "show:; @echo '$(CUDA_FOR)'", "show", *args], cwd=ROOT, capture_output=True,
+            check=True, text=True, env={**ENV, "PATH": folder + os.pathsep + ENV["PATH"]}).stdout
+        self.assertEqual(make("CUDA_ARCHS=native"), "89 120\n")
+        self.assertEqual(make("CUDA_ARCHS=86"), "86\n")
+
     def test_auto_without_driver(self):
         """A driver that does not serve is named; that there is none is not worth a word."""
         env = {k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}
