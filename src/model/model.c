@@ -398,24 +398,16 @@ static Type loaded_type(const Loader *l, const Found *f)
 }
 
 /* What was found of a layer, which stands together. */
-static const Found *found_of(const Loader *l, int32_t il, int32_t *n)
-{
-    int32_t i = 0;
-    while (i < l->n && l->found[i].layer != il) i++;
-    const Found *f = l->found + i;
-    for (*n = 0; i < l->n && l->found[i].layer == il; i++) ++*n;
-    return f;
-}
+typedef struct { const Found *at; int32_t n; } FoundLayer;
 
 /* Whether two layers are the same operations with weights of the same types. */
-static bool same_kind(const Loader *l, int32_t a, int32_t b)
+static bool same_kind(const Loader *l, const FoundLayer *layer, int32_t a, int32_t b)
 {
     const LayerSpec *p = &l->m->spec[a], *q = &l->m->spec[b];
-    int32_t n, m;
-    const Found *x = found_of(l, a, &n), *y = found_of(l, b, &m);
-    if (n != m || p->kind != q->kind || p->heads != q->heads || p->kv_heads != q->kv_heads ||
+    const Found *x = layer[a].at, *y = layer[b].at;
+    if (layer[a].n != layer[b].n || p->kind != q->kind || p->heads != q->heads || p->kv_heads != q->kv_heads ||
         p->head_dim != q->head_dim || p->value_dim != q->value_dim || p->window != q->window) return false;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < layer[a].n; i++)
         if (x[i].bind != y[i].bind || loaded_type(l, &x[i]) != loaded_type(l, &y[i]) || x[i].rows != y[i].rows ||
             x[i].cols != y[i].cols || x[i].n != y[i].n) return false;
     return true;
@@ -426,10 +418,22 @@ static Status take_sample(Loader *l)
 {
     Model *m = l->m;
     int32_t n = 0;
+    FoundLayer *layer = calloc((size_t) m->n_layers, sizeof *layer);
     m->absent = calloc((size_t) m->n_layers, sizeof *m->absent);
-    if (!m->absent) return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
+    if (!layer || !m->absent) {
+        free(layer);
+        return fail(l->err, ST_MEMORY, "%s: out of memory", m->file);
+    }
+    for (int32_t i = l->n - 1; i >= 0; i--)
+        if (l->found[i].layer >= 0) {
+            FoundLayer *of = &layer[l->found[i].layer];
+            of->at = &l->found[i];
+            of->n++;
+        }
     for (int32_t il = 0; il < m->n_layers - 1; il++)
-        for (int32_t j = 0; j < il && !m->absent[il]; j++) m->absent[il] = !m->absent[j] && same_kind(l, j, il);
+        for (int32_t j = 0; j < il && !m->absent[il]; j++)
+            m->absent[il] = !m->absent[j] && same_kind(l, layer, j, il);
+    free(layer);
     for (int32_t i = 0; i < l->n; i++)
         if (l->found[i].layer < 0 || !m->absent[l->found[i].layer]) l->found[n++] = l->found[i];
     l->n = n;

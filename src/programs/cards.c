@@ -59,7 +59,8 @@ bool card_check(Program *p)
         return true;
     }
     if (st == RT_EBACKEND) note(p->o, "%s is not used (--backend cpu ends this note): %s", c->name, e.text);
-    else note(p->o, "%s could not be checked and is not used (--backend cuda uses it all the same): %s", c->name, e.text);
+    else note(p->o, "%s could not be checked and is not used (--backend cuda uses it all the same): %s", c->name,
+              e.text);
     p->no_card = true;
     return true;
 }
