@@ -214,11 +214,15 @@ bool      rt_adds_bos(const rt_engine *g);
 
 /* ---- sessions ---- */
 
+/* The most tokens of a context: rotary embeddings are exact up to this position. A model that denoises needs room for a
+ * block behind it, so its longest context is shorter by one. */
+enum { RT_CTX_MAX = 1 << 20 };
+
 typedef struct {
     size_t  size;              /* RT_SESSION_OPTIONS_INIT */
-    int32_t ctx;               /* tokens of the context, 1 to 2^24; 0: 8192, or fewer if the model was trained for fewer
-                                * or fewer fit into 80 % of free memory */
-    int32_t draft_ctx;         /* tokens that the drafter sees, 1 to 2^20; 0: chosen to suit it */
+    int32_t ctx;               /* tokens of the context, 1 to RT_CTX_MAX; 0: 8192, or fewer if the model was trained for
+                                * fewer or fewer fit into 80 % of free memory */
+    int32_t draft_ctx;         /* tokens that the drafter sees, 1 to RT_CTX_MAX; 0: chosen to suit it */
     int32_t checkpoints;       /* places to go back to, 1 to 8 (see rt_mark); 0: 3; -1: none */
     int32_t ngram;             /* 0 or 1: earlier text is looked up to guess how the text continues (about 30 bytes a
                                 * token); -1: off */

@@ -456,12 +456,13 @@ int32_t engine_usual_ctx(const rt_engine *g)
 
 static int32_t default_ctx(const rt_engine *g) { return at_least_64(engine_room(g, IN_DEVICE), engine_usual_ctx(g)); }
 
-static Status check_session(const rt_session_options *o, Error *err)
+static Status check_session(const rt_engine *g, const rt_session_options *o, Error *err)
 {
-    if (o->ctx < 0 || o->ctx > 1 << 24)
-        return fail(err, ST_ARG, "ctx: %d, expected 1 to %d tokens (0: default)", o->ctx, 1 << 24);
-    if (o->draft_ctx < 0 || o->draft_ctx > 1 << 20)
-        return fail(err, ST_ARG, "draft_ctx: %d, expected 1 to %d tokens (0: default)", o->draft_ctx, 1 << 20);
+    const int32_t most = RT_CTX_MAX - g->model->diffusion.canvas;
+    if (o->ctx < 0 || o->ctx > most)
+        return fail(err, ST_ARG, "ctx: %d, expected 1 to %d tokens (0: default)", o->ctx, most);
+    if (o->draft_ctx < 0 || o->draft_ctx > RT_CTX_MAX)
+        return fail(err, ST_ARG, "draft_ctx: %d, expected 1 to %d tokens (0: default)", o->draft_ctx, RT_CTX_MAX);
     if (o->checkpoints < -1 || o->checkpoints > CHECKPOINTS_MAX)
         return fail(err, ST_ARG, "checkpoints: %d, expected 1 to %d (0: default, -1: none)", o->checkpoints,
                     CHECKPOINTS_MAX);
@@ -509,7 +510,7 @@ Status engine_session(rt_session **out, rt_engine *g, const rt_session_options *
     static const rt_session_options standard = { 0 };
     if (!o) o = &standard;
     *out = NULL;
-    TRY(check_session(o, err));
+    TRY(check_session(g, o, err));
     int32_t ctx = o->ctx ? o->ctx : default_ctx(g);
     TRY(check_session_memory(g, o, ctx, err));
     rt_session *s = calloc(1, sizeof *s);

@@ -91,7 +91,7 @@ bool memory_cut(const rt_needs *n)
 /* there 0: unknown, no limit. */
 static int32_t longest(const MemoryLine *l, uint64_t there, double share)
 {
-    enum { STEP = 256, MOST = 1 << 24 };
+    enum { STEP = 256, MOST = RT_CTX_MAX };
     const double left = ((double) there - l->fixed) * share;
     if (there == 0) return MOST;
     if (left <= 0) return 0;

@@ -6,6 +6,7 @@
 #include "base/ranges.h"
 #include "programs/options.h"
 #include "programs/suggest.h"
+#include "ratoon.h"
 
 enum {
     C_RUN = 1, C_LOGITS = 2, C_TOKENIZE = 4, C_DETOKENIZE = 8, C_INSPECT = 16, C_PLAN = 32, C_VERIFY = 64,
@@ -108,7 +109,7 @@ const OptionSpec option_table[] = {
       .also = "--predict", .unset = "-1 -2" },
     { "--n-predict", "-n", KIND_TOKENS, "N", AT(n), 1, 1 << 24, C_BENCH,
       "tokens to generate (default 128; with --prompt-tokens 32)", .also = "--predict", .unset = "-1 -2" },
-    { "--window", NULL, KIND_TOKENS, "N", AT(window), 2, 1 << 24, C_EVAL,
+    { "--window", NULL, KIND_TOKENS, "N", AT(window), 2, RT_CTX_MAX, C_EVAL,
       "tokens per window, each from an empty context (default: the context)" },
     { "--stop", NULL, KIND_TEXTS, "TEXT", AT(stop), 0, 0, C_RUN | C_CHAT,
       "stop before this text; up to 16 times" },
@@ -180,7 +181,7 @@ const OptionSpec option_table[] = {
     { "--draft-block", NULL, KIND_INT, "N", AT(draft_block), 2, 33,
       C_RUN | C_PLAN | C_BENCH | C_VERIFY | C_SERVE | C_CHAT,
       "tokens drafted per step, the root included (default: the drafter's training block size)" },
-    { "--draft-ctx", NULL, KIND_TOKENS, "N", AT(draft_ctx), 1, 1 << 20, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT,
+    { "--draft-ctx", NULL, KIND_TOKENS, "N", AT(draft_ctx), 1, RT_CTX_MAX, C_RUN | C_PLAN | C_BENCH | C_SERVE | C_CHAT,
       "positions in the drafter's KV cache, a ring (default: its window, at least 4096)",
       .also = "-cd --ctx-size-draft" },
     { "--draft-type", NULL, KIND_CHOICE, "TYPE", AT(draft_type), 0, 0, C_LOADS & ~C_ALONE,
@@ -191,10 +192,10 @@ const OptionSpec option_table[] = {
       .values = "q8_0|keep" },
 
     { .heading = "Memory and speed" },
-    { "--ctx", "-c", KIND_TOKENS, "N", AT(ctx), 1, 1 << 24, C_LOADS & ~C_SERVE,
+    { "--ctx", "-c", KIND_TOKENS, "N", AT(ctx), 1, RT_CTX_MAX, C_LOADS & ~C_SERVE,
       "context in tokens (default: the model's, but at most 8192 and what fits in memory)", .also = "--ctx-size",
       .unset = "-1 0" },
-    { "--ctx", "-c", KIND_TOKENS, "N", AT(ctx), 1, 1 << 24, C_SERVE, "context of each session in tokens (default: "
+    { "--ctx", "-c", KIND_TOKENS, "N", AT(ctx), 1, RT_CTX_MAX, C_SERVE, "context of each session in tokens (default: "
       "the model's or 131072, or less so that all sessions fit in 80 % of free memory)",
       .also = "--ctx-size --max-ctx", .unset = "-1 0" },
     { "--parallel", NULL, KIND_INT, "N", AT(parallel), 1, 64, C_SERVE,

@@ -965,7 +965,7 @@ class Measure(Cli):
                 self.assertIn(p.returncode, (0, 3) if args == ["plan"] else (0,), p.stderr)
 
     def test_doctor_of_what_does_not_fit(self):
-        args = ["-q", "-m", path("qwen3.gguf"), "-d", "none", "--ctx", "16777216", "--cache-type-k", "f32",
+        args = ["-q", "-m", path("qwen3.gguf"), "-d", "none", "--ctx", "1024k", "--cache-type-k", "f32",
                 "--cache-type-v", "f32"]
         limit = (1 << 30, 1 << 30)
         p = subprocess.run([RATOON, "doctor", *args], stdout=subprocess.PIPE, timeout=300,

@@ -24,7 +24,8 @@ ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOO
        "XDG_CONFIG_HOME": HOME, "XDG_CACHE_HOME": HOME, "RATOON_CUDA_DRIVER": DRIVER}
 GPU = ["--backend", "cuda"]
 ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
-TOO_LONG = ["--ctx", "5000000"]                    # 10 GB of keys and values; the emulated card has 8.6
+LITTLE = {**ENV, "RATOON_EMU_MIB": "2048"}         # memory of the emulated card
+TOO_LONG = ["--ctx", "1024k"]                      # 2.1 GB of keys and values
 
 
 def short_model(name):
@@ -45,8 +46,8 @@ class Gpu(unittest.TestCase):
         self.assertEqual(p.returncode, expect, "ratoon %s\n%s%s" % (" ".join(args), p.stdout, p.stderr))
         return p
 
-    def plan(self, *args, expect=0):
-        return json.loads(self.ratoon("plan", "--json", "-q", *ALONE, *args, expect=expect).stdout)
+    def plan(self, *args, expect=0, env=ENV):
+        return json.loads(self.ratoon("plan", "--json", "-q", *ALONE, *args, expect=expect, env=env).stdout)
 
     def test_text(self):
         """With the demo's drafter, trees and all: the CPU's text for any number of layers."""
@@ -183,18 +184,19 @@ class Gpu(unittest.TestCase):
 
     def test_too_little(self):
         """What the plan offers is what run names, and it fits."""
-        j = self.plan(*GPU, *TOO_LONG, expect=3)
+        plan = lambda *args, **expect: self.plan(*GPU, *TOO_LONG, *args, **expect, env=LITTLE)
+        j = plan(expect=3)
         self.assertEqual((j["verdict"], j["gpu"]["layers"]), ("does not fit", 8))
         self.assertGreater(j["gpu"]["total_bytes"], j["gpu"]["free_bytes"])
         n = [o["value"] for o in j["would_fit"] if o["option"] == "--gpu-layers"]
-        p = self.ratoon("run", *ALONE, *GPU, *TOO_LONG, "-p", "x", "-n", "1", expect=1)
-        self.assertRegex(p.stderr, r"^ratoon run: 8 of 8 layers and a context of 5000000 take [\d.]+ GB of the GPU's "
+        p = self.ratoon("run", *ALONE, *GPU, *TOO_LONG, "-p", "x", "-n", "1", expect=1, env=LITTLE)
+        self.assertRegex(p.stderr, r"^ratoon run: 8 of 8 layers and a context of 1048576 take [\d.]+ GB of the GPU's "
                                    r"memory, but [\d.]+ GB are free; --gpu-layers %s would fit\n$" % n[0])
-        fits = self.plan(*GPU, *TOO_LONG, "--gpu-layers", n[0])
+        fits = plan("--gpu-layers", n[0])
         self.assertLess(fits["gpu"]["total_bytes"], fits["gpu"]["free_bytes"])
-        more = self.plan(*GPU, *TOO_LONG, "--gpu-layers", str(int(n[0]) + 2), expect=3)
+        more = plan("--gpu-layers", str(int(n[0]) + 2), expect=3)
         self.assertEqual(more["gpu"]["layers"], int(n[0]) + 2)
-        self.assertEqual(self.plan(*GPU, *TOO_LONG, "--gpu-layers", "auto")["gpu"]["layers"], int(n[0]))
+        self.assertEqual(plan("--gpu-layers", "auto")["gpu"]["layers"], int(n[0]))
 
     def test_tables(self):
         """Each part stands in the memory that it takes."""

@@ -217,9 +217,18 @@ class Mistakes(unittest.TestCase):
     def test_texts_and_contexts(self):
         prompt = write("long.txt", "word " * 4000)
         self.answered(["run", "-q", "-m", DEMO, "--ctx", "512", "-f", prompt], ["prompt: ", "512", "raise --ctx"])
-        small = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))     # some machines have room for it
-        self.answered(["run", "-q", "-m", DEMO, "--ctx", str(1 << 24), "-ctk", "f32", "-ctv", "f32", "-p", "x"],
+        small = lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))     # some machines have room for it
+        self.answered(["run", "-q", "-m", DEMO, "--ctx", "1024k", "-ctk", "f32", "-ctv", "f32", "-p", "x"],
                       ["ctx: ", "memory", "smaller --ctx"], preexec_fn=small)
+        for command in ["run", "-p", "x"], ["chat", "-p", "x"], ["plan"], ["serve"], ["doctor"], ["verify"]:
+            for option in "--ctx", "--draft-ctx":
+                if command[0] in ("run", "plan", "serve") or option == "--ctx":
+                    self.answered([*command, "-q", "-m", DEMO, option, str((1 << 20) + 1)],
+                                  ["%s is '1048577', expected a whole number from 1 to 1048576" % option], expect=2)
+        denoises = os.path.join(os.path.dirname(DEMO), "ratoon-diffusion-demo-q8_0.gguf")
+        for command in ["run", "-p", "x"], ["plan"], ["serve", "--port", "0"]:     # a block has to fit behind it
+            self.answered([*command, "-q", "-m", denoises, "--ctx", "1024k"],
+                          ["ctx: 1048576, expected 1 to 1048544 tokens"])
         write("person.json", "{}")
         for option, name in (("--json-schema", "persn.json"), ("--grammar", "persno.json"), ("-f", "preson.json")):
             more = [] if option == "-f" else ["-p", "x"]

@@ -215,7 +215,7 @@ static bool read_passes(Bench *b, Passes *x)
     Options *o = &b->o;
     int32_t *rows = NULL, *after = NULL, places = 0, ctx = 0;
     bool good = ids_read(o, &rows, &x->widths, o->passes, "--passes", 1, ROWS_MAX) &&
-                ids_read(o, &after, &places, o->after ? o->after : "0", "--after", 0, (1 << 24) - ROWS_MAX);
+                ids_read(o, &after, &places, o->after ? o->after : "0", "--after", 0, RT_CTX_MAX - ROWS_MAX);
     if (good && (places == 0 || places > PLACES_MAX))
         good = complain(o, "--after: %d numbers were given, expected 1 to %d", places, PLACES_MAX) == 0;
     if (good && (x->widths == 0 || x->widths > PASSES_MAX / places))

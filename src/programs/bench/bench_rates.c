@@ -216,7 +216,7 @@ int bench_rates(Bench *b)
 {
     Rates x = { .random = 88172645463325252u };
     int32_t *lengths = NULL, n = 0, longest = 0, status = EXIT_FAILED;
-    if (!ids_read(&b->o, &lengths, &n, b->o.prompt_tokens, "--prompt-tokens", 1, 1 << 20)) return EXIT_USAGE;
+    if (!ids_read(&b->o, &lengths, &n, b->o.prompt_tokens, "--prompt-tokens", 1, RT_CTX_MAX - 2)) return EXIT_USAGE;
     if (n == 0 || n > LENGTHS_MAX) {
         free(lengths);
         complain(&b->o, "--prompt-tokens: %d numbers were given, expected 1 to %d", n, LENGTHS_MAX);

@@ -641,6 +641,36 @@ static void context_end(void **state)
     }
 }
 
+/* The last tokens of the longest context, behind keys and values that are all 0: drafts reach beyond it, where there is
+ * no rotation, and change nothing. */
+static void longest_context_end(void **state)
+{
+    (void) state;
+    enum { LAST = 12 };
+    Rig r;
+    RigOptions o = rig_with_draft(rig_kind(2, false), false);
+    o.kv = T_F16;
+    rig_open(&r, &o);
+    int32_t text[2][LAST];
+    for (int32_t drafts = 0; drafts < 2; drafts++) {
+        Loop l;
+        loop_open(&l, &r, drafts ? NULL : &no_drafter,
+                  &(LoopOptions) { .ctx = RT_CTX_MAX, .budget = drafts ? 22 : BUDGET_PLAIN });
+        Session *s = loop_session(&l);
+        memset(s->line.text, 0, sizeof *s->line.text * RT_CTX_MAX);
+        s->line.n_text = s->line.n_prompt = RT_CTX_MAX - LAST;
+        s->line.target.P = s->draft.P = RT_CTX_MAX - LAST - 1;
+        s->line.status = ST_OK;
+        assert_int_equal(loop_run(&l, s, LAST, text[drafts]), LAST);
+        assert_int_equal(s->line.n_text, RT_CTX_MAX);
+        assert_int_equal(s->stats.drafted > 0, drafts);
+        loop_free(s);
+        loop_close(&l);
+    }
+    assert_same(text[1], text[0], sizeof text[0], "text");
+    rig_close(&r);
+}
+
 static bool allow_none(void *ud, const int32_t *path, size_t n, uint32_t *bits)
 {
     (void) path, (void) n;
@@ -837,7 +867,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafts_do_not_depend_on_history), cmocka_unit_test(block_keeps_nothing),
         cmocka_unit_test(drafter_draws_the_same_token), cmocka_unit_test(pick_is_sampler_and_fused_is_composed),
         cmocka_unit_test(masks_and_biases), cmocka_unit_test(two_round_trips), cmocka_unit_test(few_shapes),
-        cmocka_unit_test(sessions_together), cmocka_unit_test(context_end), cmocka_unit_test(nan_hits_one),
+        cmocka_unit_test(sessions_together), cmocka_unit_test(context_end),
+        cmocka_unit_test(longest_context_end), cmocka_unit_test(nan_hits_one),
         cmocka_unit_test(no_choice_ends_alike),
         cmocka_unit_test(every_pass_makes_a_token),
         cmocka_unit_test(threads_and_levels),

@@ -1,6 +1,7 @@
 /* Files that are well-formed and wrong: a tiny model or drafter is copied with one change to a key, a tensor or a line
  * of its config, and opening it must fail at once with the right code and one line that names the file and what is
  * wrong in it. Odd but valid files open. */
+#include "base/mathd.h"
 #include "model_helper.h"
 #include "remove_tree.h"
 
@@ -1069,6 +1070,12 @@ static void zero_scale(void **state)
 
 /* ---- what does not fit, and what changes ---- */
 
+static void little(Backend *b, uint64_t *free, uint64_t *total)
+{
+    (void) b;
+    *free = *total = 1 << 30;
+}
+
 /* Memory that is granted but does not exist would end the process on first use, so it is checked in advance. */
 static void more_than_memory(void **state)
 {
@@ -1077,15 +1084,43 @@ static void more_than_memory(void **state)
     rt_engine *g;
     rt_session *s;
     rt_error e;
-    TinyModel m = tiny_model(TINY_QWEN3);
-    m.n_head = m.n_head_kv = 1024;
-    files_make(&f, QWEN3, &(Edit) { AS_IS, .name = "" }, &m);
+    files_make(&f, QWEN3, &(Edit) { AS_IS, .name = "" }, NULL);
     assert_int_equal(rt_open(&g, &RT_OPTIONS(.model = f.changed, .threads = 1), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = 1 << 24), &e), RT_ENOMEM);
-    assert_non_null(strstr(e.text, "16777216 tokens"));
+    g->have.at[0].be->memory = little;
+    assert_int_equal(rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = RT_CTX_MAX), &e), RT_ENOMEM);
+    if (!strstr(e.text, "a session of 1048576 tokens takes") || !strstr(e.text, "but 1.07 GB")) fail_msg("%s", e.text);
     assert_null(s);
     rt_close(g);
     files_remove(&f);
+}
+
+/* A position has a rotation up to RT_CTX_MAX, and the rows of a block that is denoised lie behind the context. */
+static void longest_contexts(void **state)
+{
+    (void) state;
+    double sine, cosine;
+    mathd_sincos(RT_CTX_MAX, &sine, &cosine);
+    assert_true(isfinite(sine) && isfinite(cosine));
+    for (int32_t canvas = 0; canvas < 2; canvas++) {
+        Files f;
+        rt_error e;
+        rt_session_options so = RT_SESSION_OPTIONS_INIT;
+        files_make(&f, canvas ? DIFFUSION : QWEN3, &(Edit) { AS_IS, .name = "" }, NULL);
+        const rt_options o = RT_OPTIONS(.model = f.changed, .threads = 1);
+        const int32_t most = RT_CTX_MAX - f.tm.canvas;
+        char want[96];
+        snprintf(want, sizeof want, "ctx: %d, expected 1 to %d tokens (0: default)", most + 1, most);
+        assert_int_equal(f.tm.canvas > 0, canvas);
+        so.ctx = most;
+        assert_int_equal(rt_plan(&o, &so, NULL, NULL, NULL, NULL, 0, &e), RT_OK);
+        so.ctx = most + 1;
+        assert_int_equal(rt_plan(&o, &so, NULL, NULL, NULL, NULL, 0, &e), RT_EARG);
+        assert_string_equal(e.text, want);
+        so = RT_SESSION_OPTIONS(.draft_ctx = RT_CTX_MAX + 1);
+        assert_int_equal(rt_plan(&o, &so, NULL, NULL, NULL, NULL, 0, &e), RT_EARG);
+        assert_string_equal(e.text, "draft_ctx: 1048577, expected 1 to 1048576 tokens (0: default)");
+        files_remove(&f);
+    }
 }
 
 /* A drafter's file may claim any window: a session takes no more than its text can use. */
@@ -1406,7 +1441,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafters_for_laguna), cmocka_unit_test(heads_of_drafters), cmocka_unit_test(wrong_place),
         cmocka_unit_test(other_writers), cmocka_unit_test(laguna_writers),
         cmocka_unit_test(zero_scale),
-        cmocka_unit_test(more_than_memory), cmocka_unit_test(endless_window), cmocka_unit_test(written_while_loading),
+        cmocka_unit_test(more_than_memory), cmocka_unit_test(longest_contexts), cmocka_unit_test(endless_window),
+        cmocka_unit_test(written_while_loading),
         cmocka_unit_test(wrong_sessions), cmocka_unit_test(cancelled_while_loading), cmocka_unit_test(wrong_taps),
         cmocka_unit_test(recommended), cmocka_unit_test(with_a_comma), cmocka_unit_test(identity),
         cmocka_unit_test(nan_in_target), cmocka_unit_test(nan_in_drafter),

@@ -73,7 +73,7 @@ static void contexts_that_fit(void **state)
     m.needs.free = 100000;
     assert_int_equal(memory_ctx(&m, 1), 0);
     m = (Memory) { .needs = { .free = 1000 }, .main = { .fixed = 10 } };
-    assert_int_equal(memory_ctx(&m, 1), 1 << 24);
+    assert_int_equal(memory_ctx(&m, 1), RT_CTX_MAX);
 }
 
 /* Both memories limit the context. */

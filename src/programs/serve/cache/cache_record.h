@@ -8,7 +8,7 @@
 #include "programs/serve/cache/cache.h"
 
 enum { RECORD_HEAD = 128, RECORD_VERSION = 1, RECORD_IDENTITY_MAX = 1024, RECORD_NOTE_MAX = 16 << 20,
-       RECORD_TOKENS_MAX = 1 << 24 };
+       RECORD_TOKENS_MAX = RT_CTX_MAX };
 
 /* Names a record's file; computed from its text and identity. Two texts with the same name displace each other and do
  * no other harm. */
