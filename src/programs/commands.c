@@ -132,7 +132,7 @@ const Command commands[] = {
       "         --threads 2\n"
       "\n"
       "The whole matrix is {greedy, t0.7, t1} x {chain, tree of 8, 22, 60, auto} x\n"
-      "{1, 2 threads}.\n", "Measure and check" },
+      "{1, 2 threads}, of a model that denoises {greedy, t0.7} x {1, 2 threads}.\n", "Measure and check" },
     { "bench", cmd_bench, "[MODEL]", "Measure passes, prompts, decoding, streams at once, and the machine itself.",
       "Examples:\n"
       "  ratoon bench --roofline\n"

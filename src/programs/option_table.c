@@ -298,7 +298,8 @@ const OptionSpec option_table[] = {
       "add the counts to those of a file, usually MODEL.gguf.spark.csv, which is made if it does not exist",
       .writes = true },
     { "--modes", NULL, KIND_TEXT, "LIST", AT(modes), 0, 0, C_VERIFY,
-      "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all", .values = "greedy|t0.7|t1" },
+      "greedy, t0.7, t1 (temperature 1, top-p .95, penalties); default all, without t1 for a model that denoises",
+      .values = "greedy|t0.7|t1" },
     { "--check-tensors", NULL, KIND_FLAG, NULL, AT(check_tensors), 0, 0, C_INSPECT,
       "look for NaN and infinity in every tensor" },
 

@@ -857,6 +857,12 @@ class Measure(Cli):
         chain = json.loads(self.ratoon("verify", *self.D, "--prompts", path("prompts.jsonl"), "-n", "4", "--chain",
                                        "--modes", "greedy", "--json", "--threads", "1").stdout)
         self.assertEqual([w["way"] for w in chain["ways"]], ["chain"])
+        denoised = ["verify", "-q", "-m", os.path.join(ROOT, "models", "demo", "ratoon-diffusion-demo-q8_0.gguf"),
+                    "--prompts", path("prompts.jsonl"), "-n", "4"]
+        out = self.ratoon(*denoised).stdout.decode()
+        self.assertIn("2 prompts x 2 modes x 1 ways x 2 thread counts, 0 differ", out)
+        self.assertRegex(out, r"^denoised +1 thread ")
+        self.says(*denoised, "--modes", "t1", names=["top_p: a model that denoises"])
 
     JOBS = (["verify", "--modes", "t1", "--budget", "30", "--threads", "1"],
             ["bench", "--pairs", "1", "--budget", "30", "--ignore-eos"])

@@ -12,7 +12,8 @@ static const Mode all_modes[] = {
     { "t0.7", RT_SAMPLING(.temperature = 0.7f) },
     { "t1", RT_SAMPLING(.temperature = 1, .top_p = 0.95f, .repetition = 1.1f, .frequency = 0.2f, .presence = 0.1f) },
 };
-enum { MODES = 3, WAYS_MAX = 16, THREADS_MAX = 8, BACKENDS_MAX = 4 };
+/* DENOISED: the first ones, which models that denoise have, too; such a model has no penalties and no top-p. */
+enum { MODES = 3, DENOISED = 2, WAYS_MAX = 16, THREADS_MAX = 8, BACKENDS_MAX = 4 };
 
 typedef struct { char name[40]; int32_t budget; bool chain; } Way;
 
@@ -214,6 +215,16 @@ static bool decode_way(Verify *v, rt_session *session, const Way *w)
     return true;
 }
 
+/* Of a model that denoises, what was not asked for: the modes that it lacks, and trees. */
+static void leave_out(Verify *v)
+{
+    if (property(v->p.engine, "model.canvas") == 0) return;
+    if (!v->o.modes) v->n_modes = DENOISED;
+    if (v->o.budgets || v->o.chain) return;
+    v->n_ways = 0;
+    add_way(v, "denoised", BUDGET_OPTION_PLAIN, false);
+}
+
 /* With the backend and threads in v->o. On another backend than the one that decoded plainly, so does this one. */
 static bool decode_with(Verify *v, bool first, bool same_backend)
 {
@@ -224,6 +235,7 @@ static bool decode_with(Verify *v, bool first, bool same_backend)
     if (good && !v->p.files.draft[0] && v->o.ngram < 0)
         good = complain(&v->o, "there is no drafter to verify; give one with -d, or --ngram on") == 0;
     if (good && first) {
+        leave_out(v);
         int32_t runs = 1 + v->n_threads * (v->n_ways * v->n_backends + v->n_backends - 1);
         progress_start_long(&v->bar, "verify", (uint64_t) (v->prompts.n * v->n_modes * runs), v->o.quiet);
         good = tokenize_prompts(v) && decode_plain(v);
