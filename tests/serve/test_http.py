@@ -596,6 +596,11 @@ class Http(Base):
                 self.assertEqual(server.ask(method, "/llm" + CHAT, headers={"X-Request-Id": "four"})[0], status)
                 server.expect(when + r"%s %s %d \d+ ms four%s$"
                               % (method, CHAT, status, ": .* use POST" if status == 405 else ""))
+            for path, says in ((CHAT, "499 %s the client has gone"), ("/nowhere", "404 %s unknown endpoint '/nowhere'")):
+                with server.connect() as s:        # which leaves while it sends
+                    s.sendall(b"POST /llm%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{" % path.encode())
+                server.expect(when + "POST %s %s$" % (path, says % r"\d+ ms req_\w+:"))
+            self.assertIn(b'\nratoon_requests_total{dialect="chat",status="499"} 1\n', server.get("/llm/metrics")[2])
             self.assertEqual(server.get("/llm/health", headers={"Host": "elsewhere.example"})[0], 403)
             server.expect(when + r"GET /health 403 \d+ ms req_\w+: the Host header 'elsewhere.example' is not a name")
         finally:

@@ -250,7 +250,7 @@ char *metrics_text(Metrics *m, const MetricsNow *now, Cache *cache, size_t *n)
     FILE *f = open_memstream(&text, n);
     if (!f) return NULL;
     pthread_mutex_lock(&m->lock);
-    family(f, "requests_total", "counter", "Requests by dialect and HTTP status; 0: the client had gone.");
+    family(f, "requests_total", "counter", "Requests by dialect and HTTP status; 499: the client had gone.");
     for (int d = 0; d < DIALECTS; d++)
         for (int i = 0; i < STATUSES && m->requests[d][i].n; i++)
             fprintf(f, "ratoon_requests_total{dialect=\"%s\",status=\"%d\"} %lld\n", dialects[d],

@@ -23,6 +23,8 @@
 
 enum { HEADERS_SECONDS = 10, BODY_SECONDS = 30, IDLE_SECONDS = 75, SPARE_CONNECTIONS = 64, BODIES_AT_ONCE = 4 };
 
+#define TOO_SLOW "the request came too slowly"
+
 static void set_phase(Conn *c, ConnPhase phase)
 {
     static const int seconds[] = { [CONN_HEADERS] = HEADERS_SECONDS, [CONN_BODY] = BODY_SECONDS,
@@ -360,6 +362,16 @@ static void *begin_request(void *cls, const char *uri, struct MHD_Connection *mh
     return x;
 }
 
+/* The status of an exchange that ends before its answer is sent, and its reason: that of the refusal which the client
+ * got or would have got, or 499, which no answer has. */
+static int end_unanswered(Exchange *x, bool late, bool stopped)
+{
+    const HttpError *e = &x->refusal;
+    exchange_failed(x, late ? TOO_SLOW : e->status ? e->message : stopped ? "the server has stopped"
+                                                                          : "the client has gone");
+    return late ? 408 : e->status ? e->status : stopped ? 503 : 499;
+}
+
 static void end_request(void *cls, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode why)
 {
     Http *h = cls;
@@ -367,9 +379,12 @@ static void end_request(void *cls, struct MHD_Connection *mhd, void **context, e
     if (!x) return;
     pthread_mutex_lock(&h->lock);
     x->conn->exchange = NULL;
+    const bool late = x->conn->late;
     set_phase(x->conn, CONN_IDLE);
     pthread_mutex_unlock(&h->lock);
     MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    const bool stopped = why == MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN;
+    const int status = x->queued ? x->status : end_unanswered(x, late, stopped);
     pthread_mutex_lock(&x->lock);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK) x->gone = true;
     x->mhd = NULL;
@@ -377,7 +392,7 @@ static void end_request(void *cls, struct MHD_Connection *mhd, void **context, e
     x->response = NULL;
     pthread_mutex_unlock(&x->lock);
     if (unsent) MHD_destroy_response(unsent);
-    if (h->o.logged) h->o.logged(h->o.ud, x, x->queued ? x->status : 0, seconds_now() - x->begun);
+    if (h->o.logged) h->o.logged(h->o.ud, x, status, seconds_now() - x->begun);
     if (h->o.freed) h->o.freed(h->o.ud);
     exchange_release(x);
     *context = NULL;
@@ -656,8 +671,8 @@ void http_tick(Http *h)
 {
     static const char late[] = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
                                "Content-Length: 107\r\n\r\n"
-                               "{\"error\":{\"message\":\"the request came too "
-                               "slowly\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
+                               "{\"error\":{\"message\":\"" TOO_SLOW "\",\"type\":\"invalid_request_error\","
+                               "\"param\":null,\"code\":null}}";
     double t = seconds_now();
     pthread_mutex_lock(&h->lock);
     for (Conn *c = h->conns; c; c = c->next) {
@@ -665,6 +680,7 @@ void http_tick(Http *h)
         if (!h->o.tls_cert && c->phase != CONN_IDLE) send(c->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         shutdown(c->fd, SHUT_RDWR);
         c->deadline = 1e300;
+        c->late = true;
     }
     pthread_mutex_unlock(&h->lock);
 }

@@ -19,6 +19,7 @@ struct Conn {
     int        fd;
     ConnPhase  phase;
     double     deadline;
+    bool       late;                               /* was closed at its deadline */
 };
 
 struct Http {
