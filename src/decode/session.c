@@ -145,6 +145,13 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
     return st;
 }
 
+size_t session_bytes(const Session *s)
+{
+    const State *t = &s->line.target, *d = &s->draft;
+    return sizeof *s->line.text * (size_t) (s->line.ctx + 1) + (s->canvas ? sizeof *s->canvas : 0) +
+           sizeof *t->host * (size_t) t->n_layers + sizeof *d->host * (size_t) d->n_layers;
+}
+
 void session_close(Session *s)
 {
     if (!s->line.m) return;

@@ -108,6 +108,8 @@ typedef struct {
  * the drafter's default. n_ckpt: checkpoints for going back. ngram: look up the text for guesses. */
 Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, int32_t draft_ring, int32_t n_ckpt,
                     bool ngram, Error *err);
+/* What it has allocated besides the look-up and what is in backends' memory. */
+size_t session_bytes(const Session *s);
 void   session_close(Session *s);
 /* Records the text and goes back to the last possible place within the prefix that it shares with what is committed;
  * computes nothing. n in [1, ctx]. */

@@ -13,6 +13,12 @@
 
 /*  One bit per id. */
 static size_t mask_words(const Model *m) { return ((size_t) m->vocab + 31) / 32; }
+static size_t mask_bytes(const Spec *sp)
+{
+    return mask_words(sp->m) * (sp->last->be->pick ? ROWS_DECODE : 1) * sizeof *sp->mask;
+}
+static size_t draw_bytes(const Model *m) { return (draw_scratch(m->vocab) + 63) / 64 * 64; }
+static size_t work_bytes(const Drafter *d) { return d && d->work ? d->work : 1; }
 
 /* Values of a mixture's experts that a row multiplies. */
 static double expert_weights(const Model *m)
@@ -71,9 +77,9 @@ Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t 
     sp->role = calloc(n, sizeof *sp->role);
     sp->member = calloc(n, sizeof *sp->member);
     sp->growth = calloc(1, sizeof *sp->growth);
-    sp->work = calloc(1, d && d->work ? d->work : 1);
-    sp->scratch = aligned_alloc(64, (draw_scratch(m->vocab) + 63) / 64 * 64);
-    sp->mask = calloc(mask_words(m) * (sp->last->be->pick ? ROWS_DECODE : 1), sizeof *sp->mask);
+    sp->work = calloc(1, work_bytes(d));
+    sp->scratch = aligned_alloc(64, draw_bytes(m));
+    sp->mask = calloc(1, mask_bytes(sp));
     sp->view = malloc(sizeof *sp->view * (size_t) m->vocab);
     if (!sp->lattice || !sp->tree || !sp->role || !sp->member || !sp->growth || !sp->work || !sp->scratch ||
         !sp->mask || !sp->view) {
@@ -81,6 +87,13 @@ Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t 
         return fail(err, ST_MEMORY, "step: out of memory");
     }
     return ST_OK;
+}
+
+size_t spec_bytes(const Spec *sp)
+{
+    const size_t each = sizeof *sp->lattice + sizeof *sp->tree + sizeof *sp->role + sizeof *sp->member;
+    return (size_t) sp->sessions_max * each + sizeof *sp->growth + work_bytes(sp->drafter) + draw_bytes(sp->m) +
+           mask_bytes(sp) + sizeof *sp->view * (size_t) sp->m->vocab;
 }
 
 void spec_close(Spec *sp)

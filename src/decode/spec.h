@@ -82,6 +82,8 @@ struct Spec {
 Status spec_open(Spec *sp, const Model *m, const Model *dm, Drafter *d, int32_t sessions_max, int32_t chunk,
                  int32_t threads, size_t scratch_bytes, Error *err);
 void   spec_close(Spec *sp);
+/* What it has allocated besides what is in backends' memory. */
+size_t spec_bytes(const Spec *sp);
 /* One pass for all sessions; s[i]->line.out holds each session's block. n <= sessions_max. Fails as a whole (ST_CANCEL,
  * ST_BACKEND) only if the pass did; an error of one session ends that one (its status). */
 Status spec_step(Spec *sp, Session *const *s, int32_t n, Error *err);

@@ -415,7 +415,11 @@ static void not_seen(rt_engine *seen)
 }
 
 /* Bytes of a session, measured by opening it on counting backends. */
-static Status session_bytes(Amount *out, rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
+size_t engine_index_bytes(const rt_session *s) { return s->s.ngram.head[0] ? ngram_bytes(s->s.line.ctx) : 0; }
+size_t engine_text_bytes(const rt_session *s) { return sizeof *s + session_bytes(&s->s); }
+size_t engine_tree_bytes(const rt_step *st) { return sizeof *st + spec_bytes(&st->spec); }
+
+static Status count_session(Amount *out, rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
 {
     rt_engine seen;
     Model target, draft;
@@ -426,7 +430,7 @@ static Status session_bytes(Amount *out, rt_engine *g, const rt_session_options 
     Status st = engine_session(&s, &seen, &so, err);
     if (st == ST_OK) {
         *out = engine_counted(&seen.on);
-        out->in[IN_MAIN] += s->s.ngram.head[0] ? ngram_bytes(ctx) : 0;
+        out->in[IN_MAIN] += engine_index_bytes(s) + engine_text_bytes(s);
     }
     rt_session_free(s);
     not_seen(&seen);
@@ -487,7 +491,7 @@ static Status check_session_memory(rt_engine *g, const rt_session_options *o, in
 {
     Amount need = { 0 }, there;
     if (engine_counts(g->use) || g->overcommit) return ST_OK;
-    TRY(session_bytes(&need, g, o, ctx, err));
+    TRY(count_session(&need, g, o, ctx, err));
     const int32_t in = too_little(g, &need, &there);
     if (in == MEMORIES) return ST_OK;
     const double takes = (double) need.in[in], has = (double) there.in[in];
@@ -615,10 +619,12 @@ Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_ste
     rt_session *s = NULL;
     Status code = engine_step(&st, &seen, &quiet, 0, err);
     Amount own = { 0 };
-    if (code == ST_OK) own = engine_counted(&seen.on);
-    if (code == ST_OK)
+    if (code == ST_OK) {
+        own = engine_counted(&seen.on);
+        own.in[IN_MAIN] += engine_tree_bytes(st);
         code = engine_session(&s, &seen,
                               &(rt_session_options) { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 }, err);
+    }
     if (code == ST_OK) {
         s->s.line.text[s->s.line.n_text++] = 0;              /* a root */
         code = spec_largest(&st->spec, &s->s, err);

@@ -113,6 +113,10 @@ void   engine_owner(const rt_engine *g, const char *owner);
 /* What has been counted on these backends; what is free where they run. */
 Amount  engine_counted(const Stages *s);
 Amount  engine_free(const Stages *have);
+/* What is in main memory besides: a session's look-up, its text and what goes with it, a step's trees likewise. */
+size_t  engine_index_bytes(const rt_session *s);
+size_t  engine_text_bytes(const rt_session *s);
+size_t  engine_tree_bytes(const rt_step *st);
 /* The most tokens of a session whose keys and values have room in a memory, as it is when the counted bytes have been
  * taken. */
 int32_t engine_room(const rt_engine *g, int32_t memory);

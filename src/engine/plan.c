@@ -65,15 +65,14 @@ typedef struct {
  * of main memory with the least that the CPU's experts can do with, of which `host` are for the device's experts. */
 typedef struct { uint64_t device, slots, spare, main, host; bool roomy; } Answer;
 
-/* What is in main memory besides what backends have counted, and besides tables: index: of a session; staging: of the
- * backend and of the step, each. */
-typedef struct { size_t index, between, staging; } Rest;
+/* What is in main memory besides what backends have counted, and besides tables: index, text: of a session; trees: of a
+ * step; staging: of the backend and of the step, each. */
+typedef struct { size_t index, text, trees, between, staging; } Rest;
 
 static Rest rest_of(const Planned *p)
 {
-    const Session *s = &p->s->s;
     const Backend *last = stages_last(&p->g->on);
-    return (Rest) { s->ngram.head[0] ? ngram_bytes(s->line.ctx) : 0,
+    return (Rest) { engine_index_bytes(p->s), engine_text_bytes(p->s), engine_tree_bytes(p->st),
                     p->g->on.n > 1 ? step_between(&p->st->spec.step) : 0, last->device ? last->staging : 0 };
 }
 
@@ -106,8 +105,8 @@ static Status count_all(Counted *out, const Stages *have, const rt_options *o, c
     if (st == ST_OK) {
         const Model *m = p.g->model;
         const Rest beside = rest_of(&p);
-        session[IN_MAIN] += beside.index;
-        rest[IN_MAIN] += beside.between + 2 * beside.staging;
+        session[IN_MAIN] += beside.index + beside.text;
+        rest[IN_MAIN] += beside.trees + beside.between + 2 * beside.staging;
         *out = (Counted) { .experts = m->expert_bytes, .device_experts = m->device_expert_bytes, .store = m->store,
                            .device_store = m->device_store, .layers = m->n_layers, .roomy = p.roomy };
         for (int32_t i = 0; i < MEMORIES; i++) {
@@ -356,6 +355,8 @@ static void plan_rest(PlanParts *parts, const Planned *p, size_t tables)
     const Rest rest = rest_of(p);
     parts->memory = IN_MAIN;
     if (rest.index) plan_part(parts, "session", "n-gram index", rest.index);
+    plan_part(parts, "session", "text", rest.text);
+    plan_part(parts, "step", "trees", rest.trees);
     if (rest.between) plan_part(parts, "step", "rows between stages", rest.between);
     plan_part(parts, "process", "tables", tables);
     if (p->g->model->device_store.bytes)

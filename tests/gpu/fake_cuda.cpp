@@ -134,6 +134,7 @@ FakeCuda ratoon_emulated_driver = [] {
     const char *cc = getenv("RATOON_EMU_CC"), *others = cc ? strchr(cc, ',') : NULL, *mib = getenv("RATOON_EMU_MIB");
     f.version = 13000, f.cc = f.cc_others = cc ? atoi(cc) : 90, f.spoiled = getenv("RATOON_EMU_SPOILED");
     f.devices = others ? 2 : 1, f.memory = mib ? atoll(mib) << 20 : 0;
+    if (others) f.cc_others = atoi(others + 1);
     return f;
 }();
 #define fake ratoon_emulated_driver

@@ -32,10 +32,14 @@ int posix_memalign(void **out, size_t align, size_t n)
 
 static void *(*real_alloc)(Backend *b, size_t bytes, const char *part);
 static long backend_calls;
+static size_t backend_bytes;                       /* of malloc's: large pieces are mapped */
 static void *counted_alloc(Backend *b, size_t bytes, const char *part)
 {
+    const size_t before = alloc_state.bytes;
+    void *p = real_alloc(b, bytes, part);
     backend_calls++;
-    return real_alloc(b, bytes, part);
+    backend_bytes += alloc_state.bytes - before;
+    return p;
 }
 
 static long all_calls(void) { return alloc_state.calls + aligned_calls + backend_calls; }
@@ -140,6 +144,56 @@ static void no_allocation_in_the_token_loop(void **state)
         }
 }
 
+static void in_main_memory(void *ud, const char *owner, const char *name, size_t bytes)
+{
+    size_t *sum = ud;
+    if (strcmp(name, "n-gram index") == 0 || strcmp(name, "text") == 0) sum[0] += bytes;
+    if (strcmp(name, "trees") == 0) sum[1] += bytes;
+    assert_true(strcmp(owner, "session") == 0 || strcmp(name, "text") != 0);
+}
+
+/* What was allocated since `before`, and is not in the memory that the backend hands out, is what was planned, but for
+ * what a backend needs for itself. */
+static void check_growth(size_t before, size_t planned, size_t spare, const char *what)
+{
+    const size_t more = alloc_state.bytes - before - backend_bytes;
+    if (more < planned || more > planned + spare) fail_msg("%s: %zu bytes, planned %zu", what, more, planned);
+}
+
+/* What sessions and steps allocate besides the backend's memory is in the plan. */
+static void tables_are_planned(void **state)
+{
+    (void) state;
+    if (ALLOC_SANITIZED) return;                   /* sizes are not known */
+    for (int32_t i = 0; i < 6; i++) {
+        const RigOptions o = i < 2 ? rig_with_draft(rig_kind(2 * i, false), false)
+                                   : rig_options(i < 4 ? TINY_DIFFUSION : TINY_QWEN3, 0, false);
+        const rt_session_options so = RT_SESSION_OPTIONS(.ctx = i % 2 ? 20000 : 300);
+        const rt_step_options sto = RT_STEP_OPTIONS(.sessions = 1 + 7 * (i % 2));
+        PublicRig p;
+        rt_session *s;
+        rt_step *st;
+        rt_error e;
+        size_t planned[2] = { 0 };
+        public_open(&p, &o, NULL);
+        const rt_options ro = RT_OPTIONS(.model = p.model, .draft = o.draft ? p.draft : NULL, .threads = 1);
+        if (rt_plan(&ro, &so, &sto, in_main_memory, planned, NULL, 0, &e) != RT_OK) fail_msg("%s", e.text);
+        p.be->pick = NULL;                         /* the CPU has none */
+        real_alloc = p.be->alloc;
+        p.be->alloc = counted_alloc;
+        for (int32_t step = 0; step < 2; step++) {
+            const size_t before = alloc_state.bytes;
+            backend_bytes = 0;
+            if ((step ? rt_step_new(&st, p.g, &sto, &e) : rt_session_new(&s, p.g, &so, &e)) != RT_OK)
+                fail_msg("%s", e.text);
+            check_growth(before, planned[step], step ? 96 << 10 : 16 << 10, step ? "step" : "session");
+        }
+        rt_session_free(s);
+        rt_step_free(st);
+        public_close(&p);
+    }
+}
+
 /* Checks that the counters count. Calls go through pointers, as the compiler assumes that malloc changes no counter. */
 static void counters_count(void **state)
 {
@@ -159,6 +213,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(counters_count),
-                                        cmocka_unit_test(no_allocation_in_the_token_loop) };
+                                        cmocka_unit_test(no_allocation_in_the_token_loop),
+                                        cmocka_unit_test(tables_are_planned) };
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }
