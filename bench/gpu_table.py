@@ -18,12 +18,12 @@ and for each kernel of products: blocks of a multiprocessor, registers, and of i
 floats and instructions per matrix instruction; from that, instructions of a warp per byte of weights, and what share of
 the card's instructions they would be at its full rate of memory: above 1, instructions are the limit. Both are upper
 bounds, since code before and after a kernel's loop counts as if it were part of it, which is most of `wide`."""
+import argparse
 import collections
 import os
 import pathlib
 import re
 import subprocess
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NVCC = os.environ.get("NVCC", "nvcc")
@@ -165,7 +165,14 @@ def look(card, kernels, launches, n):
 
 
 def main():
-    folder, shapes = sys.argv[1], sys.argv[2:] or list(LAYERS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR")
+    parser.add_argument("shapes", metavar="SHAPE", nargs="*")
+    args = parser.parse_args()
+    folder, shapes = args.folder, args.shapes or list(LAYERS)
+    for shape in shapes:
+        if shape not in LAYERS:
+            parser.error("shape '%s', expected one of %s" % (shape, " ".join(LAYERS)))
     os.makedirs(folder, exist_ok=True)
     print("estimates, not measurements; Q4_K_M, f16 keys and values, behind 4,096 tokens")
     for card, (arch, sms, *_) in CARDS.items():

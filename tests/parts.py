@@ -8,6 +8,7 @@ FOLDER takes the files, NAME.log, and what is said at the end, summary. The outp
 end there is a line for each part and then 'N passed, N failed', alone on its line; the exit status is 1 if any failed.
 Ctrl-C ends all of them. A part that takes longer than LIMIT seconds (default 3600) has failed and is ended: tests in
 Python say then where they hang."""
+import argparse
 import os
 import pathlib
 import signal
@@ -90,7 +91,11 @@ def interrupted(which, _):
 
 
 def main():
-    folder, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=pathlib.Path)
+    parser.add_argument("names", metavar="NAME", nargs="+")
+    args = parser.parse_args()
+    folder, names = args.folder, args.names
     folder.mkdir(parents=True, exist_ok=True)
     for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(which, interrupted)

@@ -243,6 +243,30 @@ class Documents(unittest.TestCase):
                             self.assertTrue(known(x), "%s: %s" % (name, x))
 
 
+class Tools(unittest.TestCase):
+    TOOLS = ("bench/gpu_table.py bench/offload.py tests/gpu/archs.py tests/gpu/orders.py tests/gpu/test_counts.py "
+             "tests/gpu/test_races.py tests/parts.py train/corpus.py train/prompts.py").split()
+
+    def run_in(self, folder, tool, *args):
+        return subprocess.run([sys.executable, os.path.join(ROOT, tool), *args], cwd=folder, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60)
+
+    def test_help(self):
+        """--help is no file or folder to the tools written in Python."""
+        folder = path("tools")
+        os.mkdir(folder)
+        for tool in self.TOOLS:
+            with self.subTest(tool):
+                p = self.run_in(folder, tool, "--help")
+                self.assertEqual((p.returncode, p.stderr), (0, ""))
+                self.assertTrue(p.stdout.startswith("usage: "), p.stdout)
+                self.assertEqual(os.listdir(folder), [])
+        p = self.run_in(folder, "bench/gpu_table.py", "out", "qwen35-1b")
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("shape 'qwen35-1b', expected one of qwen35-27b qwen35-4b qwen35-0.8b", p.stderr)
+        self.assertEqual(os.listdir(folder), [])
+
+
 class Newcomer(unittest.TestCase):
     """The whole way of somebody who has never seen the program: ask, fetch, examine, talk."""
 

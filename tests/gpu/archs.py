@@ -5,6 +5,7 @@ driver is needed), and AMD's by clang, without ROCm. Nothing is run.
     python3 tests/gpu/archs.py FOLDER      FOLDER/nvrtc: where pip has put NVRTC; compiled files go to FOLDER/archs
 
 The last line is 'N passed, N failed', a file for one chip each; a compiler that is not there is named and skipped."""
+import argparse
 import concurrent.futures
 import ctypes
 import os
@@ -86,7 +87,9 @@ def amd_of_chip(out, chip):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER", type=pathlib.Path)
+    folder = parser.parse_args().folder
     out, waits, passed, failed = folder / "archs", [], 0, 0
     out.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

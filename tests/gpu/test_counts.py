@@ -5,6 +5,7 @@
     python3 tests/gpu/test_counts.py BUILD [--table]        --table: prints the ratios, and the worst places of the code
 
 The last line is 'N passed, N failed', kernels; one that has hardly been used is not judged."""
+import argparse
 import collections
 import concurrent.futures
 import fnmatch
@@ -66,10 +67,13 @@ def table(build, kernels, places):
 
 
 def main():
-    build = sys.argv[1]
-    kernels, places, bad = measure(build)
-    if "--table" in sys.argv:
-        table(build, kernels, places)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", metavar="BUILD")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    kernels, places, bad = measure(args.build)
+    if args.table:
+        table(args.build, kernels, places)
         return 0
     passed, failed = 0, bad
     for name, kinds in sorted(kernels.items()):
