@@ -205,6 +205,12 @@ void public_close(PublicRig *p)
     remove_tree(p->dir);
 }
 
+void public_start(rt_step **st, rt_session **s, rt_engine *g, const rt_step_options *sto, const rt_session_options *so)
+{
+    rt_error e;
+    if (rt_step_new(st, g, sto, &e) != RT_OK || rt_session_new(s, g, so, &e) != RT_OK) fail_msg("%s", e.text);
+}
+
 /* ---- passes by hand ---- */
 
 void bench_open(Bench *b, Rig *r)

@@ -77,6 +77,8 @@ Backend *named_backend(const rt_options *o);
 void public_files(PublicRig *p, const RigOptions *o);
 void public_open(PublicRig *p, const RigOptions *o, const rt_hooks *hooks);
 void public_close(PublicRig *p);                   /* the engine, if it is open, and the files */
+/* A step and a session with these options; NULL: the defaults. */
+void public_start(rt_step **st, rt_session **s, rt_engine *g, const rt_step_options *sto, const rt_session_options *so);
 
 /* ---- passes by hand ---- */
 

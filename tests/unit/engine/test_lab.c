@@ -31,9 +31,7 @@ static void rows_that_are_wanted(void **state)
                 public_open(&p, &o, NULL);
                 rt_step *st;
                 rt_session *s;
-                rt_error e;
-                assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.chunk = 5), &e), RT_OK);
-                assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
+                public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.chunk = 5), &RT_SESSION_OPTIONS(.ctx = 100));
                 Dice d = { tiny_key(11, "want"), kind };
                 int32_t prefix[9], token[ROWS], parent[ROWS];
                 random_tokens(&d, 9, V, prefix);
@@ -69,12 +67,10 @@ static void no_taps(void **state)
     RigOptions o = rig_kind(0, false);
     rt_step *st;
     rt_session *s;
-    rt_error e;
     Seen *w = calloc(1, sizeof *w);
     const int32_t token = 1;
     public_open(&p, &o, NULL);
-    assert_int_equal(rt_step_new(&st, p.g, NULL, &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, p.g, NULL, &e), RT_OK);
+    public_start(&st, &s, p.g, NULL, NULL);
     for (w->want = RT_ROWS_TAPS; w->want <= 3; w->want += 2) {
         assert_int_equal(rt_rows(st, s, NULL, 0, &token, NULL, 1, w->want, see, w), RT_EARG);
         assert_non_null(strstr(rt_step_error(st), "the engine has none"));
@@ -168,15 +164,13 @@ static void times_keep_taps(void **state)
     RigOptions o = rig_with_draft(rig_kind(1, false), false);
     rt_step *st;
     rt_session *s;
-    rt_error e;
     rt_block b = { 0 };
     int32_t prompt[PROMPT];
     double ms[2];
     Dice d = { tiny_key(13, "taps"), 0 };
     random_tokens(&d, PROMPT, V, prompt);
     public_open(&p, &o, NULL);
-    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 12), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+    public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = 12), &RT_SESSION_OPTIONS(.ctx = 200));
     assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
     for (int32_t n = 0; n < TEXT; n += b.n) {
         assert_int_equal(rt_next(st, s, &b), RT_OK);
@@ -196,10 +190,9 @@ static void profiles_are_checked(void **state)
     RigOptions o = rig_with_draft(rig_kind(1, false), false);
     rt_step *st;
     rt_session *s;
-    rt_error e;
     public_open(&p, &o, NULL);
-    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 12, .chain = true), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 200, .ngram = -1), &e), RT_OK);
+    public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = 12, .chain = true),
+                 &RT_SESSION_OPTIONS(.ctx = 200, .ngram = -1));
     const rt_profile none = profile_of(1e-6);
     assert_int_equal(rt_simulate(st, &none, 1), RT_OK);
     rt_profile bad[5];

@@ -34,11 +34,9 @@ static void alone(rt_engine *g, int32_t client, int32_t text[2][TEXT])
 {
     rt_step *st;
     rt_session *s;
-    rt_error e;
     rt_block b;
     int32_t all[2 * (PROMPT + TEXT)], n = 0;
-    assert_int_equal(rt_step_new(&st, g, &RT_STEP_OPTIONS(.budget = -1), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+    public_start(&st, &s, g, &RT_STEP_OPTIONS(.budget = -1), &RT_SESSION_OPTIONS(.ctx = 200));
     assert_int_equal(rt_sampling_set(s, &samplings[client]), RT_OK);
     for (int32_t turn = 0; turn < 2; turn++) {
         prompt_of(client, turn, all + n);
@@ -184,9 +182,7 @@ static void rows_of_trees_and_chains(void **state)
             public_open(&p, &o, NULL);
             rt_step *st;
             rt_session *s;
-            rt_error e;
-            assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.chunk = 11), &e), RT_OK);
-            assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
+            public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.chunk = 11), &RT_SESSION_OPTIONS(.ctx = 100));
             Dice d = { tiny_key(8, "rows"), 0 };
             int32_t prefix[30], token[12], parent[12], rows[12], chain[42];
             random_tokens(&d, 30, 96, prefix);
@@ -237,8 +233,7 @@ static void rows_in_pieces(void **state)
             rt_session *s, *other;
             rt_error e;
             rt_block b;
-            assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.chunk = 11), &e), RT_OK);
-            assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
+            public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.chunk = 11), &RT_SESSION_OPTIONS(.ctx = 100));
             assert_int_equal(rt_session_new(&other, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
             Dice d = { tiny_key(9, "pieces"), kind };
             int32_t chain[N], odd[N];
@@ -304,11 +299,9 @@ static void rows_that_are_cancelled(void **state)
         int32_t left = -1, rows[PREFIX + N], prompt[PROMPT], want = -1;
         rt_step *st;
         rt_session *s;
-        rt_error e;
         rt_block b;
         const rt_hooks hooks = { .ud = &left, .progress = count_down };
-        assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.chunk = 11, .hooks = hooks), &e), RT_OK);
-        assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 100), &e), RT_OK);
+        public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.chunk = 11, .hooks = hooks), &RT_SESSION_OPTIONS(.ctx = 100));
         Dice d = { tiny_key(10, "cancelled"), (uint64_t) kind };
         random_tokens(&d, PREFIX + N, 96, rows);
         prompt_of(kind, 0, prompt);
@@ -349,11 +342,9 @@ static void times_leave_no_trace(void **state)
         for (int32_t timed = 0; timed < 2; timed++) {
             rt_step *st;
             rt_session *s;
-            rt_error e;
             rt_block b = { 0 };
             double ms[2];
-            assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 9), &e), RT_OK);
-            assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = ctx), &e), RT_OK);
+            public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = 9), &RT_SESSION_OPTIONS(.ctx = ctx));
             assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
             for (int32_t n = 0; n < TEXT; n += b.n) {
                 assert_int_equal(rt_next(st, s, &b), RT_OK);
@@ -411,10 +402,8 @@ static void no_token_is_allowed(void **state)
         for (int32_t stuck = 0; stuck < 2; stuck++) {
             rt_step *st;
             rt_session *s;
-            rt_error e;
             rt_block b = { 0 };
-            assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = 9), &e), RT_OK);
-            assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+            public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = 9), &RT_SESSION_OPTIONS(.ctx = 200));
             assert_int_equal(rt_prompt(s, prompt, PROMPT), RT_OK);
             for (int32_t n = 0; n < TEXT; n += b.n) {
                 assert_int_equal(rt_next(st, s, &b), RT_OK);
@@ -443,15 +432,13 @@ static void samplings_are_checked(void **state)
     (void) state;
     RigOptions o = rig_kind(1, false);
     PublicRig p;
-    rt_error e;
     rt_session *s;
     rt_step *st;
     rt_block b;
     const int32_t prompt[3] = { 1, 2, 3 }, *text;
     public_open(&p, &o, NULL);
     const int32_t vocab = p.g->model->vocab;
-    assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = 40), &e), RT_OK);
-    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = -1), &e), RT_OK);
+    public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = -1), &RT_SESSION_OPTIONS(.ctx = 40));
     static rt_bias many[301];
     const rt_bias ids[] = { { -1, 1 }, { vocab, 1 }, { vocab - 1, 1 }, { 0, 1 }, { -1, 1 }, { 0, 1 },
                             { 7, NAN } };
@@ -540,12 +527,10 @@ static void text_with(rt_engine *g, int32_t budget, const char *costs, int32_t *
     int32_t prompt[PROMPT_N], n = 0;
     rt_step *st;
     rt_session *s;
-    rt_error e;
     rt_block b;
     Dice d = { tiny_key(3, "costs"), 1 };
     random_tokens(&d, PROMPT_N, 96, prompt);
-    assert_int_equal(rt_step_new(&st, g, &RT_STEP_OPTIONS(.budget = budget), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = 200), &e), RT_OK);
+    public_start(&st, &s, g, &RT_STEP_OPTIONS(.budget = budget), &RT_SESSION_OPTIONS(.ctx = 200));
     assert_int_equal(rt_step_costs(st, line, RT_COSTS), 0);
     if (costs) assert_int_equal(rt_step_costs_set(st, costs), RT_OK);
     assert_int_equal(rt_prompt(s, prompt, PROMPT_N), RT_OK);

@@ -176,10 +176,8 @@ static void make_truths(rt_engine *g, Truth *truth)
 {
     rt_step *st;
     rt_session *s;
-    rt_error e;
     Dice d = { tiny_key(5, "threads"), 0 };
-    assert_int_equal(rt_step_new(&st, g, &RT_STEP_OPTIONS(.budget = -1), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, g, &RT_SESSION_OPTIONS(.ctx = CTX), &e), RT_OK);
+    public_start(&st, &s, g, &RT_STEP_OPTIONS(.budget = -1), &RT_SESSION_OPTIONS(.ctx = CTX));
     for (int32_t i = 0; i < TEXTS; i++) {
         Truth *t = &truth[i];
         char vocab[16];
@@ -246,12 +244,10 @@ static void cancel_is_heard_once(void **state)
     PublicRig p;
     rt_step *st;
     rt_session *s;
-    rt_error e;
     rt_block b;
     RigOptions o = rig_kind(2, false);
     public_open(&p, &o, NULL);
-    assert_int_equal(rt_step_new(&st, p.g, &RT_STEP_OPTIONS(.budget = -1), &e), RT_OK);
-    assert_int_equal(rt_session_new(&s, p.g, &RT_SESSION_OPTIONS(.ctx = CTX), &e), RT_OK);
+    public_start(&st, &s, p.g, &RT_STEP_OPTIONS(.budget = -1), &RT_SESSION_OPTIONS(.ctx = CTX));
     assert_int_equal(rt_prompt(s, (int32_t[]) { 1, 2, 3 }, 3), RT_OK);
     rt_step_cancel(st);
     rt_step_cancel(st);
