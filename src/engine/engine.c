@@ -414,11 +414,11 @@ static void not_seen(rt_engine *seen)
     pthread_mutex_destroy(&seen->lock);
 }
 
-/* Bytes of a session, measured by opening it on counting backends. */
 size_t engine_index_bytes(const rt_session *s) { return s->s.ngram.head[0] ? ngram_bytes(s->s.line.ctx) : 0; }
 size_t engine_text_bytes(const rt_session *s) { return sizeof *s + session_bytes(&s->s); }
 size_t engine_tree_bytes(const rt_step *st) { return sizeof *st + spec_bytes(&st->spec); }
 
+/* Bytes of a session, measured by opening it on counting backends. */
 static Status count_session(Amount *out, rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
 {
     rt_engine seen;
