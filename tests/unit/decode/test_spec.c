@@ -646,7 +646,7 @@ static void context_end(void **state)
 static void longest_context_end(void **state)
 {
     (void) state;
-    enum { LAST = 12 };
+    enum { LAST = 6 };
     Rig r;
     RigOptions o = rig_with_draft(rig_kind(2, false), false);
     o.kv = T_F16;
@@ -655,7 +655,7 @@ static void longest_context_end(void **state)
     for (int32_t drafts = 0; drafts < 2; drafts++) {
         Loop l;
         loop_open(&l, &r, drafts ? NULL : &no_drafter,
-                  &(LoopOptions) { .ctx = RT_CTX_MAX, .budget = drafts ? 22 : BUDGET_PLAIN });
+                  &(LoopOptions) { .ctx = RT_CTX_MAX, .budget = drafts ? 6 : BUDGET_PLAIN });
         Session *s = loop_session(&l);
         memset(s->line.text, 0, sizeof *s->line.text * RT_CTX_MAX);
         s->line.n_text = s->line.n_prompt = RT_CTX_MAX - LAST;
