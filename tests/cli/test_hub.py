@@ -133,6 +133,16 @@ class Pull(Hub):
             path = self.pull(REPO + wish)
             self.assertTrue(path.endswith(self.hub.commit(REPO) + "/" + name), path)
             self.same(path, name)
+        for page, name in (("tree/main", "Demo-Q4_K_M.gguf"), ("tree/main/BF16", "BF16/Demo-BF16.gguf"),
+                           ("tree/v1:Q8_0", "Demo-Q8_0.gguf"), ("blob/main/Demo-Q4_0.gguf", "Demo-Q4_0.gguf"),
+                           ("resolve/main/BF16/Demo-BF16.gguf?download=true", "BF16/Demo-BF16.gguf")):
+            address = "https://huggingface.co/%s/%s" % (REPO, page)
+            path = self.pull(address)
+            self.assertTrue(path.endswith(self.hub.commit(REPO) + "/" + name), path)
+            asked = len(self.hub.requests)         # what is here is found by it, and nothing is fetched
+            self.says("run", address, "x", names=[name])
+            self.says("run", "-hf", address, "-p", "x", names=[name])
+            self.assertEqual(len(self.hub.requests), asked)
         os.remove(self.hub.path(REPO, "Demo-Q4_K_M.gguf"))
         self.assertTrue(self.pull().endswith("/Demo-Q4_0.gguf"))
         with open(self.cache(REPO, "refs", "v1")) as f:
@@ -145,7 +155,8 @@ class Pull(Hub):
         self.says("pull", REPO + "@elsewhere", names=["no revision 'elsewhere'"])
         self.says("pull", "acme/Absent", names=["acme/Absent: there is no such repository"])
         for name in ("demo", "a/b/c", "../x/y", "acme/..", "acme/x:../../etc/passwd", "acme/x@../y", "a\nb/c", "acme/",
-                     "/acme/x", "acme/x:", "-a/b", "acme/x--y/z", "acme/" + "x" * 300):
+                     "/acme/x", "acme/x:", "-a/b", "acme/x--y/z", "acme/" + "x" * 300, "hf.co/acme/x/blob/main/config.json",
+                     "hf.co/acme/x/discussions/1"):
             asked = len(self.hub.requests)
             p = self.ratoon("pull", "--", name, expect=1)
             self.assertEqual(len(p.stderr.strip().split("\n")), 1, p.stderr)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hex.h"
 #include "base/path.h"
 
 static bool plain(char c) { return isalnum((unsigned char) c) || c == '.' || c == '_' || c == '-'; }
@@ -63,13 +64,60 @@ size_t hub_prefix(const char *text)
     return host ? scheme + host : 0;
 }
 
+/* Takes what is in front of the next one of these characters, its escapes (%20) resolved. */
+static bool take_part(char *out, size_t cap, const char **s, const char *ends)
+{
+    const char *end = *s + strcspn(*s, ends);
+    size_t n = 0;
+    for (const char *p = *s; p < end; p++) {
+        const int high = *p == '%' ? hex_value(p[1]) : 0, low = *p == '%' && high >= 0 ? hex_value(p[2]) : 0;
+        if (high < 0 || low < 0 || n + 1 >= cap) return false;
+        out[n++] = *p == '%' ? (char) (16 * high + low) : *p;
+        if (*p == '%') p += 2;
+        if (!out[n - 1]) return false;
+    }
+    out[n] = 0;
+    *s = *end == '/' ? end + 1 : end;
+    return true;
+}
+
+/* The pages of the hub that show a revision or a folder of it (tree), or a file (blob, resolve), behind ORG/NAME. A
+ * folder is taken as a type, which it is mostly called by. */
+static bool read_page(HubName *out, const char *page)
+{
+    char kind[16], first[sizeof out->quant];
+    int32_t part, parts;
+    if (!take_part(kind, sizeof kind, &page, "/?#")) return false;
+    const bool tree = strcmp(kind, "tree") == 0, file = strcmp(kind, "blob") == 0 || strcmp(kind, "resolve") == 0;
+    if (!take_part(out->revision, sizeof out->revision, &page, tree ? ":/?#" : "/?#")) return false;
+    const bool typed = *page == ':';
+    page += typed;
+    if (!take_part(out->quant, sizeof out->quant, &page, "?#")) return false;
+    const size_t n = strlen(out->quant);
+    if (tree && !typed && n && out->quant[n - 1] == '/') out->quant[n - 1] = 0;
+    if (!(file ? has_suffix(out->quant, ".gguf") : tree) || !revision_good(out->revision)) return false;
+    if ((n || typed) && !hub_path_good(out->quant)) return false;
+    if (strcmp(out->revision, "main") == 0) out->revision[0] = 0;
+    if (hub_split(out->quant, &part, &parts) && hub_split_name(first, sizeof first, out->quant, 1))
+        strcpy(out->quant, first);
+    return true;
+}
+
 Status hub_name_read(HubName *out, const char *text, Error *err)
 {
     const size_t prefix = hub_prefix(text);
     const char *s = text + prefix, *colon = strchr(s, ':'), *end = colon ? colon : s + strlen(s),
                *at = memchr(s, '@', (size_t) (end - s));
+    const bool address = prefix > strlen("hf:");
+    const size_t owner = strcspn(s, "/"), repo = s[owner] ? owner + 1 + strcspn(s + owner + 1, "/:@") : owner;
     *out = (HubName) { 0 };
-    if (prefix > strlen("hf:") && end > s && end[-1] == '/') end--;      /* some addresses end so */
+    if (address && s[repo] == '/' && s[repo + 1]) {
+        if (take(out->repo, sizeof out->repo, s, repo) && repo_good(out->repo) && read_page(out, s + repo + 1))
+            return ST_OK;
+        return fail(err, ST_ARG, "'%.200s': expected the address of a repository (ORG/NAME), of its files "
+                    "(ORG/NAME/tree/REVISION) or of one (ORG/NAME/blob/REVISION/FILE.gguf)", text);
+    }
+    if (address && end > s && end[-1] == '/') end--;                     /* some addresses end so */
     if (!take(out->repo, sizeof out->repo, s, (size_t) ((at ? at : end) - s)) || !repo_good(out->repo))
         return fail(err, ST_ARG, "'%.200s': expected ORG/NAME[@REVISION][:QUANT], as in unsloth/Qwen3-8B-GGUF:Q4_K_M",
                     text);

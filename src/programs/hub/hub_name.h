@@ -17,7 +17,8 @@ typedef struct { char repo[200], revision[128], quant[512]; } HubName;
 /* The bytes in front that make a name one of the hub: hf:, and as in addresses hf.co/, huggingface.co/, with http:// or
  * https:// or without. 0: there are none. */
 size_t hub_prefix(const char *text);
-/* text may begin with one of these. ST_ARG, with what was expected. */
+/* text may begin with one of these; an address may be that of the page of a file or of a revision's files. ST_ARG, with
+ * what was expected. */
 Status hub_name_read(HubName *out, const char *text, Error *err);
 /* A relative path of plain components: no empty one, no "." or "..", no control characters, at most 512 bytes. */
 bool   hub_path_good(const char *path);

@@ -42,6 +42,50 @@ static void names(void **state)
     }
 }
 
+/* Addresses of the hub's pages. */
+static void addresses(void **state)
+{
+    (void) state;
+    static const struct { const char *rest, *revision, *quant; } good[] = {
+        { "tree/main", "", "" }, { "tree/main/", "", "" }, { "tree/main?x=y", "", "" },
+        { "tree/v1.0#files", "v1.0", "" }, { "tree/refs%2Fpr%2F1", "refs/pr/1", "" },
+        { "tree/main:Q4_K_M", "", "Q4_K_M" },
+        { "tree/main/UD-Q4_K_XL", "", "UD-Q4_K_XL" }, { "tree/main/BF16/", "", "BF16" },
+        { "blob/main/x-Q8_0.gguf", "", "x-Q8_0.gguf" }, { "blob/main/a/x%20y.gguf", "", "a/x y.gguf" },
+        { "resolve/main/x-Q8_0.gguf?download=true", "", "x-Q8_0.gguf" },
+        { "resolve/0123abc/x-Q8_0.gguf", "0123abc", "x-Q8_0.gguf" },
+        { "blob/main/x-00002-of-00003.gguf", "", "x-00001-of-00003.gguf" } };
+    static const char *const hosts[] = { "https://huggingface.co/", "hf.co/", "http://www.huggingface.co/" },
+                      *const bad[] = {
+        "tree", "tree/", "tree//", "blob/main", "blob/main/", "blob/main/config.json", "blob/main/../x.gguf",
+        "blob/main//x.gguf", "blob/main/x%2", "blob/main/x%zz.gguf", "blob/main/%00.gguf", "blob/main/x%0a.gguf",
+        "blob/main/%2e%2e/x.gguf", "blob/../x.gguf", "blob/a b/x.gguf", "tree/main:", "tree/main:../x",
+        "blob/main:x.gguf", "raw/main/x.gguf", "discussions/1", "tree/%2e%2e", "resolve/main/x.gguf:Q4_0" };
+    HubName n;
+    Error err;
+    char text[256];
+    for (size_t h = 0; h < 3; h++) {
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            snprintf(text, sizeof text, "%sorg/name/%s", hosts[h], good[i].rest);
+            if (hub_name_read(&n, text, &err) != ST_OK) fail_msg("%s", err.text);
+            assert_string_equal(n.repo, "org/name");
+            assert_string_equal(n.revision, good[i].revision);
+            assert_string_equal(n.quant, good[i].quant);
+        }
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            snprintf(text, sizeof text, "%sorg/name/%s", hosts[h], bad[i]);
+            if (hub_name_read(&n, text, &err) != ST_ARG) fail_msg("%s", text);
+            assert_non_null(strstr(err.text, "ORG/NAME/blob/REVISION/FILE.gguf"));
+        }
+    }
+    assert_int_equal(hub_name_read(&n, "hf.co/org/name@refs/pr/1:sub/x.gguf", &err), ST_OK);
+    assert_string_equal(n.revision, "refs/pr/1");
+    assert_string_equal(n.quant, "sub/x.gguf");
+    assert_int_equal(hub_name_read(&n, "hf.co/org/name:sub/x.gguf", &err), ST_OK);
+    snprintf(text, sizeof text, "hf.co/datasets/org/name");
+    assert_int_equal(hub_name_read(&n, text, &err), ST_ARG);
+}
+
 static void paths(void **state)
 {
     (void) state;
@@ -146,7 +190,8 @@ static void headers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names), cmocka_unit_test(paths), cmocka_unit_test(quants), cmocka_unit_test(splits),
+        cmocka_unit_test(names), cmocka_unit_test(addresses),
+        cmocka_unit_test(paths), cmocka_unit_test(quants), cmocka_unit_test(splits),
         cmocka_unit_test(ranks), cmocka_unit_test(headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
