@@ -56,10 +56,15 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
     rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
-    const uint64_t grown = out->needs.process;     /* see lines() */
+    const rt_needs placed = out->needs;
+    const uint64_t grown = placed.process;         /* see lines() */
     if (code == RT_OK)
         code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
     if (out->needs.process < grown) out->needs.process = grown;
+    if (out->needs.device_total == 0) {            /* planned for the CPU alone: there is no room for a layer */
+        out->needs.device_free = placed.device_free;
+        out->needs.device_total = placed.device_total;
+    }
     if (code == RT_OK) code = lines(out, p, e);
     if (code != RT_OK || given || !server) return code;
     const rt_needs *n = &out->needs;
@@ -147,6 +152,12 @@ rt_peaks peaks_median(const rt_peaks *round, int32_t n)
     return (rt_peaks) { median(bytes, n), median(int8, n), median(f32, n) };
 }
 
+/* A GPU without a layer of the model computes nothing. */
+static const char *runs_on(const Options *o, const rt_needs *n)
+{
+    return n->gpu_layers > 0 || (o->backend && strncmp(o->backend, "cpu", 3) == 0) ? o->backend : "cpu";
+}
+
 rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)
 {
     enum { ROUNDS_LEAST = 3, THREADS_ALL = 256 };
@@ -160,7 +171,7 @@ rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_e
                  (double) n->free / 1e9);
         return e->code = RT_ENOMEM;
     }
-    rt_status code = rt_roofline_new(&r, o->backend, o->threads, e);
+    rt_status code = rt_roofline_new(&r, runs_on(o, n), o->threads, e);
     if (code != RT_OK) return code;
     const double begun = seconds_now();
     for (; i < PEAK_ROUNDS && (i < ROUNDS_LEAST || seconds_now() - begun < SECONDS) && interrupts == 0; i++)
@@ -352,6 +363,20 @@ const char *memory_text(char out[24], double bytes)
     if (bytes >= 1e9) snprintf(out, 24, "%.1f GB", bytes / 1e9);
     else if (bytes >= 1e6) snprintf(out, 24, bytes >= 1e7 ? "%.0f MB" : "%.1f MB", bytes / 1e6);
     else snprintf(out, 24, "%.0f kB", bytes / 1e3);
+    return out;
+}
+
+const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
+{
+    char a[24], b[24];
+    const rt_needs *n = &m->needs;
+    memory_text(b, (double) n->device_free);
+    out[0] = 0;
+    if (n->gpu_layers)
+        snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free",
+                 memory_text(a, memory_bytes_gpu(m, m->ctx)), n->gpu_layers, n->layers, b);
+    else if (n->device_total)
+        snprintf(out, MEMORY_GPU_TEXT, ", on the CPU (no layer fits in the GPU's memory, %s free)", b);
     return out;
 }
 

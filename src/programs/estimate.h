@@ -42,8 +42,8 @@ enum { ROWS_MOST = 64 };
 
 /* The processor's name. Returns how many threads are used. */
 int32_t machine_name(char *out, size_t cap, const Options *o);
-/* The machine's rates on the options' backend and threads, measured for about half a second, memory as a pass of n
- * reads it. */
+/* The machine's rates on the threads and the backend that run the model, measured for about half a second, memory as a
+ * pass of n reads it. */
 rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e);
 /* The median of each rate: on a shared machine single rounds are slower, and now and then much faster, than what a pass
  * meets. n: up to PEAK_ROUNDS. */
@@ -86,6 +86,9 @@ Published reach_published(const rt_needs *n);
 const char *rate_text(char out[24], double rate);
 /* "19.8 GB", "512 MB", "3 kB" */
 const char *memory_text(char out[24], double bytes);
+/* ", and 2.1 GB of the GPU's memory (32 of 32 layers), 8.0 GB free"; "" without a GPU */
+enum { MEMORY_GPU_TEXT = 128 };
+const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m);
 /* "32K" if it is a multiple of 1024, else "5000" */
 const char *tokens_text(char out[24], int32_t tokens);
 

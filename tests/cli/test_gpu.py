@@ -24,8 +24,10 @@ ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOO
        "XDG_CONFIG_HOME": HOME, "XDG_CACHE_HOME": HOME, "RATOON_CUDA_DRIVER": DRIVER}
 GPU = ["--backend", "cuda"]
 ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
-LITTLE = {**ENV, "RATOON_EMU_MIB": "2048"}         # memory of the emulated card
+LITTLE = {**ENV, "RATOON_EMU_MEMORY": str(2 << 30)}
 TOO_LONG = ["--ctx", "1024k"]                      # 2.1 GB of keys and values
+FULL = {**ENV, "RATOON_EMU_TAKEN": str((8 << 30) - 1000000)}       # the card has a megabyte free
+CLOCKS = 128e9                                     # bytes per second that the emulated card's clocks allow
 
 
 def short_model(name):
@@ -212,6 +214,28 @@ class Gpu(unittest.TestCase):
         self.assertRegex(out.splitlines()[0], r"of the GPU's memory \(3 of 8 layers\), [\d.]+ GB free: fits$")
         for line in "total on the GPU ", "free memory of the GPU ":
             self.assertIn("\n" + line, out)
+
+    def test_no_layer_fits(self):
+        """Then the CPU runs the model, at its own speed, and the card's memory is still shown."""
+        whole = self.plan(*GPU, "--ctx", "2048")
+        self.assertEqual(whole["speed"]["bytes_per_s"], CLOCKS)
+        for args, env in ["auto", FULL], ["0", ENV]:
+            args = [*GPU, "--ctx", "2048", "--gpu-layers", args]
+            speed = self.plan(*args, env=env)["speed"]
+            self.assertNotIn(speed["bytes_per_s"], (0, CLOCKS), args)
+            j = json.loads(self.ratoon("doctor", "--json", "-q", *ALONE, *args, env=env).stdout)
+            self.assertNotIn(j["machine"]["bytes_per_s"], (0, CLOCKS), args)
+            self.assertNotIn("sm_", j["machine"]["level"])
+            bench = ["bench", "--passes", "1", "--repeats", "1", "-q", *ALONE]
+            self.assertNotIn(json.loads(self.ratoon(*bench, "--json", *args, env=env).stdout)["bytes_per_s"], (0, CLOCKS))
+        auto = [*ALONE, *GPU, "--ctx", "2048", "--gpu-layers", "auto"]
+        said = ", on the CPU (no layer fits in the GPU's memory, 1.0 MB free): fits"
+        out = self.ratoon("plan", *auto, env=FULL).stdout
+        self.assertIn(said + "; about ", out.splitlines()[0])
+        self.assertRegex(out, r"\nfree memory of the GPU +1\.0 MB of 8\.6 GB\n")
+        self.assertNotIn("total on the GPU", out)
+        self.assertIn(said, self.ratoon("doctor", *auto, env=FULL).stdout)
+        self.assertEqual(self.plan(*auto[len(ALONE):], env=FULL)["gpu"]["layers"], 0)
 
     def test_server(self):
         """The context of a server's sessions goes by the GPU's memory, too."""

@@ -131,7 +131,7 @@ class Json(unittest.TestCase):
             self.compare("models", [])
 
     def test_plan(self):
-        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA, RATOON_EMU_MIB="2048"):
+        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA, RATOON_EMU_MEMORY=str(2 << 30)):
             self.compare("plan", self.D, [*self.M, "--backend", "cuda", "--parallel", "64", "--ctx", "1024k"],
                          [*self.D, "--backend", "cuda", "--gpu-layers", "auto"], self.STORE, codes=(0, 3))
 

@@ -8,7 +8,8 @@
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
  * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
- * many multiprocessors, else 1. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
+ * many multiprocessors, else 1. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES:
+ * of it, by other programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
 #include <deque>
 #include <functional>
 #include <map>
@@ -125,16 +126,23 @@ static void lose(Stream *s)
 
 static int called();
 
+static int64_t setting(const char *name, int64_t otherwise)
+{
+    const char *value = getenv(name);
+    return value ? atoll(value) : otherwise;
+}
+
 #pragma GCC visibility push(default)
 extern "C" {
 
 /* Also tells the backend that the kernels are here. */
 FakeCuda ratoon_emulated_driver = [] {
     FakeCuda f = {};
-    const char *cc = getenv("RATOON_EMU_CC"), *others = cc ? strchr(cc, ',') : NULL, *mib = getenv("RATOON_EMU_MIB");
-    f.version = 13000, f.cc = f.cc_others = cc ? atoi(cc) : 90, f.spoiled = getenv("RATOON_EMU_SPOILED");
-    f.devices = others ? 2 : 1, f.memory = mib ? atoll(mib) << 20 : 0;
+    const char *cc = getenv("RATOON_EMU_CC"), *others = cc ? strchr(cc, ',') : NULL;
+    f.version = 13000, f.cc = f.cc_others = (int) setting("RATOON_EMU_CC", 90), f.devices = others ? 2 : 1;
     if (others) f.cc_others = atoi(others + 1);
+    f.memory = setting("RATOON_EMU_MEMORY", 0), f.taken = setting("RATOON_EMU_TAKEN", 0);
+    f.spoiled = getenv("RATOON_EMU_SPOILED");
     return f;
 }();
 #define fake ratoon_emulated_driver
@@ -154,8 +162,7 @@ int cuInit(unsigned)
         return INVALID;
     }
 #endif
-    const char *order = getenv("RATOON_EMU_ORDER");
-    emu.order = order ? atoi(order) : 0;
+    emu.order = (int) setting("RATOON_EMU_ORDER", 0);
     const char *to = getenv("RATOON_EMU_DRY");
     if (to && !(dry = fopen(to, "w"))) return INVALID;
     return emu_memory_make((size_t) (dry ? 200 : 8) << 30) ? OK : NO_MEMORY;
@@ -187,9 +194,8 @@ int cuDeviceGetAttribute(int *v, int what, int device)
 {
     CALL;
     const int cc = device ? fake.cc_others : fake.cc;
-    const char *processors = getenv("RATOON_EMU_PROCESSORS");
-    const std::map<int, int> known = { { 13, 1000000 }, { 16, processors ? atoi(processors) : 1 }, { 36, 1000000 },
-                                       { 37, 512 }, { 41, 1 } };
+    const std::map<int, int> known = { { 13, 1000000 }, { 16, (int) setting("RATOON_EMU_PROCESSORS", 1) },
+                                       { 36, 1000000 }, { 37, 512 }, { 41, 1 } };
     auto i = known.find(what);
     *v = what == 75 ? cc / 10 : what == 76 ? cc % 10 : i == known.end() ? 0 : i->second;
     return OK;
@@ -202,8 +208,8 @@ int cuCtxSetCurrent(void *c) { CALL; entered = c != nullptr; return OK; }
 int cuMemGetInfo_v2(size_t *left, size_t *all)
 {
     CALL_IN_CONTEXT;
-    const size_t used = (size_t) fake.device_bytes, has = memory_bytes();
-    *all = has, *left = !fake.memory ? has - high : has > used ? has - used : 0;
+    const size_t has = memory_bytes(), used = (fake.memory ? (size_t) fake.device_bytes : high) + (size_t) fake.taken;
+    *all = has, *left = has > used ? has - used : 0;
     return OK;
 }
 

@@ -21,10 +21,10 @@ typedef struct {
     bool    eager;                                 /* a copy to the device is made at the call, if nothing is queued
                                                     * before it, and not as late as can be */
     int64_t copied;                                /* bytes copied to the device so far */
-    int64_t memory;                                /* of the card; 0: all that is emulated */
     void  (*launched)(const char *kernel);         /* told when one runs; NULL: nobody is */
     const char *spoiled;                           /* the kernel whose floats are a little wrong; NULL: none */
     int64_t spoils;                                /* floats so far, by that */
+    int64_t memory, taken;                         /* of the card, 0: all that is emulated; of it, by others */
 } FakeCuda;
 
 #endif

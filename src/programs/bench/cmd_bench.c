@@ -92,8 +92,9 @@ static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), vo
     rt_error e = { 0 };
     bool good = program_open(&b->p, &b->o, with, NULL, 0);
     if (good) {
+        const char *backend = b->p.gpu_layers == RT_LAYERS_NONE ? "cpu" : b->o.backend;
         describe_model(b);
-        good = rt_roofline_new(&b->roof, b->o.backend, b->threads, &e) == RT_OK || complain(&b->o, "%s", e.text) == 0;
+        good = rt_roofline_new(&b->roof, backend, b->threads, &e) == RT_OK || complain(&b->o, "%s", e.text) == 0;
     }
     const double began = seconds_now();
     good = good && measure(b, ud) && !interrupts;

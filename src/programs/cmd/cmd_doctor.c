@@ -240,7 +240,7 @@ static void print_experts(const Doctor *d)
 
 static void print_model(const Doctor *d)
 {
-    char a[24], b[24], c[24], arch[256];
+    char a[24], b[24], c[24], arch[256], gpu[MEMORY_GPU_TEXT];
     const Memory *m = &d->memory;
     printf("model      %s", base_name(d->p.files.model));
     const double bytes = (double) (m->needs.model + m->needs.device_model);
@@ -248,9 +248,7 @@ static void print_model(const Doctor *d)
     printf(", %d layers, trained for %s tokens\n", m->needs.layers, tokens_text(b, m->needs.ctx_train));
     printf("memory     needs %s with %s context", memory_text(a, memory_bytes(m, m->ctx)), tokens_text(b, m->ctx));
     if (m->needs.free) printf(", %s free", memory_text(c, (double) m->needs.free));
-    if (m->needs.device_total)
-        printf(", and %s of the GPU's (%d of %d layers), %s free", memory_text(a, memory_bytes_gpu(m, m->ctx)),
-               m->needs.gpu_layers, m->needs.layers, memory_text(c, (double) m->needs.device_free));
+    printf("%s", memory_gpu_text(gpu, m));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
     print_experts(d);
     if (denoises(d))

@@ -282,15 +282,13 @@ static double held(const Plan *x)
 
 static void print_verdict(const Plan *x)
 {
-    char need[24], room[24], ctx[24], a[24], b[24];
+    char need[24], room[24], ctx[24], a[24], b[24], gpu[MEMORY_GPU_TEXT];
     const Memory *m = &x->memory;
     printf("needs %s with %s context", memory_text(need, x->total), tokens_text(ctx, m->ctx));
     if (x->server) printf(" for each of %d sessions", m->sessions);
     if (m->needs.free == 0) printf(", and how much is free is unknown");
     else printf(", %s free", memory_text(room, room_of(x)));
-    if (m->needs.device_total)
-        printf(", and %s of the GPU's memory (%d of %d layers), %s free", memory_text(need, x->total_gpu),
-               m->needs.gpu_layers, m->needs.layers, memory_text(room, (double) m->needs.device_free));
+    printf("%s", memory_gpu_text(gpu, m));
     if (m->needs.free) printf(": %s", verdict(x));
     if (tiered(x)) printf(" with %.0f %% of the experts in memory", 100 * held(x));
     if (x->timed) printf("; about %s tokens/s plain", rate_text(a, x->plain));
@@ -339,8 +337,7 @@ static void print_tables(const Plan *x)
     const rt_needs *n = &x->memory.needs;
     print_parts(x, false, x->total);
     print_free("free memory", (uint64_t) room_of(x), n->total);
-    if (n->device_total == 0) return;
-    print_parts(x, true, x->total_gpu);
+    if (n->gpu_layers) print_parts(x, true, x->total_gpu);
     print_free("free memory of the GPU", n->device_free, n->device_total);
 }
 
