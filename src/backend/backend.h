@@ -92,7 +92,8 @@ struct Backend {
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
     /* of n slots; 0: not a key/value type here, or a head is not a whole number of blocks */
     size_t (*kv_bytes)(Backend *b, const LayerSpec *s, bool values, int32_t n);
-    /* Bytes available and in total, of the memory that alloc takes; 0: unknown. Callable from any thread. */
+    /* Bytes available and in total, of the memory that alloc takes; 0: unknown, so a device that is full has 1.
+     * Callable from any thread. */
     void   (*memory)(Backend *b, uint64_t *free, uint64_t *total);
     /* One round of about a twentieth of a second on a fork, on the first n of its threads; rates higher than those in
      * `fastest` replace them. bytes: what is read again and again, 0: more than caches hold. */

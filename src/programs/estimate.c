@@ -370,7 +370,8 @@ const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
 {
     char a[24], b[24];
     const rt_needs *n = &m->needs;
-    memory_text(b, (double) n->device_free);
+    if (n->device_free) memory_text(b, (double) n->device_free);
+    else snprintf(b, sizeof b, "an unknown amount");
     out[0] = 0;
     if (n->gpu_layers)
         snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free",

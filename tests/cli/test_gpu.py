@@ -237,6 +237,13 @@ class Gpu(unittest.TestCase):
         self.assertIn(said, self.ratoon("doctor", *auto, env=FULL).stdout)
         self.assertEqual(self.plan(*auto[len(ALONE):], env=FULL)["gpu"]["layers"], 0)
 
+    def test_full_card(self):
+        """A card without a byte free is full, and not one of which nothing is known."""
+        full = {**ENV, "RATOON_EMU_TAKEN": str(8 << 30)}
+        self.assertEqual(self.plan(*GPU, "--ctx", "256", expect=3, env=full)["verdict"], "does not fit")
+        p = self.ratoon("run", *ALONE, *GPU, "--ctx", "256", "-p", "x", "-n", "1", expect=1, env=full)
+        self.assertIn("of the GPU's memory, but 0 kB are free; no layer would: --backend cpu", p.stderr)
+
     def test_server(self):
         """The context of a server's sessions goes by the GPU's memory, too."""
         j = self.plan(*GPU, "--parallel", "64", "-ctk", "f32", "-ctv", "f32", "--ctx", "200000", expect=3)

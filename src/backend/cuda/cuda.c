@@ -117,12 +117,14 @@ static void cuda_release(Backend *b, void *p, size_t bytes)
     if (p) cuda_of(b)->card->cu->cuMemFree_v2(p);
 }
 
+/* A full card has a byte free, since 0 would say that nothing is known. */
 static void memory(Backend *b, uint64_t *free, uint64_t *total)
 {
+    const CudaCard *card = cuda_of(b)->card;
     size_t there = 0, all = 0;
-    enter(cuda_of(b)->card);
-    cuda_of(b)->card->cu->cuMemGetInfo_v2(&there, &all);
-    *free = there, *total = all;
+    const bool known = enter(card) == 0 && card->cu->cuMemGetInfo_v2(&there, &all) == 0;
+    *free = !known ? 0 : there > 0 ? there : 1;
+    *total = known ? all : card->memory;
 }
 
 void cuda_settle(Cuda *c)

@@ -749,6 +749,31 @@ static void failing_steps(int32_t kind, uint64_t seed)
     assert_int_equal(fake->live, 0);
 }
 
+/* A full card is not one of which nothing is known. */
+static void free_memory(void **state)
+{
+    (void) state;
+    enum { ALL = 1 << 30 };
+    Backend *b;
+    uint64_t there, total;
+    fake->memory = ALL;
+    assert_int_equal(open_named(&b, "cuda", NULL), ST_OK);
+    for (int64_t left = 2; left >= -1; left--) {
+        fake->taken = ALL - left;
+        b->memory(b, &there, &total);
+        assert_int_equal(there, left == 2 ? 2 : 1);
+        assert_int_equal(total, ALL);
+    }
+    for (int32_t call = 1; call <= 2; call++) {
+        fake->fail_in = call, fake->fail_with = 719;
+        b->memory(b, &there, &total);
+        assert_int_equal(there, 0);
+        assert_int_equal(total, ALL);
+    }
+    fake->memory = fake->taken = 0;
+    b->close(b);
+}
+
 static void decoding_with_faults(void **state)
 {
     (void) state;
@@ -839,7 +864,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest of_driver[] = {
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
-        cmocka_unit_test(replay_without_memory),
+        cmocka_unit_test(replay_without_memory), cmocka_unit_test(free_memory),
         cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults)
     };
     const struct CMUnitTest anywhere[] = {

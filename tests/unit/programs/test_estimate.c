@@ -262,6 +262,16 @@ static void words(void **state)
     assert_string_equal(memory_text(s, 2900), "3 kB");
     assert_string_equal(tokens_text(s, 32768), "32K");
     assert_string_equal(tokens_text(s, 5000), "5000");
+    char gpu[MEMORY_GPU_TEXT];
+    Memory m = { .needs = { .device_free = 3e8, .device_total = 8e9, .layers = 8 }, .gpu = { 2e9, 0 } };
+    assert_string_equal(memory_gpu_text(gpu, &m), ", on the CPU (no layer fits in the GPU's memory, 300 MB free)");
+    m.needs.gpu_layers = 3;
+    assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), 300 MB free");
+    m.needs.device_free = 0;
+    assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), an unknown amount "
+                                                  "free");
+    m.needs = (rt_needs) { .layers = 8 };
+    assert_string_equal(memory_gpu_text(gpu, &m), "");
 }
 
 int main(int argc, char **argv)
