@@ -4,7 +4,8 @@ on this machine.
 
     python3 tests/cli/test_plan.py [-v] [TestName.test_name ...]
 
-RATOON names the program (default: ./ratoon). The last line is 'N passed, N failed'."""
+RATOON names the program (default: ./ratoon), BUILD the folder with libfake_cuda.so. The last line is 'N passed, N
+failed'."""
 import json
 import os
 import re
@@ -18,8 +19,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import report
 from mock_hub import MockHub
-from scratch import DEMO, RATOON, TMP, path
+from scratch import DEMO, RATOON, ROOT, TMP, path
 
+DRIVER = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")
 DRAFT = os.path.join(os.path.dirname(DEMO), "dflash-ratoon-demo-bf16.gguf")
 HOME = path("home")
 ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOON_", "XDG_"))}, "HOME": HOME,
@@ -208,6 +210,15 @@ class Remote(Base):
         ctx = 200000 - (taken[200000] - at[200000]["free_bytes"] - 5e6) / token
         j = self.plan_json(*args, "--ctx", str(int(ctx)), room=room, env=self.env, expect=3)
         self.assertEqual([o["value"] for o in j["would_fit"] if o["option"] == "-hf"], [self.REPO + ":Q2_K"])
+
+    def test_quants_that_a_gpu_has_room_for(self):
+        """On a card that lacks 2 MB it is the file that is 10 MB smaller, however much main memory there is."""
+        args = ["-hf", self.REPO + ":Q8_0", "-d", "none", "--threads", "1", "--backend", "cuda", "--ctx", "256"]
+        env = {**self.env, "RATOON_CUDA_DRIVER": DRIVER}
+        needs = self.plan_json(*args, env=env)["gpu"]["total_bytes"]
+        for lacks, fit in (2000000, [self.REPO + ":Q2_K"]), (100000000, []):
+            j = self.plan_json(*args, env={**env, "RATOON_EMU_MEMORY": str(needs - lacks)}, expect=3)
+            self.assertEqual([o["value"] for o in j["would_fit"] if o["option"] == "-hf"], fit)
 
     def test_not_without_the_network(self):
         p = self.ratoon("plan", "-hf", self.REPO, "--offline", env=self.env, expect=1)

@@ -226,18 +226,23 @@ static void offer_types(Plan *x)
     }
 }
 
-/* Other files of the same repository, the largest first: their weights in place of these. */
+/* Other files of the same repository, the largest first: their weights in place of these, and as many of them in the
+ * GPU's memory. */
 static void offer_quants(Plan *x)
 {
     enum { MOST = 3 };
     char name[300];
     const HubVariants *v = &x->target.variants;
-    const double rest = whole(&x->memory, x->memory.ctx) - (double) x->target.bytes;
+    const rt_needs *n = &x->memory.needs;
+    const double on_gpu = (double) n->device_model / (double) (n->model + n->device_model);
     for (size_t i = v->n, said = 0; i-- > 0 && said < MOST;) {
-        const double bytes = rest + (double) v->at[i].bytes;
-        if (!v->at[i].quant[0] || bytes > (double) x->memory.needs.free) continue;
+        Memory m = x->memory;
+        const double more = (double) v->at[i].bytes - (double) x->target.bytes;
+        m.main.fixed += more * (1 - on_gpu);
+        m.gpu.fixed += more * on_gpu;
+        if (!v->at[i].quant[0] || !memory_fits(&m)) continue;
         snprintf(name, sizeof name, "%s:%s", x->target.repo.name.repo, v->at[i].quant);
-        offer(x, "-hf", name, bytes);
+        offer(x, "-hf", name, whole(&m, m.ctx));
         said++;
     }
 }
