@@ -60,7 +60,8 @@ void      rt_step_profile(const rt_step *st, rt_profile *out);
 /* The machine's peak rates: bytes read from memory, int8 and f32 operations (a multiply-add counts as two). Measured in
  * rounds of about a twentieth of a second, which can be interleaved with passes: a round on n <= threads threads raises
  * each value of `fastest` that it exceeds. Memory is read `bytes` at a time, over and over, as passes read a model: few
- * bytes stay in the caches, as a small model does. 0: more than caches hold. */
+ * bytes stay in the caches, as a small model does. 0: more than caches hold. A GPU's are not measured, but follow from
+ * its clocks; RT_EUNSUPPORTED from rt_roofline_new: they are not known. */
 typedef struct rt_roofline rt_roofline;
 typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
 /* backend, threads: as in rt_options. *out: to be freed; NULL on failure. */

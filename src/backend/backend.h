@@ -96,7 +96,8 @@ struct Backend {
      * Callable from any thread. */
     void   (*memory)(Backend *b, uint64_t *free, uint64_t *total);
     /* One round of about a twentieth of a second on a fork, on the first n of its threads; rates higher than those in
-     * `fastest` replace them. bytes: what is read again and again, 0: more than caches hold. */
+     * `fastest` replace them. bytes: what is read again and again, 0: more than caches hold. A device measures nothing:
+     * its rates are those that its clocks allow, and there are none, which sync says, where these are not known. */
     void   (*measure)(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest);
     /* A view of the same memory for one step, with its own call order, threads or stream, workspace and first failure.
      * Operations run on forks only; memory calls and copies run on either. b outlives its forks, and close() of a fork

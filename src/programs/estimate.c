@@ -166,7 +166,8 @@ rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_e
     rt_roofline *r;
     int32_t i = 0;
     *out = (rt_peaks) { 0 };
-    if (n->free > 0 && (double) n->free < TAKES && !o->overcommit) {   /* the system would kill the process */
+    /* the system would kill the process; a GPU's rates take no memory */
+    if (n->gpu_layers == 0 && n->free > 0 && (double) n->free < TAKES && !o->overcommit) {
         snprintf(e->text, sizeof e->text, "measuring takes up to %.1f GB, but %.1f GB of memory are free", TAKES / 1e9,
                  (double) n->free / 1e9);
         return e->code = RT_ENOMEM;

@@ -215,6 +215,44 @@ class Gpu(unittest.TestCase):
         for line in "total on the GPU ", "free memory of the GPU ":
             self.assertIn("\n" + line, out)
 
+    def test_speeds(self):
+        """They are bounds by the card's clocks, and called so; where the driver does not know these, there are none."""
+        ctx = ["--ctx", "256"]
+        s = self.plan(*GPU, *ctx)["speed"]
+        self.assertEqual((s["by_clocks"], s["bytes_per_s"]), (True, CLOCKS))
+        self.assertIs(self.plan(*ctx)["speed"]["by_clocks"], False)
+        out = self.ratoon("plan", *ALONE, *GPU, *ctx).stdout
+        self.assertRegex(out.splitlines()[0], r": fits; up to \d+ tokens/s plain \(a bound, by the card's clocks\)$")
+        self.assertIn("; emulated GPU reads 128.0 GB/s and computes 8.2 int8 Tops/s at most, by its clocks\n", out)
+        self.assertNotIn("just now", out)
+        out = self.ratoon("doctor", "-q", *ALONE, *GPU, *ctx).stdout
+        self.assertNotIn("sm_", re.search(r"^machine .*$", out, re.M)[0])
+        self.assertRegex(out, r"\ngpu  .*\n +emulated GPU reads 128\.0 GB/s and .* at most, by its clocks\n")
+        self.assertRegex(out, r"\nspeed +[\d.]+ tokens/s plain \(up to \d+ by the card's clocks\)\n")
+        j = json.loads(self.ratoon("doctor", "--json", "-q", *ALONE, *GPU, *ctx).stdout)["machine"]
+        self.assertEqual((j["level"], j["by_clocks"], j["bytes_per_s"]), ("", True, CLOCKS))
+        roofline = ["bench", "--roofline", "--repeats", "1", "-q", *GPU]
+        j = json.loads(self.ratoon(*roofline, "--threads", "2", "--json").stdout)
+        self.assertEqual([(r["threads"], r["bytes_per_s"]) for r in j["roofline"]], [(0, CLOCKS)])
+        self.assertRegex(self.ratoon(*roofline).stdout, r"^.*, emulated GPU \(sm_90\) \(by the card's clocks\)\n"
+                                                        r"the card +memory +128\.0 GB/s .*\n$")
+        unknown = {**ENV, "RATOON_EMU_MEMORY_CLOCK": "0"}
+        p = self.ratoon("plan", *ALONE, *GPU, *ctx, env=unknown)
+        self.assertTrue(p.stdout.splitlines()[0].endswith(": fits"), p.stdout)
+        self.assertIn("no speeds: cuda: the driver does not say the clocks of emulated GPU", p.stderr)
+        self.assertIsNone(self.plan(*GPU, *ctx, env=unknown)["speed"])
+        self.assertRegex(self.ratoon("doctor", *ALONE, *GPU, *ctx, env=unknown).stdout, r"\nspeed +[\d.]+ tokens/s plain\n")
+        self.assertIn("does not say the clocks", self.ratoon(*roofline, expect=1, env=unknown).stderr)
+        for kind in ["--passes", "1"], ["--prompt-tokens", "2", "-n", "2"]:
+            args = ["bench", *kind, *ALONE, *GPU, "--repeats", "1", "--svg", path("limits.svg")]
+            known, p = self.ratoon(*args), self.ratoon(*args, env=unknown)
+            self.assertIn(" (by the card's clocks)\n", known.stdout)
+            self.assertIn(" of the limit", known.stdout)
+            self.assertNotRegex(p.stdout, "GB/s|limit|peak|inf|nan")
+            self.assertIn("no limits: cuda: the driver does not say the clocks", p.stderr)
+            with open(path("limits.svg"), encoding="utf-8") as f:
+                self.assertNotRegex(f.read(), "limit:|inf|nan")
+
     def test_no_layer_fits(self):
         """Then the CPU runs the model, at its own speed, and the card's memory is still shown."""
         whole = self.plan(*GPU, "--ctx", "2048")

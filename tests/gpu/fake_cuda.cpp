@@ -8,8 +8,9 @@
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
  * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
- * many multiprocessors, else 1. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES:
- * of it, by other programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
+ * many multiprocessors, else 1. RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does
+ * not know it. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other
+ * programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
 #include <deque>
 #include <functional>
 #include <map>
@@ -195,7 +196,8 @@ int cuDeviceGetAttribute(int *v, int what, int device)
     CALL;
     const int cc = device ? fake.cc_others : fake.cc;
     const std::map<int, int> known = { { 13, 1000000 }, { 16, (int) setting("RATOON_EMU_PROCESSORS", 1) },
-                                       { 36, 1000000 }, { 37, 512 }, { 41, 1 } };
+                                       { 36, (int) setting("RATOON_EMU_MEMORY_CLOCK", 1000000) }, { 37, 512 },
+                                       { 41, 1 } };
     auto i = known.find(what);
     *v = what == 75 ? cc / 10 : what == 76 ? cc % 10 : i == known.end() ? 0 : i->second;
     return OK;

@@ -212,7 +212,8 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
 
 /* ---- rates ---- */
 
-/* What the card's own figures say, and not a measurement: clocks, lanes and the width of its memory. */
+/* What the card's own figures say, and not a measurement: clocks, lanes and the width of its memory. Of some cards that
+ * share the host's memory, drivers do not say them. */
 static void measure(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest)
 {
     enum { ATTR_CLOCK = 13, ATTR_MEMORY_CLOCK = 36, ATTR_MEMORY_BITS = 37, TRANSFERS = 2 };
@@ -227,6 +228,9 @@ static void measure(Backend *b, int32_t n, uint64_t bytes, Peaks *fastest)
     cuda_ok(c, cu->cuDeviceGetAttribute(&clock, ATTR_CLOCK, c->card->device), "asking for clocks");
     cuda_ok(c, cu->cuDeviceGetAttribute(&memory_clock, ATTR_MEMORY_CLOCK, c->card->device), "asking for clocks");
     cuda_ok(c, cu->cuDeviceGetAttribute(&bits, ATTR_MEMORY_BITS, c->card->device), "asking for clocks");
+    if (!cuda_failed(c) && (clock <= 0 || memory_clock <= 0 || bits <= 0))
+        fail(&c->error, ST_UNSUPPORTED, "cuda: the driver does not say the clocks of %s, which its rates follow from",
+             c->card->name);
     while (k + 1 < sizeof per_clock / sizeof *per_clock && per_clock[k + 1].cc <= c->card->cc) k++;
     const double clocks = 1e3 * clock * c->card->processors, read = 1e3 * memory_clock * TRANSFERS * bits / 8;
     const Peaks p = { read, clocks * per_clock[k].int8, clocks * per_clock[k].f32 };

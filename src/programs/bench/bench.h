@@ -14,7 +14,8 @@ typedef struct {
     Program     p;
     Compared    compared;
     rt_roofline *roof;                             /* open while our model is */
-    rt_peaks    peaks;                             /* over all rounds */
+    rt_peaks    peaks;                             /* over all rounds; zeros: unknown */
+    bool        by_clocks;                         /* they are a GPU's, and not measured */
     int32_t     threads, rounds;                   /* rounds: 1 unless there is another program */
     double      bytes, values, head;               /* of the weights that a pass reads and multiplies; of its head */
     double      kv;                                /* bytes of a token's keys and values */
@@ -31,14 +32,21 @@ typedef struct {
  * program. Returns false after reporting an error, or after Ctrl-C. */
 bool bench_rounds(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud);
 void bench_peaks(Bench *b);                        /* one round of the roofline, between other measurements */
+/* Names the GPU that the options name beside the machine: it has layers of the model, and its clocks are the peaks. */
+void bench_card(Bench *b);
 /* A lower limit in milliseconds for a pass of n rows after `after` tokens: weights, keys and values are read once, and
- * every weight is multiplied for every row. */
+ * every weight is multiplied for every row; 0: the peaks are not known. */
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after);
 /* more: bytes that the pass reads beyond those of one row. */
 double bench_limit_of_ms(const Bench *b, int32_t rows, int32_t after, double more);
 
 /* The beginning of every JSON result: command, version, machine, model, peaks and the other program. */
 json_t *bench_json(const Bench *b);
+/* Prints model, machine and peaks. */
+void bench_print_machine(const Bench *b);
+const char *bench_by_clocks(const Bench *b);       /* " (by the card's clocks)", or "" */
+/* "    80 % of the limit"; "": there is none. */
+const char *bench_share(char out[40], const Bench *b, double share, const char *of);
 void bench_plot_text(Bench *b, PlotText *t, const char *title, const char *subtitle);
 /* How to write one kind of result; `result` is of that kind. `csv` writes after the comments at the top. */
 typedef struct {

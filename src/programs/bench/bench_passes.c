@@ -78,14 +78,14 @@ static void print(Bench *b, void *ud)
 {
     const Passes *x = ud;
     const char *what;
-    printf("%s\n%s: memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s\n", b->model, b->machine,
-           b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12);
+    char limit[40];
+    bench_print_machine(b);
     if (b->o.compare) printf("in turn, %d rounds: %s\n", b->rounds, b->o.compare);
     for (int32_t i = 0; i < x->n; i++) {
         const int32_t first = i / x->widths * x->widths;
         if (b->o.after && i == first) printf("behind %d tokens\n", x->after[i]);
-        printf("%3d rows %10.3f ms   %5.2fx of %d   %3.0f %% of the limit", x->rows[i], x->ms[i],
-               x->ms[i] / x->ms[first], x->rows[first], 100 * limit_of(b, x, i) / x->ms[i]);
+        printf("%3d rows %10.3f ms   %5.2fx of %d%s", x->rows[i], x->ms[i], x->ms[i] / x->ms[first], x->rows[first],
+               bench_share(limit, b, limit_of(b, x, i) / x->ms[i], "limit"));
         if (x->read[i]) printf("   %5.1f experts of a layer", experts_of(b, x, i));
         if (x->missed[i]) printf(", %.1f %% of them missed", 100 * missed_share(x, i));
         if (first) printf("   %3.0f %% of the speed behind %d", 100 * x->ms[i - first] / x->ms[i], x->after[0]);
@@ -187,13 +187,15 @@ static void draw(Bench *b, void *ud, FILE *f)
             add_point(l, x->rows[i], x->ms[i]);
         }
     }
-    PlotLine *limit = &line[n], *other = &line[n + 1];
-    snprintf(name[n], sizeof name[n], "limit%s: %.1f GB/s, int8 %.2f Tops/s", x->after[0] ? " of the first" : "",
-             b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12);
-    *limit = (PlotLine) { .name = name[n], .kind = LINE_FLOOR };
-    add_limit(b, limit, line[0].x[line[0].n - 1], x->after[0]);
-    n++;
+    if (b->peaks.bytes_per_s > 0) {
+        snprintf(name[n], sizeof name[n], "limit%s: %.1f GB/s, int8 %.2f Tops/s%s", x->after[0] ? " of the first" : "",
+                 b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, bench_by_clocks(b));
+        line[n] = (PlotLine) { .name = name[n], .kind = LINE_FLOOR };
+        add_limit(b, &line[n], line[0].x[line[0].n - 1], x->after[0]);
+        n++;
+    }
     if (b->o.compare) {                            /* only with one text length */
+        PlotLine *other = &line[n];
         snprintf(name[n], sizeof name[n], "%.24s, times its first pass", b->compared_name);
         *other = (PlotLine) { .name = name[n], .kind = LINE_MEASURED, .colour = 1 };
         for (int32_t k = 0; k < x->widths; k++) {

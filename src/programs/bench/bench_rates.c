@@ -125,7 +125,7 @@ static double share(const Bench *b, const Rates *x, int32_t i)
     if (is_decoding(x, i) && x->canvas)
         return bench_limit_ms(b, x->canvas, x->tokens[x->n - 1]) * x->tok_s[i] / x->canvas / 1e3;
     if (is_decoding(x, i)) return bench_limit_ms(b, 1, 0) * x->tok_s[i] / 1e3;
-    return 2 * (b->values - b->head) * x->tok_s[i] / b->peaks.int8_ops_per_s;
+    return b->peaks.int8_ops_per_s > 0 ? 2 * (b->values - b->head) * x->tok_s[i] / b->peaks.int8_ops_per_s : 0;
 }
 
 static double other(const Bench *b, const Rates *x, int32_t i)
@@ -143,12 +143,12 @@ static const char *kind(const Rates *x, int32_t i)
 static void print(Bench *b, void *ud)
 {
     const Rates *x = ud;
-    printf("%s\n%s: memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s\n", b->model, b->machine,
-           b->peaks.bytes_per_s / 1e9, b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12);
+    char limit[40];
+    bench_print_machine(b);
     if (b->o.compare) printf("in turn, %d rounds: %s\n", b->rounds, b->o.compare);
     for (int32_t i = 0; i <= x->n; i++) {
-        printf("%s %5d %10.2f tokens/s   %3.0f %% of the %s", kind(x, i), x->tokens[i], x->tok_s[i],
-               100 * share(b, x, i), is_decoding(x, i) ? "limit" : "int8 peak");
+        printf("%s %5d %10.2f tokens/s%s", kind(x, i), x->tokens[i], x->tok_s[i],
+               bench_share(limit, b, share(b, x, i), is_decoding(x, i) ? "limit" : "int8 peak"));
         if (other(b, x, i) > 0)
             printf("   %s: %10.2f, ours is %.2f times that", b->compared_name, other(b, x, i),
                    x->tok_s[i] / other(b, x, i));

@@ -1,11 +1,20 @@
-/* bench_roofline.c - the machine's peak rates for one thread, two, four and so on up to all, in interleaved rounds. */
+/* bench_roofline.c - the machine's peak rates for one thread, two, four and so on up to all, in interleaved rounds; of
+ * a GPU what its clocks allow. */
 #include <string.h>
 
 #include "programs/bench/bench.h"
 
 enum { COUNTS_MAX = 12 };
 
-typedef struct { int32_t threads[COUNTS_MAX], n; rt_peaks peaks[COUNTS_MAX]; } Counts;
+typedef struct { int32_t threads[COUNTS_MAX], n; rt_peaks peaks[COUNTS_MAX]; } Counts;       /* threads 0: a GPU */
+
+/* width: of the number. */
+static const char *whose(char out[24], int32_t threads, int width)
+{
+    if (threads) snprintf(out, 24, "%*d thread%s", width, threads, threads == 1 ? "" : "s");
+    else snprintf(out, 24, "the card");
+    return out;
+}
 
 static bool measure(Bench *b, Counts *x)
 {
@@ -50,8 +59,7 @@ static void draw(Bench *b, void *ud, FILE *f)
         const int32_t i = x->n - n + k;
         const double value[3] = { x->peaks[i].bytes_per_s / 1e9, x->peaks[i].int8_ops_per_s / 1e9,
                                   x->peaks[i].f32_ops_per_s / 1e9 };
-        snprintf(name[k], sizeof name[k], "%d thread%s", x->threads[i], x->threads[i] == 1 ? "" : "s");
-        s.name[k] = name[k];
+        s.name[k] = whose(name[k], x->threads[i], 0);
         s.colour[k] = n - k == 1 ? 0 : 2 + k % 4;  /* all threads: our colour */
         for (int32_t g = 0; g < 3; g++) {
             snprintf(group[g].name, sizeof group[g].name, "%s", names[g]);
@@ -60,7 +68,8 @@ static void draw(Bench *b, void *ud, FILE *f)
         }
     }
     bench_plot_text(b, &t, "What this machine can do at most",
-                    "each group to its own scale, fastest of interleaved rounds");
+                    b->by_clocks ? "each group to its own scale, by the card's clocks"
+                                 : "each group to its own scale, fastest of interleaved rounds");
     plot_bars(f, &t, NULL, &s, group, 3);
 }
 
@@ -77,11 +86,11 @@ static void write_csv(Bench *b, void *ud, FILE *f)
 static void print(Bench *b, void *ud)
 {
     const Counts *x = ud;
-    printf("%s\n", b->machine);
+    char who[24];
+    printf("%s%s\n", b->machine, bench_by_clocks(b));
     for (int32_t i = 0; i < x->n; i++)
-        printf("%3d thread%s  memory %7.1f GB/s   int8 %8.1f Gops/s   f32 %8.1f Gflop/s\n", x->threads[i],
-               x->threads[i] == 1 ? " " : "s", x->peaks[i].bytes_per_s / 1e9, x->peaks[i].int8_ops_per_s / 1e9,
-               x->peaks[i].f32_ops_per_s / 1e9);
+        printf("%-11s  memory %7.1f GB/s   int8 %8.1f Gops/s   f32 %8.1f Gflop/s\n", whose(who, x->threads[i], 3),
+               x->peaks[i].bytes_per_s / 1e9, x->peaks[i].int8_ops_per_s / 1e9, x->peaks[i].f32_ops_per_s / 1e9);
 }
 
 static const BenchReport REPORT = { write_csv, draw, as_json, print };
@@ -90,7 +99,8 @@ int bench_roofline(Bench *b)
 {
     Counts x = { 0 };
     hear_interrupts();
-    for (int32_t t = 1; t < b->threads && x.n < COUNTS_MAX - 1; t *= 2) x.threads[x.n++] = t;
-    x.threads[x.n++] = b->threads;
+    bench_card(b);
+    for (int32_t t = 1; !b->by_clocks && t < b->threads && x.n < COUNTS_MAX - 1; t *= 2) x.threads[x.n++] = t;
+    x.threads[x.n++] = b->by_clocks ? 0 : b->threads;
     return measure(b, &x) && bench_report(b, &REPORT, &x) ? EXIT_FINE : EXIT_FAILED;
 }

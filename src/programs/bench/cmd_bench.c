@@ -40,10 +40,16 @@ static void describe_machine(Bench *b)
 {
     char name[160];
     b->threads = machine_name(name, sizeof name, &b->o);
-    int at = snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+    snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
+}
+
+void bench_card(Bench *b)
+{
+    const size_t at = strlen(b->machine);
     rt_card card;
-    if (card_named(&card, b->o.backend))
-        snprintf(b->machine + at, sizeof b->machine - (size_t) at, ", %.63s (%s)", card.name, card.level);
+    if (b->by_clocks || !card_named(&card, b->o.backend)) return;      /* each round comes here */
+    snprintf(b->machine + at, sizeof b->machine - at, ", %.63s (%s)", card.name, card.level);
+    b->by_clocks = true;
 }
 
 /* "2.7 G", "10.6 M" */
@@ -73,7 +79,19 @@ static void describe_model(Bench *b)
 
 /* ---- rounds ---- */
 
-void bench_peaks(Bench *b) { rt_roofline_round(b->roof, b->threads, 0, &b->peaks); }
+/* A card whose clocks are not known has no peaks, and then there are no limits. */
+static bool open_roof(Bench *b, const char *backend)
+{
+    rt_error e = { 0 };
+    const rt_status st = rt_roofline_new(&b->roof, backend, b->threads, &e);
+    if (st == RT_EUNSUPPORTED) note(&b->o, "no limits: %s", e.text);
+    return st == RT_OK || st == RT_EUNSUPPORTED || complain(&b->o, "%s", e.text) == 0;
+}
+
+void bench_peaks(Bench *b)
+{
+    if (b->roof) rt_roofline_round(b->roof, b->threads, 0, &b->peaks);
+}
 
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 {
@@ -82,6 +100,7 @@ double bench_limit_ms(const Bench *b, int32_t rows, int32_t after)
 
 double bench_limit_of_ms(const Bench *b, int32_t rows, int32_t after, double more)
 {
+    if (b->peaks.bytes_per_s == 0) return 0;
     double read = (b->bytes + more + b->kv * after) / b->peaks.bytes_per_s,
            work = 2 * b->values * rows / b->peaks.int8_ops_per_s;
     return 1e3 * (read > work ? read : work);
@@ -89,12 +108,12 @@ double bench_limit_of_ms(const Bench *b, int32_t rows, int32_t after, double mor
 
 static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud)
 {
-    rt_error e = { 0 };
     bool good = program_open(&b->p, &b->o, with, NULL, 0);
     if (good) {
-        const char *backend = b->p.gpu_layers == RT_LAYERS_NONE ? "cpu" : b->o.backend;
+        const bool alone = b->p.gpu_layers == RT_LAYERS_NONE;          /* the CPU */
         describe_model(b);
-        good = rt_roofline_new(&b->roof, backend, b->threads, &e) == RT_OK || complain(&b->o, "%s", e.text) == 0;
+        if (!alone) bench_card(b);
+        good = open_roof(b, alone ? "cpu" : b->o.backend);
     }
     const double began = seconds_now();
     good = good && measure(b, ud) && !interrupts;
@@ -126,6 +145,24 @@ bool bench_rounds(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void 
 
 /* ---- writing ---- */
 
+const char *bench_by_clocks(const Bench *b) { return b->by_clocks ? " (by the card's clocks)" : ""; }
+
+void bench_print_machine(const Bench *b)
+{
+    printf("%s\n%s", b->model, b->machine);
+    if (b->peaks.bytes_per_s > 0)
+        printf(": memory %.1f GB/s, int8 %.2f Tops/s, f32 %.2f Tflop/s%s", b->peaks.bytes_per_s / 1e9,
+               b->peaks.int8_ops_per_s / 1e12, b->peaks.f32_ops_per_s / 1e12, bench_by_clocks(b));
+    putchar('\n');
+}
+
+const char *bench_share(char out[40], const Bench *b, double share, const char *of)
+{
+    if (b->peaks.bytes_per_s > 0) snprintf(out, 40, "   %3.0f %% of the %s", 100 * share, of);
+    else *out = 0;
+    return out;
+}
+
 json_t *bench_json(const Bench *b)
 {
     json_t *j = json_object();
@@ -136,6 +173,7 @@ json_t *bench_json(const Bench *b)
     if (b->model[0])
         json_object_set_new(j, "model", json_text(base_name(b->p.files.model), strlen(base_name(b->p.files.model))));
     if (b->peaks.bytes_per_s > 0) {
+        json_object_set_new(j, "by_clocks", json_boolean(b->by_clocks));
         json_object_set_new(j, "bytes_per_s", json_real(b->peaks.bytes_per_s));
         json_object_set_new(j, "int8_ops_per_s", json_real(b->peaks.int8_ops_per_s));
         json_object_set_new(j, "f32_ops_per_s", json_real(b->peaks.f32_ops_per_s));
@@ -195,8 +233,8 @@ static FILE *open_csv(const Bench *b, Save *s, bool *good)
     comment(f, "machine", b->machine);
     fprintf(f, "# ratoon %s, %s\n", rt_version(), day);
     if (b->peaks.bytes_per_s > 0)
-        fprintf(f, "# peaks: %.2f GB/s, int8 %.1f Gops/s, f32 %.1f Gflop/s\n", b->peaks.bytes_per_s / 1e9,
-                b->peaks.int8_ops_per_s / 1e9, b->peaks.f32_ops_per_s / 1e9);
+        fprintf(f, "# peaks: %.2f GB/s, int8 %.1f Gops/s, f32 %.1f Gflop/s%s\n", b->peaks.bytes_per_s / 1e9,
+                b->peaks.int8_ops_per_s / 1e9, b->peaks.f32_ops_per_s / 1e9, bench_by_clocks(b));
     return f;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "programs/advice.h"
+#include "programs/cards.h"
 #include "programs/estimate.h"
 #include "programs/generate.h"
 
@@ -24,6 +25,7 @@ typedef struct {
     Program  p;
     Memory   memory;
     rt_peaks peaks;
+    rt_card  used;                                 /* the GPU by whose clocks they are known; name "": measured */
     char     machine[160]; int32_t threads;
     rt_card  card[CARDS]; int32_t n_cards;
     rt_error no_card;                              /* why there is none */
@@ -204,15 +206,28 @@ static const char *drafter_said(const Doctor *d)
     return strcmp(d->p.files.draft, "mtp") == 0 ? "the model's own MTP layer" : base_name(d->p.files.draft);
 }
 
-static void print_machine(const Doctor *d)
+/* Of the processor; "": the last layers run on a GPU. */
+static const char *level(const Doctor *d) { return d->memory.needs.gpu_layers ? "" : d->memory.needs.level; }
+
+/* Rates and what is expected are bounds. */
+static bool by_clocks(const Doctor *d) { return d->used.name[0] != 0; }
+
+static void print_rates(const Doctor *d)
 {
     char a[24], b[24];
-    const rt_needs *n = &d->memory.needs;
+    if (d->peaks.bytes_per_s == 0) return;
+    memory_text(a, d->peaks.bytes_per_s);
+    rate_text(b, d->peaks.int8_ops_per_s / 1e12);
+    if (by_clocks(d))
+        printf("           %s reads %s/s and computes %s int8 Tops/s at most, by its clocks\n", d->used.name, a, b);
+    else printf("           reads %s/s from memory and computes %s int8 Tops/s, just now\n", a, b);
+}
+
+static void print_machine(const Doctor *d)
+{
     printf("machine    %s, %d thread%s%s%s\n", d->machine, d->threads, d->threads == 1 ? "" : "s",
-           n->level[0] ? ", instructions " : "", n->level);
-    if (d->peaks.bytes_per_s > 0)
-        printf("           reads %s/s from memory and computes %s int8 Tops/s, just now\n",
-               memory_text(a, d->peaks.bytes_per_s), rate_text(b, d->peaks.int8_ops_per_s / 1e12));
+           *level(d) ? ", instructions " : "", level(d));
+    if (!by_clocks(d)) print_rates(d);
 }
 
 static void print_cards(const Doctor *d)
@@ -225,6 +240,7 @@ static void print_cards(const Doctor *d)
         if (c->memory) printf(", %s", memory_text(a, (double) c->memory));
         printf(", driver for %s: %s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend);
     }
+    if (by_clocks(d)) print_rates(d);
 }
 
 static void print_experts(const Doctor *d)
@@ -255,7 +271,8 @@ static void print_model(const Doctor *d)
         printf("speed      not by the token: blocks of %d are denoised in up to %d steps, as few as the text needs "
                "(ratoon bench times them)\n", m->needs.canvas, m->needs.canvas_steps);
     if (d->plain > 0) printf("speed      %s tokens/s plain", rate_text(a, d->plain));
-    if (d->plain > 0 && d->expected > 0) printf(" (expected %s)", rate_text(b, d->expected));
+    if (d->plain > 0 && d->expected > 0)
+        printf(by_clocks(d) ? " (up to %s by the card's clocks)" : " (expected %s)", rate_text(b, d->expected));
     if (d->plain > 0) putchar('\n');
 }
 
@@ -361,10 +378,10 @@ static bool print_json(const Doctor *d)
     const Memory *m = &d->memory;
     json_t *j = json_object();
     add_text(j, "verdict", fits(d) ? "fits" : "does not fit");
-    json_object_set_new(j, "machine", json_pack("{s:o s:i s:s s:f s:f}", "name",
+    json_object_set_new(j, "machine", json_pack("{s:o s:i s:s s:b s:f s:f}", "name",
                                                 json_text(d->machine, strlen(d->machine)), "threads", d->threads,
-                                                "level", m->needs.level, "bytes_per_s", d->peaks.bytes_per_s,
-                                                "int8_ops_per_s", d->peaks.int8_ops_per_s));
+                                                "level", level(d), "by_clocks", by_clocks(d), "bytes_per_s",
+                                                d->peaks.bytes_per_s, "int8_ops_per_s", d->peaks.int8_ops_per_s));
     json_object_set_new(j, "gpus", cards_json(d));
     json_object_set_new(j, "no_gpu", d->n_cards ? json_null() : json_text(d->no_card.text, strlen(d->no_card.text)));
     json_object_set_new(j, "model", facts(d, base_name(d->p.files.model), of_model,
@@ -420,6 +437,7 @@ static bool expect(Doctor *d)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
     const rt_needs *n = &d->memory.needs;
     if (!fits(d) || denoises(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
+    if (n->gpu_layers) card_named(&d->used, d->o.backend);
     costs_estimate(&d->costs, n, &d->peaks, 0);
     if (n->expert_ram) d->tier = experts_measure(&d->p, n);
     if (d->tier.disk_bytes_per_s > 0) costs_experts(&d->costs, n, &d->tier);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "programs/advice.h"
+#include "programs/cards.h"
 #include "programs/drafters.h"
 #include "programs/estimate.h"
 #include "programs/expert_profile.h"
@@ -21,6 +22,7 @@ typedef struct {
     size_t   program;                              /* resident before anything was done */
     bool     server, timed;                        /* planned as `serve` would take it; speeds are known */
     rt_peaks peaks;
+    rt_card  card;                                 /* the GPU by whose clocks they are known; name "": measured */
     Costs    costs, in_memory;                     /* in_memory: if all experts were there */
     ExpertTier tier;                               /* where memory holds only some experts */
     double   plain, talk, code;                    /* tokens per second; talk, code: with the drafter */
@@ -30,6 +32,9 @@ typedef struct {
 
 /* The drafter is a file of its own or a layer of the model. */
 static bool drafted(const Plan *x) { return x->memory.needs.draft_passes > 0; }
+
+/* Speeds are bounds. */
+static bool by_clocks(const Plan *x) { return x->card.name[0] != 0; }
 
 /* Memory holds only some of a mixture's experts. */
 static bool tiered(const Plan *x) { return x->memory.needs.expert_ram > 0; }
@@ -122,6 +127,7 @@ static void measure(Plan *x)
     x->talk = costs_drafted(&x->costs, &known.talk, NULL);
     x->code = costs_drafted(&x->costs, &known.code, NULL);
     x->timed = interrupts == 0;
+    if (n->gpu_layers) card_named(&x->card, x->o.backend);
 }
 
 /* ---- models that are not here ---- */
@@ -296,11 +302,11 @@ static void print_verdict(const Plan *x)
     printf("%s", memory_gpu_text(gpu, m));
     if (m->needs.free) printf(": %s", verdict(x));
     if (tiered(x)) printf(" with %.0f %% of the experts in memory", 100 * held(x));
-    if (x->timed) printf("; about %s tokens/s plain", rate_text(a, x->plain));
+    if (x->timed) printf("; %s %s tokens/s plain", by_clocks(x) ? "up to" : "about", rate_text(a, x->plain));
     if (x->timed && drafted(x)) {
         printf(", %s to %s with drafter %s", rate_text(a, x->talk), rate_text(b, x->code), drafter_said(x));
     }
-    puts(x->timed ? " (estimate)" : "");
+    puts(!x->timed ? "" : by_clocks(x) ? " (a bound, by the card's clocks)" : " (estimate)");
 }
 
 static void print_offers(const Plan *x)
@@ -404,9 +410,10 @@ static void print_rest(const Plan *x)
     print_experts(x);
     if (download(x) > 0) printf("download   %s, before this can run\n", memory_text(a, (double) download(x)));
     if (!x->timed) return;
-    printf("speed      a pass reads %s; this machine reads %s/s and computes %s int8 Tops/s just now\n",
-           memory_text(a, (double) n->pass_bytes), memory_text(b, x->peaks.bytes_per_s),
-           rate_text(c, x->peaks.int8_ops_per_s / 1e12));
+    printf("speed      a pass reads %s; %s reads %s/s and computes %s int8 Tops/s %s\n",
+           memory_text(a, (double) n->pass_bytes), by_clocks(x) ? x->card.name : "this machine",
+           memory_text(b, x->peaks.bytes_per_s), rate_text(c, x->peaks.int8_ops_per_s / 1e12),
+           by_clocks(x) ? "at most, by its clocks" : "just now");
     if (drafted(x))
         puts("           with drafter: from talk and prose to code, by accept lengths that were published for others");
 }
@@ -414,8 +421,9 @@ static void print_rest(const Plan *x)
 static json_t *speed_json(const Plan *x)
 {
     if (!x->timed) return json_null();
-    json_t *j = json_pack("{s:f s:f s:f s:n s:n}", "plain_tok_s", x->plain, "bytes_per_s", x->peaks.bytes_per_s,
-                          "int8_ops_per_s", x->peaks.int8_ops_per_s, "drafted_low_tok_s", "drafted_high_tok_s");
+    json_t *j = json_pack("{s:f s:b s:f s:f s:n s:n}", "plain_tok_s", x->plain, "by_clocks", by_clocks(x),
+                          "bytes_per_s", x->peaks.bytes_per_s, "int8_ops_per_s", x->peaks.int8_ops_per_s,
+                          "drafted_low_tok_s", "drafted_high_tok_s");
     if (drafted(x)) {
         json_object_set_new(j, "drafted_low_tok_s", json_real(x->talk));
         json_object_set_new(j, "drafted_high_tok_s", json_real(x->code));
