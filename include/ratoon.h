@@ -82,8 +82,10 @@ typedef enum {
     RT_EFULL        = -6,      /* it does not fit the context */
     RT_ECANCEL      = -7,      /* a hook or rt_step_cancel cancelled it */
     RT_EBACKEND     = -8,      /* the backend failed */
-    RT_ENOTOKEN     = -9       /* the mask allows no token; rt_allow, rt_constrain, rt_sampling_set and rt_prompt let
+    RT_ENOTOKEN     = -9,      /* the mask allows no token; rt_allow, rt_constrain, rt_sampling_set and rt_prompt let
                                 * the session try again */
+    RT_ELOST        = -10      /* in the place of RT_EBACKEND, from any call: the device is lost to this process, which
+                                * has to be started again */
 } rt_status;
 
 typedef struct {

@@ -45,6 +45,7 @@ class Status(enum.IntEnum):
     CANCEL = -7
     BACKEND = -8
     NO_TOKEN = -9
+    LOST = -10
 
 
 class Error(Exception):

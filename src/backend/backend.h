@@ -145,6 +145,7 @@ struct Backend {
      * that has been done), and at no other time: what decoding replays is there before it starts, and whatever has not
      * been recorded is run as it is called. NULL: passes are not recorded. */
     void   (*prepare)(Backend *b, bool on);
+    /* ST_LOST: the device does nothing more for this process. */
     Status (*sync)(Backend *b, Error *err);
     void   (*close)(Backend *b);
     /* rows in, rows out. F32 unless stated otherwise; x [n, in] */

@@ -9,7 +9,7 @@
 /* The values are those of rt_status in ratoon.h (checked in engine/api.c). */
 typedef enum {
     ST_OK = 0, ST_END = 1, ST_ARG = -1, ST_MEMORY = -2, ST_IO = -3, ST_FORMAT = -4, ST_UNSUPPORTED = -5, ST_FULL = -6,
-    ST_CANCEL = -7, ST_BACKEND = -8, ST_NOTOKEN = -9
+    ST_CANCEL = -7, ST_BACKEND = -8, ST_NOTOKEN = -9, ST_LOST = -10
 } Status;
 
 enum { ERROR_TEXT = 512 };

@@ -13,7 +13,8 @@
 _Static_assert((int) RT_END == (int) ST_END && (int) RT_EARG == (int) ST_ARG && (int) RT_ENOMEM == (int) ST_MEMORY &&
                (int) RT_EIO == (int) ST_IO && (int) RT_EFORMAT == (int) ST_FORMAT && (int) RT_EUNSUPPORTED ==
                (int) ST_UNSUPPORTED && (int) RT_EFULL == (int) ST_FULL && (int) RT_ECANCEL == (int) ST_CANCEL &&
-               (int) RT_EBACKEND == (int) ST_BACKEND && (int) RT_ENOTOKEN == (int) ST_NOTOKEN, "status codes");
+               (int) RT_EBACKEND == (int) ST_BACKEND && (int) RT_ENOTOKEN == (int) ST_NOTOKEN &&
+               (int) RT_ELOST == (int) ST_LOST, "status codes");
 _Static_assert((int) RT_BLOCK == (int) SOURCE_BLOCK && (int) RT_NGRAM == (int) SOURCE_NGRAM &&
                (int) RT_MTP == (int) SOURCE_MTP && (int) RT_SOURCES == (int) SOURCES &&
                (int) RT_SOURCES <= (int) RT_SOURCES_MAX, "sources");
@@ -78,6 +79,7 @@ const char *rt_status_text(rt_status status)
     case RT_ECANCEL: return "cancelled";
     case RT_EBACKEND: return "the backend failed";
     case RT_ENOTOKEN: return "no token is allowed";
+    case RT_ELOST: return "the device is lost";
     }
     return "unknown status";
 }

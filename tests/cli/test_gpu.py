@@ -15,7 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "help"))
 import report
-from scratch import DEMO, RATOON, ROOT, path
+from scratch import DEMO, RATOON, ROOT, path, write
 
 DRIVER = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")
 MAKE_TINY = os.environ.get("MAKE_TINY", os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests", "make_tiny"))
@@ -176,6 +176,21 @@ class Gpu(unittest.TestCase):
         self.assertIn("expert_ram: 1048576 bytes, expected at least ", p.stderr)
         p = self.ratoon("run", *model, *GPU, "--expert-vram", "8K", "-p", "x", "-n", "1", expect=1)
         self.assertIn("expert_vram: 8192 bytes, expected at least ", p.stderr)
+
+    def test_lost(self):
+        """A card that is lost to the process ends what is being written, with a sentence that says what to do."""
+        for name in "run", "chat":
+            sign = path("lost-" + name)
+            ask = [RATOON, name, *ALONE, *GPU, "--ctx", "2048", "-n", "1900", "--ignore-eos", "--temp", "0",
+                   "-p", "Write a function that adds two numbers."]
+            p = subprocess.Popen([a for a in ask if name == "run" or a != "--ignore-eos"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**ENV, "RATOON_EMU_LOST": sign})
+            p.stdout.read(1)
+            write("lost-" + name, "")
+            _, err = p.communicate(timeout=300)
+            self.assertEqual(p.returncode, 1, err)
+            self.assertRegex(err.decode(), r"(?m)^ratoon %s: cuda: .*700.*; the card's context is lost: start the "
+                                           r"program again$" % name)
 
     def test_verify(self):
         with open(path("prompts.jsonl"), "w", encoding="utf-8") as f:

@@ -68,7 +68,8 @@ class Headers(unittest.TestCase):
         values = {**{"RT_" + n: ratoon.Status[s].value for n, s in
                      (("OK", "OK"), ("END", "END"), ("EARG", "ARGUMENT"), ("ENOMEM", "MEMORY"), ("EIO", "IO"),
                       ("EFORMAT", "FORMAT"), ("EUNSUPPORTED", "UNSUPPORTED"), ("EFULL", "FULL"),
-                      ("ECANCEL", "CANCEL"), ("EBACKEND", "BACKEND"), ("ENOTOKEN", "NO_TOKEN"))},
+                      ("ECANCEL", "CANCEL"), ("EBACKEND", "BACKEND"), ("ENOTOKEN", "NO_TOKEN"),
+                      ("ELOST", "LOST"))},
                   **{"RT_" + n: i for i, n in enumerate(("TEXT", "REASONING", "CALL", "ARGUMENTS", "CALL_END"))},
                   **{"RT_CHAT_" + n.upper(): i for i, n in enumerate(ratoon._FEATURES)},
                   "RT_GOES_ON": 0, "RT_FINISH_STOP": 1, "RT_FINISH_STRING": 2, "RT_FINISH_CALLS": 3,

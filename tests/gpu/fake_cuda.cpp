@@ -10,13 +10,15 @@
  * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
  * many multiprocessors, else 1. RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does
  * not know it. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other
- * programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong. */
+ * programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong.
+ * RATOON_EMU_LOST=FILE: as soon as there is a FILE the context is lost (fake_cuda.h). */
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "backend/gpu/gpu.h"
 
 #include "fake_cuda.h"
@@ -444,6 +446,9 @@ int cuGraphDestroy(void *g) { Locked l(lock); delete (std::vector<Work> *) g; fa
 
 static int called()
 {
+    enum { ILLEGAL_ADDRESS = 700 };
+    static const char *const sign = getenv("RATOON_EMU_LOST");
     fake.calls++;
+    if (fake.lost || (sign && access(sign, F_OK) == 0)) return ILLEGAL_ADDRESS;
     return fake.fail_in && --fake.fail_in == 0 ? fake.fail_with : OK;
 }

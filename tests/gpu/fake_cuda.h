@@ -12,6 +12,7 @@ typedef struct {
     int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
                                                     * work */
     int32_t fail_with;                             /* with this code */
+    bool    lost;                                  /* every call fails, as after an error that costs the context */
     bool    sealed;                                /* nothing more can be taken, recorded or loaded */
     int64_t refused;                               /* calls, by that */
     int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */

@@ -18,7 +18,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from helper import RATOON, SLOW, Server, main
+from helper import RATOON, ROOT, SLOW, Server, main, read_all
 from scratch import TMP, path, write
 
 CLEAN = {**os.environ, "XDG_CONFIG_HOME": "/nonexistent", "HOME": TMP}
@@ -172,6 +172,58 @@ class Health(unittest.TestCase):
             s.recv(1)
         self.assertEqual(server.stop(), 0)
         self.not_ready("--port", port, says="connect")
+
+
+class Lost(unittest.TestCase):
+    """A card that is lost to the process, on the emulated driver: the server answers whom it has, and ends."""
+    WHY = r"cuda: .*700.*; the card's context is lost: start the program again"
+
+    def server(self, sign):
+        driver = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")
+        return Server("--backend", "cuda", "--parallel", "2", "--threads", "1",
+                      env={"RATOON_CUDA_DRIVER": driver, "RATOON_EMU_LOST": sign})
+
+    def ends(self, server):
+        self.assertEqual(server.ended(), 1)
+        self.assertRegex(server.log, r"(?m)^ratoon serve: %s; the server ends$" % self.WHY)
+        self.assertEqual(server.log.count("the server ends"), 1)
+        self.assertEqual(health("--port", str(server.port))[0], 1)
+
+    def test_while_requests_run(self):
+        sign = path("lost")
+        server = self.server(sign)
+        ask = {"prompt": "a", "max_tokens": 1900, "ignore_eos": True}
+        answers = []
+        others = [threading.Thread(target=lambda: answers.append(server.post("/v1/completions", ask))) for _ in "ab"]
+        with server.connect() as s:
+            body = json.dumps({**ask, "stream": True}).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+                      % (len(body), body))
+            stream = s.recv(65536)
+            for t in others:
+                t.start()
+            self.assertTrue(server.waits(1))
+            write("lost", "")
+            stream += read_all(s)
+            for t in others:
+                t.join()
+        self.assertRegex(stream.decode(), self.WHY)
+        self.assertEqual(sorted(a[0] for a in answers), [500, 503], answers)
+        self.assertRegex(min(answers)[2].decode(), self.WHY)
+        self.assertIn(b"the server is shutting down", max(answers)[2])
+        self.ends(server)
+
+    def test_while_none_does(self):
+        for more in {}, {"echo": True, "logprobs": 1}:
+            sign = path("lost-%d" % len(more))
+            server = self.server(sign)
+            ask = {"prompt": "one two three", "max_tokens": 2, **more}
+            self.assertEqual(server.post("/v1/completions", ask)[0], 200)
+            write(os.path.basename(sign), "")
+            status, _, text = server.post("/v1/completions", ask)
+            self.assertEqual(status, 500)
+            self.assertRegex(text.decode(), self.WHY)
+            self.ends(server)
 
 
 class GeneratedKey(unittest.TestCase):

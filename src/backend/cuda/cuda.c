@@ -330,6 +330,17 @@ static void leave_store(Cuda *c)
     if (counted) c->error = failed;
 }
 
+/* Some errors cost the whole process its context. They are known by what is documented of them, that every later call
+ * fails too: here a wait for nothing. */
+static void note_loss(Cuda *c)
+{
+    char *text = c->error.text;
+    const size_t n = strlen(text);
+    if (c->error.code != ST_BACKEND || c->card->cu->cuStreamSynchronize(c->stream) == 0) return;
+    c->error.code = ST_LOST;
+    snprintf(text + n, ERROR_TEXT - n, "; the card's context is lost: start the program again");
+}
+
 static Status cuda_sync(Backend *b, Error *err)
 {
     Cuda *c = cuda_of(b);
@@ -346,6 +357,7 @@ static Status cuda_sync(Backend *b, Error *err)
         fail(&c->error, ST_ARG, "embedding: token %d, expected 0 to %d", now.wrong.value, now.wrong.limit);
     if (c->forked && cuda_failed(c))               /* what a kernel has found besides is not the next sync's to tell */
         cuda_ok(c, c->card->cu->cuMemsetD8Async(&c->report->wrong, 0, sizeof now.wrong, c->stream), "clearing memory");
+    note_loss(c);
     Status code = c->error.code;
     if (code != ST_OK && err) *err = c->error;
     c->error = (Error) { 0 };

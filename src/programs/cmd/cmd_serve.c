@@ -40,7 +40,6 @@ typedef struct {
     pthread_t   engine, worker[WORKERS];
     bool        engine_runs;
     int32_t     n_workers;
-    atomic_bool failed;                           /* loading failed, reported */
     double      begun;
     Files       fetched;                          /* for -hf */
     Memory    memory;                             /* of the model, its sessions and a step, and the free memory before
@@ -429,7 +428,7 @@ static void *engine_thread(void *ud)
         say_ready(v);
         scheduler_run(s->scheduler);
     } else {
-        v->failed = !s->stop;                      /* else it was asked to end meanwhile */
+        s->failed = !s->stop;                      /* else it was asked to end meanwhile */
         unsigned char byte = 0;
         ssize_t ignored = write(pipe_fd[1], &byte, 1);
         (void) ignored;
@@ -465,7 +464,7 @@ static void say_status(const Server *s)
             queue_waiting(s->queue), http_connections(s->http), e.used);
 }
 
-/* Waits a second; returns true if the server was asked to stop or loading failed. */
+/* Waits a second; returns true if the server was asked to stop or has failed. */
 static bool wait_second(Serve *v, int ms)
 {
     struct pollfd p = { .fd = pipe_fd[0], .events = POLLIN };
@@ -474,7 +473,7 @@ static bool wait_second(Serve *v, int ms)
     while (read(pipe_fd[0], &byte, 1) == 1)
         if (byte == SIGUSR1) say_status(&v->s);
     http_tick(v->s.http);
-    return ends_asked > 0 || v->failed;
+    return ends_asked > 0 || v->s.failed;
 }
 
 static bool idle(const Serve *v)
@@ -492,9 +491,9 @@ static void drain(Serve *v)
     bool was_loading = s->state == SERVER_LOADING;
     s->state = SERVER_DRAINING;
     http_quiesce(s->http);
-    if (was_loading || v->failed) s->stop = true;
+    if (was_loading) s->stop = true;
     double until = seconds_now() + s->o.shutdown_grace;
-    if (!was_loading && !idle(v))
+    if (!was_loading && !s->failed && !idle(v))
         note(&s->o, "ending: %d s for the requests that run (again: at once)", s->o.shutdown_grace);
     while (!was_loading && !idle(v) && seconds_now() < until) wait_second(v, 20);
     queue_close(s->queue);
@@ -557,7 +556,7 @@ static int serve(Serve *v)
     if (!s->http) return EXIT_FAILED;
     while (good && !wait_second(v, 1000));
     drain(v);
-    return good && !v->failed ? EXIT_FINE : EXIT_FAILED;
+    return good && !s->failed ? EXIT_FINE : EXIT_FAILED;
 }
 
 int cmd_serve(int argc, char **argv)

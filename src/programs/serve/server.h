@@ -36,6 +36,7 @@ struct Server {
     _Atomic int state;                          /* ServerState */
     _Atomic int loaded;                         /* per mille */
     atomic_bool stop;                           /* the engine thread ends as soon as it can */
+    atomic_bool failed;                         /* loading failed, or the device is lost: reported, the server ends */
     int64_t     started;                        /* seconds since 1970 */
     char        name[256];                      /* name of the model */
     const char *names[TEXTS_MAX + 1]; int32_t n_names;             /* and its aliases */

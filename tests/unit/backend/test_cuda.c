@@ -350,6 +350,33 @@ static void failures_stick(void **state)
     assert_int_equal(fake->live, 0);
 }
 
+/* What fails and goes on failing is another error than what has failed once, on forks and on the backend itself. */
+static void lost(void **state)
+{
+    (void) state;
+    Pair p;
+    Error err = { 0 };
+    uint8_t got = 0;
+    assert_int_equal(open_pair(&p, &err), ST_OK);
+    Backend *const of[] = { p.fork, p.opened };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        Backend *b = of[i];
+        uint8_t *m = b->alloc(b, 64, "x");
+        fake->lost = true;
+        for (int32_t again = 0; again < 2; again++) {
+            b->copy_out(b, &got, m, 1);
+            assert_int_equal(b->sync(b, &err), ST_LOST);
+            expect_error(&err, ST_LOST, WORDS("cuda: ", "700", "the card's context is lost: start the program again"));
+        }
+        assert_null(b->alloc(b, 64, "y"));
+        assert_int_equal(b->sync(b, &err), ST_LOST);
+        fake->lost = false;
+        b->release(b, m, 64);
+    }
+    close_pair(&p);
+    assert_int_equal(fake->live, 0);
+}
+
 /* What a kernel has found wrong is of the pass that the host has given up, and not of the next. */
 static void both_fail(void **state)
 {
@@ -864,7 +891,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest of_driver[] = {
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
-        cmocka_unit_test(replay_without_memory), cmocka_unit_test(free_memory),
+        cmocka_unit_test(lost), cmocka_unit_test(replay_without_memory), cmocka_unit_test(free_memory),
         cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults)
     };
     const struct CMUnitTest anywhere[] = {

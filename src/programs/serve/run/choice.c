@@ -520,7 +520,7 @@ ChoiceResult choice_score(RunChoice *c, const RunContext *b, rt_session *s, Http
     if (st == RT_ECANCEL) return CHOICE_CANCELLED;
     if (st != RT_OK) {
         http_fail(e, 500, NULL, NULL, "%s", rt_step_error(b->step));
-        return CHOICE_FAILED;
+        return st == RT_ELOST ? CHOICE_LOST : CHOICE_FAILED;
     }
     c->done += n;
     c->scores = c->reads = n < left;

@@ -10,7 +10,8 @@
 /* What the engine thread provides. */
 typedef struct { Server *server; rt_step *step; } RunContext;
 
-typedef enum { CHOICE_GOES_ON, CHOICE_OVER, CHOICE_CANCELLED, CHOICE_FAILED } ChoiceResult;
+/* LOST: FAILED, since the device is lost. */
+typedef enum { CHOICE_GOES_ON, CHOICE_OVER, CHOICE_CANCELLED, CHOICE_FAILED, CHOICE_LOST } ChoiceResult;
 
 /* The HISTORY points of the prompt that a session was given last, ascending; 0: none. */
 typedef struct { int32_t at[HISTORY_POINTS]; } Histories;
@@ -19,8 +20,8 @@ typedef struct { int32_t at[HISTORY_POINTS]; } Histories;
  * prompt), and what the cache has of the prompt is loaded unless the request disables caching. Afterwards
  * c->past.resumed is the number of tokens that need not be computed; no output was produced yet. */
 void choice_ready(RunChoice *c, const RunContext *b, rt_session *s, Histories *h);
-/* Scores a piece of the prompt for an `echo` with log-probabilities; call while c->scores is set. On CANCELLED or
- * FAILED *e is set. */
+/* Scores a piece of the prompt for an `echo` with log-probabilities; call while c->scores is set. On CANCELLED,
+ * FAILED or LOST *e is set. */
 ChoiceResult choice_score(RunChoice *c, const RunContext *b, rt_session *s, HttpError *e);
 /* Call next: submits the prompt and outputs what the answer begins with (an echo, forced tokens). On FAILED *e is
  * set. */

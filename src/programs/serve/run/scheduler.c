@@ -38,6 +38,15 @@ struct Scheduler {
 
 /* ---- endings ---- */
 
+/* Nothing can be computed any more, but whoever has started the server may start it again. */
+static void device_lost(Scheduler *e)
+{
+    if (!e->server->failed) complain(&e->server->o, "%s; the server ends", rt_step_error(e->context.step));
+    e->server->failed = true;
+}
+
+static bool ends(const Server *s) { return s->stop || s->failed; }
+
 static void free_slot(Scheduler *e, RunChoice *c)
 {
     if (c->slot < 0) return;
@@ -258,7 +267,7 @@ static void poll_clients(Scheduler *e)
     e->polled = t;
     for (Job *j = e->line; j; j = j->next) {
         if (j->cancel != CANCEL_NONE) continue;
-        if (e->server->stop) j->cancel = CANCEL_SHUTDOWN;
+        if (ends(e->server)) j->cancel = CANCEL_SHUTDOWN;
         else if (exchange_gone(j->x)) j->cancel = CANCEL_GONE;
         else if (j->deadline > 0 && t > j->deadline) j->cancel = CANCEL_LATE;
         else keep_alive(e, j, t);
@@ -296,7 +305,10 @@ static bool open_session(Scheduler *e, rt_error *err)
     return true;
 }
 
-static bool may_open(const Scheduler *e) { return e->n_open < e->n_slots && !e->short_of_memory; }
+static bool may_open(const Scheduler *e)
+{
+    return e->n_open < e->n_slots && !e->short_of_memory && !e->server->failed;
+}
 
 static void open_another(Scheduler *e)
 {
@@ -364,7 +376,8 @@ static bool begin_choice(Scheduler *e, RunChoice *c, Slot *slot)
         slot->read = ++e->clock;
     }
     if (st == CHOICE_GOES_ON && !c->scores) st = choice_start(c, slot->s, &err);
-    if (st == CHOICE_FAILED) {
+    if (st == CHOICE_LOST) device_lost(e);
+    if (st == CHOICE_FAILED || st == CHOICE_LOST) {
         job_failed(e, j, &err);
         return false;
     }
@@ -430,7 +443,7 @@ static void admit(Scheduler *e)
     }
     for (Job *j = e->line; j; j = next) {
         next = j->next;
-        if ((e->server->stop || (e->server->state == SERVER_DRAINING && j->n_started == 0)) && !j->cancel)
+        if ((ends(e->server) || (e->server->state == SERVER_DRAINING && j->n_started == 0)) && !j->cancel)
             j->cancel = CANCEL_SHUTDOWN;
         if (j->cancel) {
             job_cancelled(e, j);
@@ -533,6 +546,7 @@ static void pass(Scheduler *e)
     e->n_in_pass = 0;
     e->reader = NULL;
     if (st == RT_ECANCEL) return;
+    if (st == RT_ELOST) device_lost(e);
     if (st != RT_OK) {
         pass_failed(e, (const Slot *const *) in, n);
         return;
@@ -621,7 +635,7 @@ void scheduler_run(Scheduler *e)
         else if (!scored) wait(e);
     }
     costs_save(&s->p, e->context.step);
-    for (int32_t i = 0; s->o.cache_dir && i < e->n_open; i++)
+    for (int32_t i = 0; s->o.cache_dir && !s->failed && i < e->n_open; i++)
         choice_leave(&e->context, e->slot[i].s, &e->slot[i].history, NULL, 0);
 }
 
