@@ -1,5 +1,6 @@
 # ratoon on Debian 12, built in one stage and run in another, as a user who owns nothing (doc/install.md).
 #   docker build -t ratoon .
+#   docker build -t ratoon --build-arg CUDA=yes .          with kernels for NVIDIA cards
 #   docker run --rm -it -v "$PWD/models:/models:ro" ratoon chat -m /models/model.gguf
 FROM debian:12 AS build
 RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
@@ -9,6 +10,8 @@ COPY tests/tests.mk tests/tests.mk
 COPY bench/bench.mk bench/bench.mk
 RUN make setup-deb
 COPY . .
+ARG CUDA=no
+RUN [ "$CUDA" = no ] || make -j"$(nproc)" cuda
 RUN make -j"$(nproc)" deb
 
 FROM debian:12-slim

@@ -303,6 +303,7 @@ class Installing(Base):
         p = run("make", "-n", "-C", self.dir, "setup-deb")
         self.assertEqual(p.returncode, 0, p.err)
         self.assertIn("\nUSER ratoon\n", text)
+        self.assertRegex(text, r'(?s)\nARG CUDA=no\nRUN \[ "\$CUDA" = no \] \|\| make [^\n]* cuda\nRUN make [^\n]* deb\n')
 
     def test_unit(self):
         if not shutil.which("systemd-analyze"):
@@ -317,6 +318,22 @@ class Installing(Base):
         if p.returncode == 0 and "exposure level" in p.out:
             level = float(re.search(r"exposure level for ratoon.service: ([\d.]+)", p.out).group(1))
             self.assertLess(level, 2.5)
+
+    def test_unit_with_a_card(self):
+        """What the document says to put beside the unit is understood, and opens nothing but NVIDIA's devices."""
+        with open(os.path.join(ROOT, "share/systemd/ratoon.service")) as f:
+            unit = f.read().replace("@PREFIX@/bin/ratoon", shutil.which("true"))
+        with open(os.path.join(ROOT, "doc/install.md")) as f:
+            beside = re.search(r"(?m)((?:^    .*\n|\n)*^    PrivateDevices=no\n(?:^    .*\n|\n)*)", f.read())[1]
+        self.assertEqual(re.findall(r"(?m)^ *DeviceAllow=(.*)$", beside), ["char-nvidia* rw"])
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze")
+        file = self.write("ratoon.service", unit)
+        os.makedirs(file + ".d")
+        for text, said in (beside, 0), (beside + "\nNoSuchKey=no\n", 1):
+            self.write("ratoon.service.d/card.conf", "\n".join(l.strip() for l in text.splitlines()) + "\n")
+            p = run("systemd-analyze", "verify", "--man=no", file)
+            self.assertEqual(len([l for l in p.err.splitlines() if "ratoon.service" in l]), said, p.err)
 
 
 if __name__ == "__main__":

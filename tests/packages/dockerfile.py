@@ -1,4 +1,4 @@
-"""Reads a Dockerfile and carries its stages out in bare roots, where there is no Docker: RUN, COPY, ENV, USER, WORKDIR,
+"""Reads a Dockerfile and carries its stages out in bare roots, where there is no Docker: RUN, COPY, ARG, ENV, USER, WORKDIR,
 and what a container is started with. An instruction that it does not know is an error."""
 import json
 import os
@@ -73,6 +73,8 @@ class Stage:
 
     def do_env(self, rest):
         self.env.update(x.split("=", 1) for x in shlex.split(rest))
+
+    do_arg = do_env                                # with its default
 
     def do_workdir(self, rest):
         self.cwd = rest
