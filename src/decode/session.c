@@ -95,13 +95,10 @@ static Status open_canvas(Session *s, const Model *m, Error *err)
     s->diffusion = m->diffusion;
     s->line.sampling.temperature = 1;              /* what the file says */
     s->canvas = calloc(1, sizeof *s->canvas);
-    if (s->canvas) {
-        s->canvas->soft = be->alloc(be, soft_bytes(m), "canvas");
-        s->canvas->before = first == be ? s->canvas->soft : first->alloc(first, soft_bytes(m), "canvas");
-        if (s->canvas->soft && s->canvas->before) return ST_OK;
-    }
-    stages_sync(&m->stages, NULL);                 /* the failure is reported here */
-    return fail(err, ST_MEMORY, "session: out of memory for a canvas");
+    if (!s->canvas) return fail(err, ST_MEMORY, "session: out of memory for a canvas");
+    s->canvas->soft = be->alloc(be, soft_bytes(m), "canvas");
+    s->canvas->before = first == be ? s->canvas->soft : first->alloc(first, soft_bytes(m), "canvas");
+    return s->canvas->soft && s->canvas->before ? ST_OK : stages_sync(&m->stages, err);
 }
 
 static void close_canvas(Session *s)
@@ -135,10 +132,8 @@ Status session_open(Session *s, const Model *m, const Model *dm, int32_t ctx, in
         if (st == ST_OK) {
             Backend *be = stages_last(&m->stages);
             s->taps = be->alloc(be, sizeof(float) * TAP_SLOTS * (size_t) m->tap_width, "taps");
-            if (!s->taps) {
-                st = fail(err, ST_MEMORY, "session: out of memory for taps");
-                be->sync(be, NULL);                /* the failure is already reported */
-            } else if (dm->lead) state_advance(&s->draft, dm->lead);
+            if (!s->taps) st = be->sync(be, err);
+            else if (dm->lead) state_advance(&s->draft, dm->lead);
         }
     }
     if (st != ST_OK) session_close(s);

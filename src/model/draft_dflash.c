@@ -136,8 +136,8 @@ static Status place_floats(Model *m, Tensor *out, int32_t rows, int32_t cols, co
 {
     const size_t bytes = sizeof *x * (size_t) rows * (size_t) cols;
     Backend *be = m->stages.at[0].be;
-    *out = (Tensor) { .type = T_F32, .rows = rows, .cols = cols, .data = model_alloc(m, 0, bytes, "norms", err) };
-    if (!out->data) return ST_MEMORY;
+    *out = (Tensor) { .type = T_F32, .rows = rows, .cols = cols };
+    TRY(model_alloc(&out->data, m, 0, bytes, "norms", err));
     be->copy_in(be, out->data, x, bytes);
     return be->sync(be, err);
 }
@@ -659,9 +659,10 @@ static Status bound(Model *m, Error *err)
     if (!p->tap_norms) return ST_OK;
     Backend *be = m->stages.at[0].be;
     const size_t bytes = sizeof(float) * (size_t) m->target->dim;
-    uint8_t *all = model_alloc(m, 0, bytes * (size_t) m->n_taps, "norms", err);
-    if (!all) return ST_MEMORY;
-    for (int32_t i = 0; i < m->n_taps; i++) be->copy(be, all + bytes * (size_t) i, p->tap_norm[i].data, bytes);
+    void *all;
+    TRY(model_alloc(&all, m, 0, bytes * (size_t) m->n_taps, "norms", err));
+    for (int32_t i = 0; i < m->n_taps; i++)
+        be->copy(be, (uint8_t *) all + bytes * (size_t) i, p->tap_norm[i].data, bytes);
     p->all_tap_norms = (Tensor) { .type = T_F32, .rows = 1, .cols = m->tap_width, .data = all };
     return be->sync(be, err);
 }

@@ -71,22 +71,21 @@ Status model_check(const Gguf *g, Error *err)
 
 /* ---- memory ---- */
 
-void *model_alloc(Model *m, int32_t stage, size_t bytes, const char *part, Error *err)
+Status model_alloc(void **out, Model *m, int32_t stage, size_t bytes, const char *part, Error *err)
 {
-    if (!grow_to(&m->owned, &m->cap_owned, (size_t) m->n_owned + 1, 256, sizeof *m->owned)) {
-        fail(err, ST_MEMORY, "%s: out of memory", m->file);
-        return NULL;
-    }
     Backend *be = m->stages.at[stage].be;
-    void *p = be->alloc(be, bytes, part);
-    if (!p) {
-        fail(err, ST_MEMORY, "%s: out of memory for %s (%zu bytes)", m->file, part, bytes);
-        return NULL;
+    Error why = { 0 };
+    if (!grow_to(&m->owned, &m->cap_owned, (size_t) m->n_owned + 1, 256, sizeof *m->owned))
+        return fail(err, ST_MEMORY, "%s: out of memory", m->file);
+    *out = be->alloc(be, bytes, part);
+    if (!*out) {
+        const Status st = be->sync(be, &why);
+        return fail(err, st, "%s: %s", m->file, why.text);
     }
     m->owned[m->n_owned].be = be;
-    m->owned[m->n_owned].p = p;
+    m->owned[m->n_owned].p = *out;
     m->owned[m->n_owned++].bytes = bytes;
-    return p;
+    return ST_OK;
 }
 
 void model_close(Model *m)
@@ -444,12 +443,10 @@ static Status take_sample(Loader *l)
 
 static Status upload_vector(Loader *l, Found *f)
 {
+    void *p;
+    TRY(model_alloc(&p, l->m, f->stage, f->bytes, "norms", l->err));
     float *v = malloc(f->bytes);
-    void *p = model_alloc(l->m, f->stage, f->bytes, "norms", l->err);
-    if (!v || !p) {
-        free(v);
-        return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
-    }
+    if (!v) return fail(l->err, ST_MEMORY, "%s: out of memory for %s", f->view.file, f->view.name);
     size_t row_bytes = type_row_bytes(f->view.type, f->cols);
     for (int32_t r = 0; r < f->rows; r++)
         quant_decode(v + (size_t) r * (size_t) f->cols, f->view.type, f->view.data + row_bytes * (size_t) r, f->cols);
@@ -688,8 +685,8 @@ static Status open_stores(Loader *l, bool all)
         const size_t bytes = l->store[k].needs.bytes;
         Backend *be = l->m->stages.at[k].be;
         if (bytes == 0 || has_all(l, k) != all) continue;
-        void *memory = model_alloc(l->m, k, bytes, "experts", l->err);
-        if (!memory) return ST_MEMORY;
+        void *memory;
+        TRY(model_alloc(&memory, l->m, k, bytes, "experts", l->err));
         const StoreOptions o = store_options(l, k);
         TRY(be->store(be, l->store[k].s, l->store[k].n, memory, &o, l->err));
     }
@@ -764,10 +761,11 @@ static Status check_memory(const Loader *l)
     const Model *m = l->m;
     for (int32_t k = 0; k < m->stages.n && !l->o->overcommit; k++) {
         uint64_t need = stage_bytes(l, k, true) + stage_bytes(l, k, false) + l->store[k].needs.bytes, there = 0, total;
-        m->stages.at[k].be->memory(m->stages.at[k].be, &there, &total);
+        Backend *be = m->stages.at[k].be;
+        be->memory(be, &there, &total);
         if (there > 0 && need > there)
-            return fail(l->err, ST_MEMORY, "%s: its weights take %.2f GB, but %.2f GB of memory are free", m->file,
-                        (double) need / 1e9, (double) there / 1e9);
+            return fail(l->err, ST_MEMORY, "%s: its weights take %.2f GB, but %.2f GB of %s are free", m->file,
+                        (double) need / 1e9, (double) there / 1e9, be->device ? "device memory" : "memory");
     }
     return ST_OK;
 }
@@ -776,7 +774,9 @@ static Status take_room(Loader *l)
 {
     for (int32_t k = 0; k < l->m->stages.n; k++) {
         const uint64_t need = stage_bytes(l, k, false);
-        if (need > 0 && !(l->room[k] = model_alloc(l->m, k, need, part_of(l), l->err))) return ST_MEMORY;
+        void *room = NULL;
+        if (need > 0) TRY(model_alloc(&room, l->m, k, need, part_of(l), l->err));
+        l->room[k] = room;
     }
     return ST_OK;
 }
@@ -1124,9 +1124,9 @@ static Status place_rope(Model *m, Rope *rope, int32_t stage, const double *freq
 {
     Backend *be = m->stages.at[stage].be;
     size_t pairs = (size_t) rope->n_rot / 2;
-    double *place = model_alloc(m, stage, sizeof *freq * pairs, "norms", err);
-    int32_t *place_lane = lane ? model_alloc(m, stage, sizeof *lane * pairs, "norms", err) : NULL;
-    if (!place || (lane && !place_lane)) return ST_MEMORY;
+    void *place, *place_lane = NULL;
+    TRY(model_alloc(&place, m, stage, sizeof *freq * pairs, "norms", err));
+    if (lane) TRY(model_alloc(&place_lane, m, stage, sizeof *lane * pairs, "norms", err));
     be->copy_in(be, place, freq, sizeof *freq * pairs);
     if (lane) be->copy_in(be, place_lane, lane, sizeof *lane * pairs);
     rope->freq = place;

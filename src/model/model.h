@@ -191,6 +191,6 @@ typedef struct {
 } RopeSpec;
 Status model_rope(Model *m, const Weights *w, const char *arch, const RopeSpec *r, StageRope *out, Error *err);
 /* Allocates memory of a stage; model_close releases it. */
-void  *model_alloc(Model *m, int32_t stage, size_t bytes, const char *part, Error *err);
+Status model_alloc(void **out, Model *m, int32_t stage, size_t bytes, const char *part, Error *err);
 
 #endif

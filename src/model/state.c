@@ -75,9 +75,7 @@ static Status open_layer(State *s, int32_t il, Error *err)
     s->host[il].wrap = wrap_of(s, il);
     for (int32_t i = 0; i < n; i++) {
         *piece[i].at = be->alloc(be, piece[i].bytes, piece[i].part);
-        if (!*piece[i].at)
-            return fail(err, ST_MEMORY, "session: out of memory for %s of layer %d (%zu bytes)", piece[i].part, il,
-                        piece[i].bytes);
+        if (!*piece[i].at) return be->sync(be, err);
     }
     if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
     return ST_OK;
@@ -89,7 +87,7 @@ static Status open_tables(State *s, Error *err)
     for (int32_t k = 0; k < s->owner.n; k++) {
         Backend *be = s->owner.at[k].be;
         s->layer[k] = be->alloc(be, bytes, "session tables");
-        if (!s->layer[k]) return fail(err, ST_MEMORY, "session: out of memory");
+        if (!s->layer[k]) return be->sync(be, err);
         be->copy_in(be, s->layer[k], s->host, bytes);
     }
     return stages_sync(&s->owner, err);

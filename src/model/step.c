@@ -36,14 +36,14 @@ static Status open_one(Step *s, Backend *model, const StepLimits *lim, bool last
     s->table_host = calloc(1, s->table_bytes);
     s->state = calloc((size_t) lim->slices_max, sizeof *s->state);
     s->canvas = calloc((size_t) lim->slices_max, sizeof *s->canvas);
+    if (!last) s->carry = malloc(carry_bytes(lim));
+    if (!s->table_host || !s->state || !s->canvas || (!last && !s->carry))
+        return fail(err, ST_MEMORY, "step: out of memory");
     s->table = be->alloc(be, s->table_bytes, "step tables");
     if (lim->scratch_bytes) s->scratch = be->alloc(be, lim->scratch_bytes, "step scratch");
     bool taps = last && lim->tap_width && lim->chunk;
     if (taps) s->chunk_taps = be->alloc(be, sizeof(float) * (size_t) lim->tap_width * (size_t) lim->chunk, "taps");
-    if (!last) s->carry = malloc(carry_bytes(lim));
-    if (!s->table_host || !s->state || !s->canvas || !s->table || (lim->scratch_bytes && !s->scratch) ||
-        (taps && !s->chunk_taps) || (!last && !s->carry))
-        return fail(err, ST_MEMORY, "step: out of memory (%zu bytes of scratch)", lim->scratch_bytes);
+    if (!s->table || (lim->scratch_bytes && !s->scratch) || (taps && !s->chunk_taps)) return be->sync(be, err);
     place_tables(&s->host, s->table_host, lim, &s->slices_at);
     place_tables(&s->rows, s->table, lim, &s->slices_at);
     return ST_OK;

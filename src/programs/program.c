@@ -267,6 +267,15 @@ static const char *fewer_experts(char out[160], Program *p)
     return out;
 }
 
+const char *program_gpu_hint(char out[160], const Program *p, const char *why)
+{
+    out[0] = 0;
+    if (strstr(why, "device memory"))
+        snprintf(out, 160, "; give fewer layers (--gpu-layers below %d%s), or end what else uses the GPU",
+                 p->gpu_layers, p->o->gpu_layers == RT_LAYERS_AUTO ? "" : ", or auto");
+    return out;
+}
+
 static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
 {
     rt_error e = { 0 };
@@ -277,7 +286,8 @@ static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
     if (st == RT_OK) return true;
     char hint[160];
     if (st == RT_ECANCEL) complain(p->o, "interrupted while loading");
-    else if (st == RT_ENOMEM && *fewer_experts(hint, p)) complain(p->o, "%s%s", e.text, hint);
+    else if (st == RT_ENOMEM && (*program_gpu_hint(hint, p, e.text) || *fewer_experts(hint, p)))
+        complain(p->o, "%s%s", e.text, hint);
     else complain_files(p->o, e.text, &p->files);
     return false;
 }
@@ -350,9 +360,11 @@ bool program_session(Program *p)
         return complain(o, "--%s", rt_session_error(p->session)) == 0;
     if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
     if (status == RT_OK) return true;
-    complain(o, "%s%s%s", e.text, status == RT_ENOMEM ? "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0" : "",
-             status == RT_ENOMEM && p->loaded.slots ? ", or a smaller --expert-ram" : "");
-    return false;
+    char hint[160] = "";
+    if (status == RT_ENOMEM && !*program_gpu_hint(hint, p, e.text))
+        snprintf(hint, sizeof hint, "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0%s",
+                 p->loaded.slots ? ", or a smaller --expert-ram" : "");
+    return complain(o, "%s%s", e.text, hint) == 0;
 }
 
 /* Whether a GPU is to run layers. "auto" that options_read has left is the CPU. */

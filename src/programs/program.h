@@ -94,6 +94,9 @@ rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_o
  * there is room for besides so many sessions. *n: what is needed; zeros without a GPU or a mixture. */
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
 uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes of the GPU's memory */
+/* What to do where that was too short in spite of the count, because others have taken it or --overcommit was given; ""
+ * if why, a message of the library, is not about it. */
+const char *program_gpu_hint(char out[160], const Program *p, const char *why);
 /* Returns whether keys and values of type q8_0 would take a gigabyte less for so many tokens, and says so in out. row:
  * their bytes per token now; q8: then. */
 bool kv_hint(char out[200], uint64_t row, uint64_t q8, double tokens);

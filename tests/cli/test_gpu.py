@@ -215,6 +215,26 @@ class Gpu(unittest.TestCase):
         self.assertEqual(more["gpu"]["layers"], int(n[0]) + 2)
         self.assertEqual(plan("--gpu-layers", "auto")["gpu"]["layers"], int(n[0]))
 
+    def test_less_than_it_says(self):
+        """Where the card gives less than it has counted, the message has its name, and what to do."""
+        ctx = ["--ctx", "200000"]                  # sessions take more than what loading needs for a while
+        j = self.plan(*GPU, *ctx)
+        model, session = [sum(p["bytes"] for p in j["parts"] if p["gpu"] and p["owner"] == owner)
+                          for owner in ("model", "session")]
+        ask = ["run", *ALONE, *GPU, *ctx, "-p", "x", "-n", "1"]
+        for gives, what in ((model // 2, r"\S+\.gguf: weights"), (model + (200 << 20), "keys/values"),
+                            (model + session + (1 << 20), "backend workspace")):
+            for layers, auto in ("all", ", or auto"), ("auto", ""):
+                p = self.ratoon(*ask, "--gpu-layers", layers, expect=1, env={**ENV, "RATOON_EMU_GIVES": str(gives)})
+                self.assertRegex(p.stderr.splitlines()[-1], r"^ratoon run: (%s): no device memory for \d+ bytes on emulated "
+                                 r"GPU; give fewer layers \(--gpu-layers below 8%s\), or end what else uses the GPU$"
+                                 % (what, auto))
+        server = [RATOON, "serve", *ALONE, *GPU, *ctx, "--port", "0", "--parallel", "1"]
+        p = subprocess.run(server, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+                           env={**ENV, "RATOON_EMU_GIVES": str(gives)})
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stderr, r"(?m): no device memory for \d+ bytes on emulated GPU; give fewer layers ")
+
     def test_tables(self):
         """Each part stands in the memory that it takes."""
         j = self.plan(*GPU, "--gpu-layers", "3", "--ctx", "2048")

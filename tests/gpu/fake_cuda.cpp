@@ -10,7 +10,8 @@
  * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
  * many multiprocessors, else 1. RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does
  * not know it. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other
- * programs. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong.
+ * programs; RATOON_EMU_GIVES=BYTES: no more can be had, whatever it says is free. RATOON_EMU_SPOILED=KERNEL: the
+ * floats of that kernel are a little wrong.
  * RATOON_EMU_LOST=FILE: as soon as there is a FILE the context is lost (fake_cuda.h). */
 #include <deque>
 #include <functional>
@@ -221,6 +222,8 @@ int cuMemGetInfo_v2(size_t *left, size_t *all)
 int cuMemAlloc_v2(void **p, size_t n)
 {
     CALL_TAKES;
+    const char *gives = getenv("RATOON_EMU_GIVES");
+    if (gives && fake.device_bytes + (int64_t) n > atoll(gives)) return NO_MEMORY;
     uintptr_t at = emu_memory.base;
     const size_t need = (n + 511) / 256 * 256;
     for (auto &b : live) {

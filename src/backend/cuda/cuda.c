@@ -102,7 +102,7 @@ static void *cuda_alloc(Backend *b, size_t bytes, const char *part)
     if (cuda_failed(c)) return NULL;
     int code = c->card->cu->cuMemAlloc_v2(&p, bytes ? bytes : 1);
     if (code == CUDA_NO_MEMORY)
-        fail(&c->error, ST_MEMORY, "%s: no memory for %zu bytes on %s", part, bytes, c->card->name);
+        fail(&c->error, ST_MEMORY, "%s: no device memory for %zu bytes on %s", part, bytes, c->card->name);
     if (!cuda_ok(c, code, part)) return NULL;
     if (cuda_ok(c, c->card->cu->cuMemsetD8Async(p, 0, bytes ? bytes : 1, c->stream), "clearing memory") &&
         cuda_ok(c, c->card->cu->cuStreamSynchronize(c->stream), "clearing memory")) return p;

@@ -672,7 +672,8 @@ bool scheduler_open(Scheduler **out, Server *s)
     e->kept = seconds_now();
     if (good) costs_load(&s->p, e->context.step);
     if (good) warm_up(e);
-    return good || complain(&s->o, "%s", err.text) == EXIT_FINE;
+    char hint[160];
+    return good || complain(&s->o, "%s%s", err.text, program_gpu_hint(hint, &s->p, err.text)) == EXIT_FINE;
 }
 
 void scheduler_close(Scheduler *e)
