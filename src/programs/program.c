@@ -348,6 +348,13 @@ void program_check_ctx(const Program *p)
              "them gets worse; --ctx %lld or less avoids that", p->o->ctx, (long long) trained, (long long) trained);
 }
 
+/* Whether a GPU is to run layers. "auto" that options_read has left is the CPU. */
+static bool names_gpu(const Program *p)
+{
+    const char *b = p->o->backend;
+    return b && strcmp(b, "auto") != 0 && strncmp(b, "cpu", 3) != 0 && !p->no_card;
+}
+
 bool program_session(Program *p)
 {
     rt_error e = { 0 };
@@ -361,17 +368,10 @@ bool program_session(Program *p)
     if (status == RT_OK) status = rt_step_new(&p->step, p->engine, &st, &e);
     if (status == RT_OK) return true;
     char hint[160] = "";
-    if (status == RT_ENOMEM && !*program_gpu_hint(hint, p, e.text))
+    if (status == RT_ENOMEM && !*program_gpu_hint(hint, p, e.text) && !names_gpu(p))
         snprintf(hint, sizeof hint, "; give a smaller --ctx, or -ctk q8_0 -ctv q8_0%s",
                  p->loaded.slots ? ", or a smaller --expert-ram" : "");
     return complain(o, "%s%s", e.text, hint) == 0;
-}
-
-/* Whether a GPU is to run layers. "auto" that options_read has left is the CPU. */
-static bool names_gpu(const Program *p)
-{
-    const char *b = p->o->backend;
-    return b && strcmp(b, "auto") != 0 && strncmp(b, "cpu", 3) != 0 && !p->no_card;
 }
 
 bool program_find(Program *p, const Options *o, int with)

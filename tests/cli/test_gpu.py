@@ -143,6 +143,49 @@ class Gpu(unittest.TestCase):
         self.assertIn("the NVIDIA card is not used (--backend cpu ends this note): cuda: the driver libcuda.so.1 lacks",
                       run({**env, "LD_LIBRARY_PATH": folder}))
 
+    def test_driver_without_emulation(self):
+        """Where this build's kernels, or the lack of them, do not go with the driver, all that has to be done is said at
+        once."""
+        with open(os.path.join(ROOT, "src/backend/cuda/driver.h"), encoding="utf-8") as f:
+            names = re.findall(r"^    X\((cu\w+),", f.read(), re.M)
+        says = {"cuDriverGetVersion": "*(int *) a = 12020;", "cuDeviceGetCount": "*(int *) a = 1;",
+                "cuDeviceGetAttribute": "*(int *) a = b == 75 ? 9 : 0;",
+                "cuDeviceGetName": '__builtin_snprintf(a, b, "Card");'}
+        source = write("card.c", "".join("int %s(void *a, long b) { (void) a, (void) b; %s return 0; }\n"
+                                         % (name, says.get(name, "")) for name in names))
+        folder = path("card")
+        os.makedirs(folder)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", os.path.join(folder, "libcuda.so.1"), source], check=True)
+        env = {**{k: v for k, v in ENV.items() if k != "RATOON_CUDA_DRIVER"}, "LD_LIBRARY_PATH": folder}
+        told = r"CUDA 12\.2, expected CUDA (13\.0 \(NVIDIA's driver 580\)|12\.4 \(NVIDIA's driver 550\)) or newer$|" \
+               r"built without GPU kernels; `make cuda` builds them, for NVIDIA's driver 580 \(CUDA 13\.0\) or newer, by " \
+               r"an nvcc of CUDA 12 for 550 \(12\.4\); the driver here is for CUDA 12\.2$"
+        p = self.ratoon("run", *ALONE, *GPU, "-p", "x", "-n", "1", env=env, expect=1)
+        self.assertRegex(p.stderr, "(?m)" + told)
+
+    def test_doctor(self):
+        """A GPU that cannot be used is what the doctor finds, and not all that it says."""
+        for env, gpu, told in (
+                ({**ENV, "RATOON_CUDA_DRIVER": "/nonexistent/libcuda.so"}, [],
+                 r"none: cuda: no NVIDIA driver here \(/nonexistent/libcuda\.so: .*\); in a container it takes NVIDIA's "
+                 r"container toolkit and --gpus all"),
+                ({**ENV, "RATOON_EMU_CC": "61"}, ["--gpu-layers", "2"],
+                 r"emulated GPU, sm_61, .*: (cuda: emulated GPU is sm_61, .*)")):
+            p = self.ratoon("doctor", *ALONE, *GPU, *gpu, env=env, expect=1)
+            self.assertRegex(p.stdout, r"(?m)^gpu        %s$" % told)
+            self.assertRegex(p.stdout, r"\nverdict: fits; .* tokens/s plain")
+            self.assertRegex(p.stderr, r"\Aratoon doctor: cuda: .*; the rest is about the CPU\n\Z")
+            j = json.loads(self.ratoon("doctor", "--json", *ALONE, *GPU, env=env, expect=1).stdout)
+            self.assertEqual(j["verdict"], "fits")
+        p = self.ratoon("doctor", *ALONE, "--backend", "cuda:3", expect=1)
+        self.assertIn("cuda: device 3, expected 0 to 0; CUDA_VISIBLE_DEVICES may hide some; the rest is", p.stderr)
+        self.assertRegex(p.stdout, r"(?m)^gpu        emulated GPU, sm_90, .*: --backend cuda:0$")
+
+    def test_pinned(self):
+        p = self.ratoon("run", *ALONE, *GPU, "-p", "x", expect=1, env={**ENV, "RATOON_EMU_PINS": "40000000"})
+        self.assertRegex(p.stderr, r"\Aratoon run: cuda: no pinned memory for \d+ bytes of staging, which is main memory "
+                                   r"that a card can read \(WSL limits it\)\n\Z")
+
     def test_experts(self):
         """Of a mixture whose experts are in main memory, but for some: the CPU's text, and a plan of both memories."""
         subprocess.run([MAKE_TINY, "qwen3moe-16:q6_k", os.path.dirname(path("x"))], check=True)

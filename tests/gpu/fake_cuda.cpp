@@ -10,8 +10,8 @@
  * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
  * many multiprocessors, else 1. RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does
  * not know it. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other
- * programs; RATOON_EMU_GIVES=BYTES: no more can be had, whatever it says is free. RATOON_EMU_SPOILED=KERNEL: the
- * floats of that kernel are a little wrong.
+ * programs; RATOON_EMU_GIVES=BYTES: no more can be had, whatever it says is free. RATOON_EMU_PINS=BYTES:
+ * no more of main memory can be pinned. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong.
  * RATOON_EMU_LOST=FILE: as soon as there is a FILE the context is lost (fake_cuda.h). */
 #include <deque>
 #include <functional>
@@ -254,6 +254,8 @@ int cuMemFree_v2(void *p)
 int cuMemAllocHost_v2(void **p, size_t n)
 {
     CALL_TAKES;
+    const char *pins = getenv("RATOON_EMU_PINS");
+    if (pins && fake.host_bytes + (int64_t) n > atoll(pins)) return NO_MEMORY;
     if (!(*p = aligned_alloc(4096, pages_up(n)))) return NO_MEMORY;
     host[(uintptr_t) *p] = n;
     emu_host_take((uintptr_t) *p, n);

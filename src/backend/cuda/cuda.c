@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const uint8_t *const cuda_images[];         /* fatbins, one for each kernel file, ended by NULL (image.S) */
-
 typedef struct { const char *name; int32_t threads; size_t args, shared; } KernelInfo;
 static const KernelInfo kernels[] = {
 #define X(name, threads, Args, shared) { #name, threads, sizeof(Args), shared },
@@ -407,6 +405,9 @@ static Status take_stream(Cuda *c, Error *err)
     int code = cu->cuStreamCreate(&c->stream, NON_BLOCKING);
     if (code) return cuda_fail(err, cu, code, "making a stream");
     code = cu->cuMemAllocHost_v2((void **) &c->staging, STAGING);
+    if (code == CUDA_NO_MEMORY)
+        return fail(err, ST_MEMORY, "cuda: no pinned memory for %d bytes of staging, which is main memory that a "
+                    "card can read (WSL limits it)", STAGING);
     return code ? cuda_fail(err, cu, code, "taking staging memory") : ST_OK;
 }
 
@@ -473,9 +474,12 @@ static Status find_card(CudaCard *card, int32_t ordinal, Error *err)
     if (card->cc < LEAST)
         return fail(err, ST_UNSUPPORTED, "cuda: %s is %s, expected a card of sm_%d or newer", card->name, card->level,
                     LEAST);
-    if (!kernel_images()[0])
-        return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them");
-    return ST_OK;
+    if (kernel_images()[0]) return ST_OK;
+    int version = 0;
+    cu->cuDriverGetVersion(&version);
+    return fail(err, ST_UNSUPPORTED, "cuda: this ratoon was built without GPU kernels; `make cuda` builds them, for "
+                "NVIDIA's driver 580 (CUDA 13.0) or newer, by an nvcc of CUDA 12 for 550 (12.4); the driver here is "
+                "for CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
 
 /* Loads the images and finds every kernel in one of them. */
@@ -507,7 +511,7 @@ static Status count_cards(int *n, const CudaDriver *cu, Error *err)
 {
     const int code = cu->cuDeviceGetCount(n);
     if (code) return cuda_fail(err, cu, code, "counting devices");
-    return *n ? ST_OK : fail(err, ST_UNSUPPORTED, "cuda: the driver sees no device");
+    return *n ? ST_OK : fail(err, ST_UNSUPPORTED, "cuda: the driver sees no device" CUDA_HIDDEN);
 }
 
 static Status open_card(CudaCard *card, int32_t ordinal, Error *err)
@@ -531,7 +535,8 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     const CudaDriver *cu;
     TRY(cuda_driver(&cu, err));
     TRY(count_cards(&n, cu, err));
-    if (ordinal >= n) return fail(err, ST_UNSUPPORTED, "cuda: device %ld, expected 0 to %d", ordinal, n - 1);
+    if (ordinal >= n)
+        return fail(err, ST_UNSUPPORTED, "cuda: device %ld, expected 0 to %d" CUDA_HIDDEN, ordinal, n - 1);
     CudaCard *card = calloc(1, sizeof *card);
     Cuda *c = calloc(1, sizeof *c);
     if (!card || !c) {

@@ -64,8 +64,9 @@ typedef struct {
 typedef struct { CUDA_DRIVER(CUDA_FIELD) } CudaDriver;
 #undef CUDA_FIELD
 
-/* The CUDA version that a driver must have for the kernels of this build, 12040 for 12.4 (images.py); the functions
- * above need less. */
+/* The fatbins of this build, one for each kernel file, ended by NULL (image.S), and the CUDA version that a driver must
+ * have for them, 12040 for 12.4 (images.py); the functions above need less. */
+extern const uint8_t *const cuda_images[];
 extern const int32_t cuda_driver_least;
 
 /* Names another library than libcuda.so.1, such as the tests' emulated driver, before the driver is first asked for and
@@ -75,6 +76,9 @@ void cuda_driver_name(const char *library);
 /* The driver, loaded and initialised once for the process, from any thread. ST_UNSUPPORTED: there is no driver, or it
  * sees no card; ST_BACKEND: it is too old, lacks a function or does not start. */
 Status cuda_driver(const CudaDriver **out, Error *err);
+
+/* Ends what is said of cards that are not there. */
+#define CUDA_HIDDEN "; CUDA_VISIBLE_DEVICES may hide some"
 
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);

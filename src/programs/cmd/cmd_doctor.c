@@ -29,6 +29,7 @@ typedef struct {
     char     machine[160]; int32_t threads;
     rt_card  card[CARDS]; int32_t n_cards;
     rt_error no_card;                              /* why there is none */
+    bool     left_gpu;                             /* it was asked for, and cannot be used */
     ExpertTier tier;                               /* where memory holds only some of a mixture's experts */
     double   expected, plain, drafted;             /* tokens per second */
     Costs    costs;
@@ -416,7 +417,7 @@ static int report(const Doctor *d)
         print_verdict(d);
         status = output_done(&d->o);
     }
-    return status != EXIT_FINE ? status : fits(d) ? EXIT_FINE : EXIT_MISFIT;
+    return status != EXIT_FINE ? status : d->left_gpu ? EXIT_FAILED : fits(d) ? EXIT_FINE : EXIT_MISFIT;
 }
 
 /* ---- the order of it ---- */
@@ -427,13 +428,27 @@ static void find_cards(Doctor *d)
         d->n_cards++;
 }
 
+/* A GPU that was asked for and cannot be used is a finding: the rest is about the CPU. */
+static rt_status plan(Doctor *d, rt_error *e)
+{
+    const char *asked = d->o.backend;
+    rt_error none;
+    rt_status st = memory_plan(&d->memory, &d->p, 1, false, e);
+    if (st == RT_OK || !asked || strncmp(asked, "cuda", 4) != 0) return st;
+    d->o.backend = "cpu";
+    d->left_gpu = memory_plan(&d->memory, &d->p, 1, false, &none) == RT_OK;
+    if (d->left_gpu) complain(&d->o, "%s; the rest is about the CPU", e->text);
+    else d->o.backend = asked;
+    return d->left_gpu ? RT_OK : st;
+}
+
 /* Before anything large is loaded. */
 static bool expect(Doctor *d)
 {
     rt_error e = { 0 };
     d->threads = machine_name(d->machine, sizeof d->machine, &d->o);
     find_cards(d);
-    if (memory_plan(&d->memory, &d->p, 1, false, &e) != RT_OK)
+    if (plan(d, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
     const rt_needs *n = &d->memory.needs;
     if (!fits(d) || denoises(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;

@@ -67,11 +67,11 @@ static void drivers(void **state)
     (void) state;
     assert_null(fake);                             /* this process has loaded none yet */
     Error err = opened_by_another(&(Given) { .driver = "/nonexistent/libcuda.so" });
-    expect_error(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("no NVIDIA driver", "/nonexistent/libcuda.so", "--gpus all"));
     err = opened_by_another(&(Given) { .driver = "libm.so.6" });
-    expect_error(&err, ST_BACKEND, WORDS("libm.so.6", "lacks cuInit"));
+    expect_error(&err, ST_BACKEND, WORDS("libm.so.6", "lacks cuInit", "NVIDIA's driver 5", " or newer"));
     err = opened_by_another(&(Given) { .version = 11080 });
-    expect_error(&err, ST_BACKEND, WORDS("CUDA 11.8", " or newer"));
+    expect_error(&err, ST_BACKEND, WORDS("CUDA 11.8", "NVIDIA's driver 5", " or newer"));
     for (int32_t call = 1; call <= 2; call++) {
         err = opened_by_another(&(Given) { .fail_in = call });
         expect_error(&err, ST_BACKEND, WORDS("starting the driver", "unknown error", "999"));
@@ -105,9 +105,9 @@ static void cards(void **state)
     static const char *const none[] = { "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:99999999999999999999" };
     Backend *b;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) refused(none[i], ST_ARG, WORDS("cuda device", none[i] + 5));
-    refused("cuda:9", ST_UNSUPPORTED, WORDS("device 9", "expected 0 to 0"));
+    refused("cuda:9", ST_UNSUPPORTED, WORDS("device 9", "expected 0 to 0", "CUDA_VISIBLE_DEVICES"));
     fake->devices = 0;
-    refused("cuda", ST_UNSUPPORTED, WORDS("no device"));
+    refused("cuda", ST_UNSUPPORTED, WORDS("no device", "CUDA_VISIBLE_DEVICES"));
     fake->devices = 2;
     refused("cuda:2", ST_UNSUPPORTED, WORDS("device 2", "expected 0 to 1"));
     fake->no_kernels = true;
@@ -151,7 +151,7 @@ static void cards_described(void **state)
     fake->cc = 90;
     fake->devices = 0;
     assert_int_equal(backend_card(&card, "cuda", 0, true, &err), ST_UNSUPPORTED);
-    expect_error(&err, ST_UNSUPPORTED, WORDS("no device"));
+    expect_error(&err, ST_UNSUPPORTED, WORDS("no device", "CUDA_VISIBLE_DEVICES"));
     fake->devices = 1;
     assert_int_equal(backend_card(&card, "cpu", 0, true, &err), ST_UNSUPPORTED);
     assert_int_equal(fake->live, 0);
