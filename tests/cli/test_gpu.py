@@ -180,6 +180,7 @@ class Gpu(unittest.TestCase):
         p = self.ratoon("doctor", *ALONE, "--backend", "cuda:3", expect=1)
         self.assertIn("cuda: device 3, expected 0 to 0; CUDA_VISIBLE_DEVICES may hide some; the rest is", p.stderr)
         self.assertRegex(p.stdout, r"(?m)^gpu        emulated GPU, sm_90, .*: --backend cuda:0$")
+        self.assertEqual(self.ratoon("doctor", *ALONE, "--backend", "cuda:x", expect=1).stdout, "")
 
     def test_pinned(self):
         p = self.ratoon("run", *ALONE, *GPU, "-p", "x", expect=1, env={**ENV, "RATOON_EMU_PINS": "40000000"})

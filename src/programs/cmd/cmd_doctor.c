@@ -434,7 +434,7 @@ static rt_status plan(Doctor *d, rt_error *e)
     const char *asked = d->o.backend;
     rt_error none;
     rt_status st = memory_plan(&d->memory, &d->p, 1, false, e);
-    if (st == RT_OK || !asked || strncmp(asked, "cuda", 4) != 0) return st;
+    if ((st != RT_EUNSUPPORTED && st != RT_EBACKEND) || !asked || strncmp(asked, "cuda", 4) != 0) return st;
     d->o.backend = "cpu";
     d->left_gpu = memory_plan(&d->memory, &d->p, 1, false, &none) == RT_OK;
     if (d->left_gpu) complain(&d->o, "%s; the rest is about the CPU", e->text);
