@@ -444,8 +444,8 @@ typedef struct {
     char     level[16];        /* the backend's; see rt_property "backend.level" */
     uint64_t kv_q8_bytes;      /* keys and values of one token if both were of type q8_0; 0: they cannot be */
     uint64_t device_model, device_drafter, device_session, device_step;           /* bytes of a GPU's memory, by
-                                                                                   * owner */
-    uint64_t device_free, device_total;                                           /* of it; 0: there is none */
+                                                                                   * owner; 0: it is main memory */
+    uint64_t device_free, device_total;                                           /* of it; 0: unknown; there is none */
     int32_t  gpu_layers;       /* layers that the GPU runs: as given, or as many as fit */
     uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
                                 * of them; pass_bytes and pass_parameters are of such a pass. */

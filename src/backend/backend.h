@@ -83,17 +83,17 @@ struct Backend {
     const int32_t *widths;
     int32_t     n_widths;
     int32_t     chunk;                             /* rows of a prompt per pass, unless a caller says otherwise */
-    /* The memory that alloc takes is the device's own. staging: bytes of main memory that such a backend and each of
-     * its forks take besides. */
-    bool        device;
+    /* The memory that alloc takes is the device's own. shares: it is a part of main memory all the same, and counted
+     * there. staging: bytes of main memory that such a backend and each of its forks take besides. */
+    bool        device, shares;
     size_t      staging;
     /* sizes: pure functions; the null backend asks the backend it stands for. weight_bytes: 0 if this type cannot be
      * the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
     /* of n slots; 0: not a key/value type here, or a head is not a whole number of blocks */
     size_t (*kv_bytes)(Backend *b, const LayerSpec *s, bool values, int32_t n);
-    /* Bytes available and in total, of the memory that alloc takes; 0: unknown, so a device that is full has 1.
-     * Callable from any thread. */
+    /* Bytes available and in total, of the memory that alloc takes; 0: unknown, so a device that is full has 1,
+     * or a device that shares main memory. Callable from any thread. */
     void   (*memory)(Backend *b, uint64_t *free, uint64_t *total);
     /* One round of about a twentieth of a second on a fork, on the first n of its threads; rates higher than those in
      * `fastest` replace them. bytes: what is read again and again, 0: more than caches hold. A device measures nothing:

@@ -78,7 +78,7 @@ Amount engine_counted(const Stages *s)
 {
     Amount b = { 0 };
     for (int32_t k = 0; k < s->n; k++)
-        backend_null_parts(s->at[k].be, add_bytes, &b.in[s->at[k].be->device]);
+        backend_null_parts(s->at[k].be, add_bytes, &b.in[memory_of(s->at[k].be)]);
     return b;
 }
 
@@ -443,7 +443,7 @@ int32_t engine_room(const rt_engine *g, int32_t memory)
     if (engine_counts(g->use)) coming = engine_counted(&g->on).in[memory];
     if (engine_counts(g->use) && memory == IN_MAIN) coming += g->model->device_store.host_bytes;
     for (int32_t il = 0; il < g->model->n_layers; il++)
-        if (stages_be(&g->on, il)->device == (memory == IN_DEVICE)) row += kv_row(g->model, il, T_COUNT);
+        if (memory_of(stages_be(&g->on, il)) == memory) row += kv_row(g->model, il, T_COUNT);
     if (there == 0 || row == 0) return INT32_MAX;
     uint64_t fits = (there > coming ? there - coming : 0) / 5 * 4 / row;
     return fits < INT32_MAX ? (int32_t) fits : INT32_MAX;
@@ -631,7 +631,7 @@ Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_ste
         if (code == ST_OK && seen.model->diffusion.canvas) code = diffuse_largest(&st->spec, &s->s, err);
     }
     if (code == ST_OK) *scratch = step_peak(&st->spec.step);
-    for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) own.in[seen.on.at[k].be->device] += *scratch;
+    for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) own.in[memory_of(seen.on.at[k].be)] += *scratch;
     if (code == ST_OK && bytes) *bytes = own;
     rt_session_free(s);
     rt_step_free(st);

@@ -26,6 +26,7 @@ typedef enum { ENGINE_RUNS, ENGINE_SAMPLES, ENGINE_PLANS, ENGINE_SIZES } EngineU
 /* Bytes in main memory and in the memory of a device. */
 enum { IN_MAIN, IN_DEVICE, MEMORIES };
 typedef struct { uint64_t in[MEMORIES]; } Amount;
+static inline int32_t memory_of(const Backend *b) { return b->device && !b->shares ? IN_DEVICE : IN_MAIN; }
 
 static inline bool engine_counts(EngineUse use) { return use >= ENGINE_PLANS; }
 

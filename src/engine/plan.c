@@ -100,7 +100,7 @@ static Status count_all(Counted *out, const Stages *have, const rt_options *o, c
     Status st = plan_open(&p, have, ENGINE_SIZES, o, so, sto, err);
     for (int32_t k = 0; st == ST_OK && k < p.g->on.n; k++) {
         Backend *be = p.g->on.at[k].be;
-        backend_null_parts(be, count_part, (uint64_t *[]) { &rest[be->device], &session[be->device] });
+        backend_null_parts(be, count_part, (uint64_t *[]) { &rest[memory_of(be)], &session[memory_of(be)] });
     }
     if (st == ST_OK) {
         const Model *m = p.g->model;
@@ -155,7 +155,8 @@ static bool has_room_for(const Ask *a, const Answer *x)
     const Amount there = engine_free(a->have);
     if (there.in[IN_DEVICE] > 0 && (!x->roomy || x->device > without_share(there.in[IN_DEVICE], DEVICE_MARGIN)))
         return false;
-    return x->host == 0 || there.in[IN_MAIN] == 0 || x->main <= without_share(there.in[IN_MAIN], EXPERT_MARGIN);
+    if ((x->host == 0 && !stages_last(a->have)->shares) || there.in[IN_MAIN] == 0) return true;
+    return x->main <= without_share(there.in[IN_MAIN], x->host ? EXPERT_MARGIN : DEVICE_MARGIN);
 }
 
 /* How n layers can run: with all experts, or with as many as fit. *vram: as in rt_options, and not RT_EXPERTS_AUTO. */
@@ -220,7 +221,9 @@ Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, c
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
 {
     const Amount there = engine_free(have);
-    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit || there.in[IN_DEVICE] == 0) return ST_OK;
+    const bool shares = stages_last(have)->shares;
+    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit) return ST_OK;
+    if (there.in[IN_DEVICE] == 0 && !shares) return ST_OK;
     const rt_session_options smallest = { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 };
     Ask a = { .have = have, .o = o, .so = &smallest };
     Answer x;
@@ -229,7 +232,7 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
     TRY(count_layers(&x, &a, INT32_MAX, o->expert_vram, err));
     const int32_t n = a.layers - have->at[0].end;
     TRY(count_layers(&x, &a, n, o->expert_vram, err));
-    const bool host = x.host > 0 && there.in[IN_MAIN] > 0 && x.main > there.in[IN_MAIN];
+    const bool host = (x.host > 0 || shares) && there.in[IN_MAIN] > 0 && x.main > there.in[IN_MAIN];
     if (x.device <= there.in[IN_DEVICE] && !host) return ST_OK;
     a.so = NULL;
     TRY(layers_that_fit(&fit, &vram, &a, err));
@@ -239,8 +242,9 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
         return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free "
                     "on %s; %s", n, a.layers, (double) x.device / 1e9, (double) there.in[IN_DEVICE] / 1e9,
                     stages_last(have)->name, hint);
-    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers with experts in main memory take %.2f GB there, but "
-                "%.2f GB are free; %s", n, a.layers, (double) x.main / 1e9, (double) there.in[IN_MAIN] / 1e9, hint);
+    return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers %s main memory take %.2f GB there, but %.2f GB are free; "
+                "%s", n, a.layers, x.host ? "with experts in" : "on a device that shares", (double) x.main / 1e9,
+                (double) there.in[IN_MAIN] / 1e9, hint);
 }
 
 /* ---- experts in memory ---- */
@@ -371,7 +375,7 @@ static void plan_parts(PlanParts *parts, const Planned *p, const Stages *have, s
     rt_needs *n = parts->needs;
     for (int32_t k = 0; k < p->g->on.n; k++) {
         Backend *be = p->g->on.at[k].be;
-        parts->memory = be->device;
+        parts->memory = memory_of(be);
         backend_null_parts(be, plan_part, parts);
         if (be->device) n->gpu_layers = p->g->model->n_layers - (k ? p->g->on.at[k - 1].end : 0);
     }

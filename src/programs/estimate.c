@@ -374,7 +374,9 @@ const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
     if (n->device_free) memory_text(b, (double) n->device_free);
     else snprintf(b, sizeof b, "an unknown amount");
     out[0] = 0;
-    if (n->gpu_layers)
+    if (n->gpu_layers && n->device_total == 0)
+        snprintf(out, MEMORY_GPU_TEXT, ", shared with the GPU (%d of %d layers)", n->gpu_layers, n->layers);
+    else if (n->gpu_layers)
         snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free",
                  memory_text(a, memory_bytes_gpu(m, m->ctx)), n->gpu_layers, n->layers, b);
     else if (n->device_total)

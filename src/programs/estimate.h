@@ -87,7 +87,7 @@ Published reach_published(const rt_needs *n);
 const char *rate_text(char out[24], double rate);
 /* "19.8 GB", "512 MB", "3 kB" */
 const char *memory_text(char out[24], double bytes);
-/* ", and 2.1 GB of the GPU's memory (32 of 32 layers), 8.0 GB free"; "" without a GPU */
+/* ", and 2.1 GB of the GPU's memory (32 of 32 layers), 8.0 GB free", and the like; "" without a GPU */
 enum { MEMORY_GPU_TEXT = 128 };
 const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m);
 /* "32K" if it is a multiple of 1024, else "5000" */

@@ -354,6 +354,21 @@ class Gpu(unittest.TestCase):
         self.assertIn(said, self.ratoon("doctor", *auto, env=FULL).stdout)
         self.assertEqual(self.plan(*auto[len(ALONE):], env=FULL)["gpu"]["layers"], 0)
 
+    def test_shared_memory(self):
+        """What a card holds of the host's memory is counted there, once."""
+        env = {**ENV, "RATOON_EMU_INTEGRATED": "1"}
+        args = [*GPU, "--ctx", "2048", "--gpu-layers", "3"]
+        own, shared = self.plan(*args), self.plan(*args, env=env)
+        held = lambda j: sum(p["bytes"] for p in j["parts"] if p["owner"] != "process")
+        self.assertEqual(held(shared), held(own))
+        self.assertFalse([p for p in shared["parts"] if p["gpu"]])
+        self.assertEqual(shared["total_bytes"], sum(p["bytes"] for p in shared["parts"]))
+        self.assertEqual(shared["gpu"], {"total_bytes": 0, "free_bytes": 0, "memory_bytes": 0, "layers": 3, "model_layers": 8})
+        first = self.ratoon("plan", "-q", *ALONE, *args, env=env).stdout.splitlines()[0]
+        self.assertRegex(first, r"GB free, shared with the GPU \(3 of 8 layers\): fits$")
+        run = ["run", *ALONE, "-p", "The rain", "-n", "4"]
+        self.assertEqual(self.ratoon(*run, *args, env=env).stdout, self.ratoon(*run).stdout)
+
     def test_full_card(self):
         """A card without a byte free is full, and not one of which nothing is known."""
         full = {**ENV, "RATOON_EMU_TAKEN": str(8 << 30)}

@@ -7,12 +7,15 @@
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
- * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two. RATOON_EMU_PROCESSORS=N: the card says that it has so
- * many multiprocessors, else 1. RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does
- * not know it. RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other
- * programs; RATOON_EMU_GIVES=BYTES: no more can be had, whatever it says is free. RATOON_EMU_PINS=BYTES:
- * no more of main memory can be pinned. RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong.
- * RATOON_EMU_LOST=FILE: as soon as there is a FILE the context is lost (fake_cuda.h). */
+ * RATOON_EMU_CC=CC: of the card, else 90; "61,90": there are two
+ * RATOON_EMU_PROCESSORS=N: multiprocessors that the card says that it has, else 1
+ * RATOON_EMU_MEMORY_CLOCK=KHZ: the clock of its memory, else 1000000; 0: the driver does not know it
+ * RATOON_EMU_MEMORY=BYTES: of the card, else all that is emulated; RATOON_EMU_TAKEN=BYTES: of it, by other programs
+ * RATOON_EMU_INTEGRATED=1: the card says that its memory is the host's
+ * RATOON_EMU_GIVES=BYTES: of its memory no more can be had, whatever it says is free
+ * RATOON_EMU_PINS=BYTES: of main memory no more can be pinned
+ * RATOON_EMU_SPOILED=KERNEL: the floats of that kernel are a little wrong
+ * RATOON_EMU_LOST=FILE: as soon as there is a FILE the context is lost (fake_cuda.h) */
 #include <deque>
 #include <functional>
 #include <map>
@@ -147,6 +150,7 @@ FakeCuda ratoon_emulated_driver = [] {
     if (others) f.cc_others = atoi(others + 1);
     f.memory = setting("RATOON_EMU_MEMORY", 0), f.taken = setting("RATOON_EMU_TAKEN", 0);
     f.spoiled = getenv("RATOON_EMU_SPOILED");
+    f.integrated = setting("RATOON_EMU_INTEGRATED", 0) != 0;
     return f;
 }();
 #define fake ratoon_emulated_driver
@@ -200,7 +204,7 @@ int cuDeviceGetAttribute(int *v, int what, int device)
     const int cc = device ? fake.cc_others : fake.cc;
     const std::map<int, int> known = { { 13, 1000000 }, { 16, (int) setting("RATOON_EMU_PROCESSORS", 1) },
                                        { 36, (int) setting("RATOON_EMU_MEMORY_CLOCK", 1000000) }, { 37, 512 },
-                                       { 41, 1 } };
+                                       { 18, fake.integrated }, { 41, 1 } };
     auto i = known.find(what);
     *v = what == 75 ? cc / 10 : what == 76 ? cc % 10 : i == known.end() ? 0 : i->second;
     return OK;

@@ -25,6 +25,7 @@ typedef struct {
     void  (*launched)(const char *kernel);         /* told when one runs; NULL: nobody is */
     const char *spoiled;                           /* the kernel whose floats are a little wrong; NULL: none */
     int64_t spoils;                                /* floats so far, by that */
+    bool    integrated;                            /* the card says that its memory is the host's */
     int64_t memory, taken;                         /* of the card, 0: all that is emulated; of it, by others */
 } FakeCuda;
 

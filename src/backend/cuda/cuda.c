@@ -115,11 +115,14 @@ static void cuda_release(Backend *b, void *p, size_t bytes)
     if (p) cuda_of(b)->card->cu->cuMemFree_v2(p);
 }
 
-/* A full card has a byte free, since 0 would say that nothing is known. */
+/* A full card has a byte free, since 0 would say that nothing is known. Of memory that a card shares, the driver counts
+ * only what nobody uses, and not what the system can free: the CPU's backend knows better. */
 static void memory(Backend *b, uint64_t *free, uint64_t *total)
 {
     const CudaCard *card = cuda_of(b)->card;
     size_t there = 0, all = 0;
+    *free = *total = 0;
+    if (card->integrated) return;
     const bool known = enter(card) == 0 && card->cu->cuMemGetInfo_v2(&there, &all) == 0;
     *free = !known ? 0 : there > 0 ? there : 1;
     *total = known ? all : card->memory;
@@ -447,7 +450,7 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 }
 
 /* the driver's numbers */
-enum { ATTR_MULTIPROCESSORS = 16, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
+enum { ATTR_MULTIPROCESSORS = 16, ATTR_INTEGRATED = 18, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
 
 /* The images, ended by NULL. The tests' driver has kernels of its own. */
 static const uint8_t *const *kernel_images(void)
@@ -467,6 +470,7 @@ static Status find_card(CudaCard *card, int32_t ordinal, Error *err)
     if (code == 0) code = cu->cuDeviceGetAttribute(&major, ATTR_CC_MAJOR, card->device);
     if (code == 0) code = cu->cuDeviceGetAttribute(&minor, ATTR_CC_MINOR, card->device);
     if (code == 0) code = cu->cuDeviceGetAttribute(&card->processors, ATTR_MULTIPROCESSORS, card->device);
+    if (code == 0) code = cu->cuDeviceGetAttribute(&card->integrated, ATTR_INTEGRATED, card->device);
     if (code == 0) code = cu->cuDeviceTotalMem_v2(&card->memory, card->device);
     if (code) return cuda_fail(err, cu, code, "looking at the device");
     card->cc = 10 * major + minor;
@@ -560,7 +564,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     static const int32_t widths[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
     c->be = (Backend) {
         .name = "cuda", .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
-        .chunk = 512, .device = true, .staging = STAGING,
+        .chunk = 512, .device = true, .shares = card->integrated != 0, .staging = STAGING,
         .memory = memory, .measure = measure, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc,
         .release = cuda_release, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
         .pass_begin = pass_begin, .pass_end = pass_end, .prepare = prepare, .sync = cuda_sync, .close = cuda_close

@@ -40,6 +40,7 @@ typedef struct {
     int32_t n_modules, device;
     int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
     size_t  memory;                                /* in all */
+    int     integrated;                            /* not 0: it is the host's */
     char    name[128], level[16];
 } CudaCard;
 

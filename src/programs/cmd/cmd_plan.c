@@ -348,7 +348,7 @@ static void print_tables(const Plan *x)
     const rt_needs *n = &x->memory.needs;
     print_parts(x, false, x->total);
     print_free("free memory", (uint64_t) room_of(x), n->total);
-    if (n->gpu_layers) print_parts(x, true, x->total_gpu);
+    if (x->total_gpu > 0) print_parts(x, true, x->total_gpu);
     print_free("free memory of the GPU", n->device_free, n->device_total);
 }
 
@@ -464,7 +464,7 @@ static bool print_json(const Plan *x)
     json_object_set_new(j, "store_bytes", json_integer(x->server ? (json_int_t) memory_store(m, &x->o) : 0));
     json_object_set_new(j, "download_bytes", json_integer((json_int_t) download(x)));
     json_object_set_new(j, "speed", speed_json(x));
-    json_object_set_new(j, "gpu", n->device_total == 0 ? json_null() :
+    json_object_set_new(j, "gpu", n->device_total == 0 && n->gpu_layers == 0 ? json_null() :
                         json_pack("{s:I s:I s:I s:i s:i}", "total_bytes", (json_int_t) x->total_gpu, "free_bytes",
                                   (json_int_t) n->device_free, "memory_bytes", (json_int_t) n->device_total, "layers",
                                   n->gpu_layers, "model_layers", n->layers));

@@ -614,6 +614,53 @@ static void as_many_experts_as_fit(void **state)
 
 /* ---- how many layers ---- */
 
+static uint64_t in_main(const rt_needs *n) { return n->model + n->drafter + n->session + n->step; }
+
+/* A card whose memory is the host's: all is counted there, and there has to be room for all of it. */
+static void memory_that_is_shared(void **state)
+{
+    (void) state;
+    FakeCuda *fake = emulated();
+    const RigOptions o = rig_kind(2, false);
+    const rt_session_options so = RT_SESSION_OPTIONS(.ctx = 64, .checkpoints = -1, .ngram = -1);
+    PublicRig p;
+    rt_needs own, n;
+    rt_error e;
+    rt_engine *g;
+    device = "cuda";
+    public_files(&p, &o);
+    for (int32_t layers = 0; layers < 2; layers++) {
+        const rt_options ro = options_of(&p, &o, layers);
+        fake->integrated = false;
+        plan_of(&own, &ro, &so, NULL);
+        fake->integrated = true;
+        plan_of(&n, &ro, &so, NULL);
+        assert_true(on_device(&own, 1) > 0 && own.device_free > 0);
+        assert_int_equal(on_device(&n, 1), 0);
+        assert_int_equal(in_main(&n), in_main(&own) + on_device(&own, 1));
+        assert_true(n.gpu_layers == own.gpu_layers && n.device_free == 0 && n.device_total == 0);
+    }
+#ifdef __SANITIZE_ADDRESS__
+    printf("skipped: the sanitizer ends a process that has no memory\n");
+#else
+    const rt_options all = options_of(&p, &o, 0), automatic = options_of(&p, &o, RT_LAYERS_AUTO);
+    plan_of(&n, &automatic, &so, NULL);
+    assert_int_equal(n.gpu_layers, o.tm.n_layer);
+    limit_main(in_main(&n) / 2);
+    const rt_status planned = rt_plan(&automatic, &so, NULL, NULL, NULL, &n, sizeof n, &e);
+    const rt_status opened = rt_open(&g, &all, &e);
+    limit_main(0);
+    assert_int_equal(planned, RT_OK);
+    assert_int_equal(n.gpu_layers, 0);
+    assert_int_equal(opened, RT_ENOMEM);
+    if (!strstr(e.text, " layers on a device that shares main memory take ")) fail_msg("%s", e.text);
+#endif
+    fake->integrated = false;
+    device = "card";
+    p.g = NULL;
+    public_close(&p);
+}
+
 /* The least memory of a device that has room for this many bytes and the margin, a 64th. */
 static uint64_t just_enough(uint64_t bytes)
 {
@@ -834,8 +881,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_number_of_layers), cmocka_unit_test(on_a_gpu), cmocka_unit_test(denoised),
         cmocka_unit_test(mixtures_on_a_gpu), cmocka_unit_test(experts_are_planned),
         cmocka_unit_test(cancelled_before_the_card), cmocka_unit_test(experts_in_two_threads),
-        cmocka_unit_test(as_many_experts_as_fit), cmocka_unit_test(as_many_as_fit),
-        cmocka_unit_test(plan_is_what_the_device_holds),
+        cmocka_unit_test(as_many_experts_as_fit), cmocka_unit_test(memory_that_is_shared),
+        cmocka_unit_test(as_many_as_fit), cmocka_unit_test(plan_is_what_the_device_holds),
         cmocka_unit_test(embedding_where_it_is_read), cmocka_unit_test(too_little_is_refused),
     };
     return cmocka_run_group_tests_name("gpu_layers", tests, NULL, NULL);

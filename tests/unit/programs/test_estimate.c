@@ -270,6 +270,8 @@ static void words(void **state)
     m.needs.device_free = 0;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), an unknown amount "
                                                   "free");
+    m.needs.device_total = 0;
+    assert_string_equal(memory_gpu_text(gpu, &m), ", shared with the GPU (3 of 8 layers)");
     m.needs = (rt_needs) { .layers = 8 };
     assert_string_equal(memory_gpu_text(gpu, &m), "");
 }
