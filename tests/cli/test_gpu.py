@@ -89,6 +89,9 @@ class Gpu(unittest.TestCase):
             self.assertEqual(p.stdout, want.stdout)
         self.assertEqual(os.listdir(home), [])
         self.assertNotIn(checking, run({**own, "RATOON_EMU_SPOILED": "rows_glu"}, *GPU).stderr)
+        doctor = lambda env: self.ratoon("doctor", *model, "--ctx", "128", env=env).stdout
+        self.assertRegex(doctor({**own, "RATOON_EMU_SPOILED": "rows_glu"}),
+                         r"\ngpu +emulated GPU, .*: --backend cuda:0, which did not pass its check\n")
         # plan takes it for granted
         p = self.ratoon("plan", *model, env=own)
         self.assertIn("layers", p.stdout)
@@ -101,6 +104,7 @@ class Gpu(unittest.TestCase):
             self.assertEqual(checking in p.stderr, i == 0)
         with open(os.path.join(home, "ratoon", "cards"), encoding="utf-8") as f:
             self.assertRegex(f.read(), r"^ratoon cards 1\n[0-9a-f]{16} \d+ emulated GPU, driver CUDA 13.0: qwen35-q4_k.gguf\n$")
+        self.assertRegex(doctor(own), r"\ngpu +emulated GPU, .*: --backend cuda:0, checked with this model\n")
         for new in True, False:                    # other kernels, so another check
             self.assertEqual(checking in run(own, "-ctk", "q8_0").stderr, new)
         for args in ["--backend", "cpu"], ["--gpu-layers", "0"], ["--no-repack"]:

@@ -231,6 +231,12 @@ static void print_machine(const Doctor *d)
     if (!by_clocks(d)) print_rates(d);
 }
 
+/* Whether this is the card that has been checked with the model (cards.h). */
+static bool was_checked(const Doctor *d, const rt_card *c)
+{
+    return d->o.card.name[0] && strcmp(d->o.card.backend, c->backend) == 0;
+}
+
 static void print_cards(const Doctor *d)
 {
     char a[24];
@@ -239,7 +245,8 @@ static void print_cards(const Doctor *d)
         const rt_card *c = &d->card[i];
         printf("%s%s, %s", i ? "           " : "gpu        ", c->name, c->level);
         if (c->memory) printf(", %s", memory_text(a, (double) c->memory));
-        printf(", driver for %s: %s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend);
+        printf(", driver for %s: %s%s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend,
+               !was_checked(d, c) ? "" : d->p.no_card ? ", which did not pass its check" : ", checked with this model");
     }
     if (by_clocks(d)) print_rates(d);
 }
@@ -362,6 +369,7 @@ static json_t *cards_json(const Doctor *d)
         add_text(j, "level", c->level);
         add_text(j, "driver", c->driver);
         json_object_set_new(j, "memory_bytes", json_integer((json_int_t) c->memory));
+        json_object_set_new(j, "checked", was_checked(d, c) ? json_boolean(!d->p.no_card) : json_null());
         json_object_set_new(j, "why", c->why[0] ? json_text(c->why, strlen(c->why)) : json_null());
         json_array_append_new(all, j);
     }
