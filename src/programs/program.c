@@ -276,10 +276,23 @@ const char *program_gpu_hint(char out[160], const Program *p, const char *why)
     return out;
 }
 
+/* Whether the card that nobody asked for is what has failed: others may have taken its memory meanwhile. */
+static bool leaves_card(Program *p, rt_status st, const char *why)
+{
+    if (!p->o->card.name[0] || p->no_card || p->gpu_layers <= 0 ||
+        (st != RT_ENOMEM && st != RT_EBACKEND && st != RT_ELOST)) return false;
+    note(p->o, "%s is not used (--backend cpu ends this note): %s", p->o->card.name, why);
+    p->no_card = true;
+    p->placed = false;
+    p->gpu_layers = 0;
+    return true;
+}
+
 static bool engine_open(Program *p, const int32_t *taps, int32_t n_taps)
 {
     rt_error e = { 0 };
     rt_status st = open_files(p, taps, n_taps, open_engine, &p->engine, &e);
+    if (leaves_card(p, st, e.text)) st = open_files(p, taps, n_taps, open_engine, &p->engine, &e);
     char arch[16] = "";
     if (st == RT_OK && p->files.own && rt_property(p->engine, "draft.arch", arch, sizeof arch))
         strcpy(p->files.draft, "mtp");

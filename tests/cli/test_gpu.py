@@ -104,6 +104,10 @@ class Gpu(unittest.TestCase):
             self.assertEqual(checking in p.stderr, i == 0)
         with open(os.path.join(home, "ratoon", "cards"), encoding="utf-8") as f:
             self.assertRegex(f.read(), r"^ratoon cards 1\n[0-9a-f]{16} \d+ emulated GPU, driver CUDA 13.0: qwen35-q4_k.gguf\n$")
+        p = run({**own, "RATOON_EMU_GIVES": "100000"})         # others take its memory after the plan
+        self.assertRegex(p.stderr, r"emulated GPU is not used .*: no device memory for \d+ bytes on emulated GPU\n")
+        self.assertNotRegex(p.stderr, layers)
+        self.assertEqual(p.stdout, want.stdout)
         self.assertRegex(doctor(own), r"\ngpu +emulated GPU, .*: --backend cuda:0, checked with this model\n")
         for new in True, False:                    # other kernels, so another check
             self.assertEqual(checking in run(own, "-ctk", "q8_0").stderr, new)
