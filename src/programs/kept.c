@@ -15,8 +15,8 @@
 #include "base/save.h"
 #include "programs/program.h"
 
-/* The file: its first line, then "KEY TIME TEXT" for each; TIME: of the last use, in seconds. */
-typedef struct { char key[KEPT_KEY]; long long used; char text[KEPT_TEXT]; } Line;
+/* The file: its first line, then "KEY TIME TEXT" for each; TIME: when it was written, in seconds. */
+typedef struct { char key[KEPT_KEY]; long long written; char text[KEPT_TEXT]; } Line;
 typedef struct { const KeptFile *file; Line at[KEPT_MOST]; int32_t n; } Lines;
 
 bool kept_path(char *out, size_t cap, const KeptFile *f)
@@ -41,7 +41,7 @@ static void read_lines(Lines *l, FILE *f)
         if (strspn(line, "0123456789abcdef") != 16 || line[16] != ' ' || !strchr(line, '\n')) continue;
         memcpy(x->key, line, 16);
         x->key[16] = 0;
-        x->used = strtoll(time, &end, 10);
+        x->written = strtoll(time, &end, 10);
         if (end == time || *end != ' ') continue;
         snprintf(x->text, sizeof x->text, "%.*s", (int) strcspn(end + 1, "\n"), end + 1);
         l->n++;
@@ -88,14 +88,14 @@ bool kept_get(char out[KEPT_TEXT], const KeptFile *f, const char *key)
     return x != NULL;
 }
 
-/* The line of this key, or a new one, which may take the place of the one used longest ago. */
+/* The line of this key, or a new one, which may take the place of the one written longest ago. */
 static Line *place(Lines *l, const char *key)
 {
     Line *x = find(l, key), *oldest = l->at;
     if (x) return x;
     if (l->n < KEPT_MOST) return &l->at[l->n++];
     for (int32_t i = 1; i < l->n; i++)
-        if (l->at[i].used < oldest->used) oldest = &l->at[i];
+        if (l->at[i].written < oldest->written) oldest = &l->at[i];
     return oldest;
 }
 
@@ -104,7 +104,7 @@ static bool write_lines(void *ud, FILE *f)
     const Lines *l = ud;
     bool good = fprintf(f, "%s\n", l->file->first) > 0;
     for (int32_t i = 0; i < l->n; i++)
-        good &= fprintf(f, "%s %lld %s\n", l->at[i].key, l->at[i].used, l->at[i].text) > 0;
+        good &= fprintf(f, "%s %lld %s\n", l->at[i].key, l->at[i].written, l->at[i].text) > 0;
     return good;
 }
 
@@ -138,7 +138,7 @@ void kept_put(const KeptFile *f, const char *key, const char *text)
         Line *x = place(l, key);
         snprintf(x->key, sizeof x->key, "%s", key);
         snprintf(x->text, sizeof x->text, "%s", text);
-        x->used = (long long) time(NULL);
+        x->written = (long long) time(NULL);
         save_file(path, SAVE_PRIVATE, write_lines, l, &err);         /* if it fails it is found out again */
     }
     free(l);

@@ -1,5 +1,5 @@
-/* kept.h - small files in the user's cache folder, of one line for each key; the line used longest ago makes room for a
- * new one. A file that cannot be read or written is no error: what it holds can be found out again. */
+/* kept.h - small files in the user's cache folder, of one line for each key; the line written longest ago makes room
+ * for a new one. A file that cannot be read or written is no error: what it holds can be found out again. */
 #ifndef RATOON_PROGRAMS_KEPT_H
 #define RATOON_PROGRAMS_KEPT_H
 
