@@ -57,6 +57,11 @@ static void check(Backend *b)
 
 typedef struct { Roofline *roof; Peaks fastest; } Limits;
 
+static Tensor f32(int32_t rows, int32_t cols, float *x)
+{
+    return (Tensor) { .type = T_F32, .rows = rows, .cols = cols, .data = x };
+}
+
 /* A pass with the tree rows of one session: a chain of n rows. */
 typedef struct { Rows r; Slice s; int32_t zero[PUT_ROWS], parent[PUT_ROWS], pos[PUT_ROWS]; } Pass;
 
@@ -99,7 +104,7 @@ static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *ro
         int32_t n = ctx - at < PUT_ROWS ? ctx - at : PUT_ROWS;
         randoms(k, (size_t) (n * kc), (uint64_t) (2 * at));
         randoms(v, (size_t) (n * kc), (uint64_t) (2 * at + 1));
-        Tensor tk = { T_F32, n, kc, k, 0 }, tv = { T_F32, n, kc, v, 0 };
+        Tensor tk = f32(n, kc, k), tv = f32(n, kc, v);
         pass_of(&p, SLICE_CHAIN, n, at, 1, l);
         double start = seconds_now();
         b->kv_put(b, &tk, &tv, &p.r, 0, &spec);
@@ -119,8 +124,8 @@ static void attention(Backend *b, LayerSpec spec, int32_t ctx, const int32_t *ro
         roofline_round(&limits->fastest, limits->roof, roofline_threads(limits->roof), 0);
         for (int i = 0; i < n_rows; i++) {
             for (int32_t il = 0; il < layers; il++) {
-                Tensor tk = { T_F32, rows[i], kc, k, 0 }, tv = { T_F32, rows[i], kc, v, 0 },
-                       tq = { T_F32, rows[i], qc, q, 0 }, ty = { T_F32, rows[i], qc, y, 0 };
+                Tensor tk = f32(rows[i], kc, k), tv = f32(rows[i], kc, v),
+                       tq = f32(rows[i], qc, q), ty = f32(rows[i], qc, y);
                 pass_of(&p, SLICE_TREE, rows[i], ctx, 1, l);
                 b->kv_put(b, &tk, &tv, &p.r, il, &spec);
                 double start = seconds_now();
@@ -176,9 +181,9 @@ static void delta(Backend *b, const LayerSpec *s, const int32_t *rows, int n_row
                 p.s.n_path = rows[i];
                 for (int32_t t = 0; t < rows[i]; t++) p.s.path[t] = t;
                 mark[2] = 1;
-                Tensor ty = { T_F32, rows[i], vals, y, 0 }, tx = { T_F32, rows[i], ch, x, 0 },
-                       tb = { T_F32, rows[i], s->v_heads, beta, 0 }, ta = { T_F32, rows[i], s->v_heads, alpha, 0 },
-                       td = { T_F32, 1, s->v_heads, a, 0 }, tt = { T_F32, 1, s->v_heads, dt, 0 };
+                Tensor ty = f32(rows[i], vals, y), tx = f32(rows[i], ch, x),
+                       tb = f32(rows[i], s->v_heads, beta), ta = f32(rows[i], s->v_heads, alpha),
+                       td = f32(1, s->v_heads, a), tt = f32(1, s->v_heads, dt);
                 double start = seconds_now();
                 b->delta(b, &ty, &tx, &tb, &ta, &td, &tt, &p.r, il, s);
                 double took = seconds_now() - start;

@@ -58,7 +58,7 @@ static Tensor stack(Lab *l, Type t, int32_t rows, int32_t cols)
         quant_encode(file + row_bytes * (size_t) r, t, row, cols);
     }
     const size_t each = l->b->weight_bytes(l->b, t, rows, cols);
-    Tensor w = { t, rows, cols, room(l, each * (size_t) l->experts), l->experts };
+    Tensor w = { .type = t, .rows = rows, .cols = cols, .data = room(l, each * (size_t) l->experts), .n = l->experts };
     for (int32_t e = 0; e < l->experts; e++) l->b->upload(l->b, &w, e, file, 0, rows);
     free(row);
     free(file);
@@ -67,18 +67,21 @@ static Tensor stack(Lab *l, Type t, int32_t rows, int32_t cols)
 
 static Tensor floats(Lab *l, int32_t rows, int32_t cols)
 {
-    return (Tensor) { T_F32, rows, cols, room(l, sizeof(float) * (size_t) rows * (size_t) cols), 0 };
+    return (Tensor) { .type = T_F32, .rows = rows, .cols = cols,
+                      .data = room(l, sizeof(float) * (size_t) rows * (size_t) cols) };
 }
 
 static Tensor first_rows(const Tensor *t, int32_t row0, int32_t rows)
 {
-    return (Tensor) { t->type, rows, t->cols, (float *) t->data + (size_t) row0 * (size_t) t->cols, 0 };
+    return (Tensor) { .type = t->type, .rows = rows, .cols = t->cols,
+                      .data = (float *) t->data + (size_t) row0 * (size_t) t->cols };
 }
 
 static Tensor matrix(const Lab *l, const Tensor *w, int32_t e)
 {
     const size_t each = l->b->weight_bytes(l->b, w->type, w->rows, w->cols);
-    return (Tensor) { w->type, w->rows, w->cols, (uint8_t *) w->data + each * (size_t) e, 0 };
+    return (Tensor) { .type = w->type, .rows = w->rows, .cols = w->cols,
+                      .data = (uint8_t *) w->data + each * (size_t) e };
 }
 
 /* Fills in the rows' experts; returns how many are different, and in times [experts] how often each was chosen. */
