@@ -93,7 +93,7 @@ def interrupted(which, _):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", type=pathlib.Path)
-    parser.add_argument("names", metavar="NAME", nargs="+")
+    parser.add_argument("names", metavar="NAME", nargs="*")
     args = parser.parse_args()
     folder, names = args.folder, args.names
     folder.mkdir(parents=True, exist_ok=True)
