@@ -252,8 +252,7 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
     count->owner = "";
     z->be = (Backend) {
         .name = like->name, .level = like->level, .widths = like->widths, .n_widths = like->n_widths,
-        .chunk = like->chunk, .device = like->device, .shares = like->shares,
-        .staging = like->staging,
+        .chunk = like->chunk, .device = like->device, .shares = like->shares, .staging = like->staging,
         .weight_bytes = weight_bytes, .kv_bytes = kv_bytes, .memory = memory, .measure = nothing_measured,
         .attach = attach, .store_needs = like->store_needs ? store_needs : NULL, .store = nothing_stored,
         .kv_save = nothing_kv_save, .kv_load = nothing_kv_load,

@@ -58,16 +58,21 @@ static Status begin(Check *c, int64_t done, int64_t share, Error *err)
 
 /* ---- both sides ---- */
 
-static Status open_engine(Check *c, Side *side, const rt_options *o, const char *backend, Error *err)
+static Status open_engine(Check *c, Side *side, const rt_options *o, Error *err)
 {
+    const bool device = side == &c->side[1];
     Stages have;
     rt_options of = *o;
-    of.backend = backend;
+    if (!device) of.backend = "cpu";
     of.draft = of.expert_profile = NULL;
     of.n_taps = of.gpu_layers = 0;
     of.expert_ram = of.expert_vram = 0;
     of.hooks = (rt_hooks) { .ud = c, .progress = forward };
     TRY(engine_backends(&have, &of, err));
+    if (device && !stages_last(&have)->device) {
+        backends_close(&have);
+        return fail(err, ST_ARG, "backend: '%s', expected a card's", of.backend ? of.backend : "auto");
+    }
     return engine_open(&side->g, have, ENGINE_SAMPLES, &of, err);
 }
 
@@ -233,11 +238,9 @@ Status engine_card_check(const rt_options *o, Error *err)
     if (!c) return fail(err, ST_MEMORY, "the check: out of memory");
     c->told = o->hooks;
     Status st = begin(c, 0, PART, err);
-    if (st == ST_OK) st = open_engine(c, &c->side[0], o, "cpu", err);
+    if (st == ST_OK) st = open_engine(c, &c->side[1], o, err);        /* first: what is refused is seen at once */
     if (st == ST_OK) st = begin(c, PART, PART, err);
-    if (st == ST_OK) st = open_engine(c, &c->side[1], o, o->backend, err);
-    if (st == ST_OK && !stages_last(&c->side[1].g->on)->device)
-        st = fail(err, ST_ARG, "backend: '%s', expected a card's", o->backend ? o->backend : "auto");
+    if (st == ST_OK) st = open_engine(c, &c->side[0], o, err);
     if (st == ST_OK) st = choose_tokens(c, err);
     for (int32_t k = 0; k < 2 && st == ST_OK; k++) st = open_session(c, &c->side[k], err);
     if (st == ST_OK) st = compare(c, err);

@@ -9,6 +9,11 @@
 
 static const KeptFile file = { "cards", "ratoon cards 1" };
 
+bool card_backend(const char *backend)
+{
+    return backend && strcmp(backend, "auto") != 0 && strncmp(backend, "cpu", 3) != 0;
+}
+
 bool card_named(rt_card *out, const char *backend)
 {
     rt_error e;
@@ -40,6 +45,11 @@ static void key_of(char out[KEPT_KEY], const Program *p)
     kept_key(out, all);
 }
 
+void card_unused(const Options *o, const char *name, const char *why)
+{
+    note(o, "%s is not used (--backend cpu ends this note): %s", name, why);
+}
+
 bool card_check(Program *p)
 {
     const rt_card *c = &p->o->card;
@@ -58,7 +68,7 @@ bool card_check(Program *p)
         kept_put(&file, key, text);
         return true;
     }
-    if (st == RT_EBACKEND) note(p->o, "%s is not used (--backend cpu ends this note): %s", c->name, e.text);
+    if (st == RT_EBACKEND) card_unused(p->o, c->name, e.text);
     else note(p->o, "%s could not be checked and is not used (--backend cuda uses it all the same): %s", c->name,
               e.text);
     p->no_card = true;

@@ -5,6 +5,8 @@
 #include "programs/program.h"
 #include "ratoon_lab.h"
 
+/* Whether a backend's name, as in the options, is a GPU's. "auto" that options_read has left is the CPU. */
+bool card_backend(const char *backend);
 /* "cuda" and "cuda:1". Returns false if the name is not a card's, or there is no such card. */
 bool card_named(rt_card *out, const char *backend);
 
@@ -13,5 +15,7 @@ bool card_named(rt_card *out, const char *backend);
  * does not pass, all layers run on the CPU, and a note says why. Returns false after reporting that it was
  * interrupted. */
 bool card_check(Program *p);
+/* Notes why a card that nobody asked for is not used. */
+void card_unused(const Options *o, const char *name, const char *why);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/disk.h"
+#include "programs/cards.h"
 #include "programs/expert_profile.h"
 
 /* ---- memory ---- */
@@ -155,7 +156,7 @@ rt_peaks peaks_median(const rt_peaks *round, int32_t n)
 /* A GPU without a layer of the model computes nothing. */
 static const char *runs_on(const Options *o, const rt_needs *n)
 {
-    return n->gpu_layers > 0 || (o->backend && strncmp(o->backend, "cpu", 3) == 0) ? o->backend : "cpu";
+    return n->gpu_layers == 0 && card_backend(o->backend) ? "cpu" : o->backend;
 }
 
 rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)

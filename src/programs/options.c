@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "programs/cards.h"
 #include "programs/command_line.h"
 #include "programs/config.h"
 #include "programs/program.h"
@@ -339,8 +340,7 @@ static void choose_backend(Options *o)
     }
     if (refused.name[0]) snprintf(e.text, sizeof e.text, "%s", refused.why);
     else if (st == RT_END || st == RT_EUNSUPPORTED) return;
-    note(o, "%s is not used (--backend cpu ends this note): %s",
-         refused.name[0] ? refused.name : "the NVIDIA card", e.text);
+    card_unused(o, refused.name[0] ? refused.name : "the NVIDIA card", e.text);
 }
 
 /* Whether the words ask for an object, as far as that can be said of words with a mistake. */

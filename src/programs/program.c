@@ -281,7 +281,7 @@ static bool leaves_card(Program *p, rt_status st, const char *why)
 {
     if (!p->o->card.name[0] || p->no_card || p->gpu_layers <= 0 ||
         (st != RT_ENOMEM && st != RT_EBACKEND && st != RT_ELOST)) return false;
-    note(p->o, "%s is not used (--backend cpu ends this note): %s", p->o->card.name, why);
+    card_unused(p->o, p->o->card.name, why);
     p->no_card = true;
     p->placed = false;
     p->gpu_layers = 0;
@@ -361,12 +361,8 @@ void program_check_ctx(const Program *p)
              "them gets worse; --ctx %lld or less avoids that", p->o->ctx, (long long) trained, (long long) trained);
 }
 
-/* Whether a GPU is to run layers. "auto" that options_read has left is the CPU. */
-static bool names_gpu(const Program *p)
-{
-    const char *b = p->o->backend;
-    return b && strcmp(b, "auto") != 0 && strncmp(b, "cpu", 3) != 0 && !p->no_card;
-}
+/* Whether a GPU is to run layers. */
+static bool names_gpu(const Program *p) { return card_backend(p->o->backend) && !p->no_card; }
 
 bool program_session(Program *p)
 {
