@@ -445,7 +445,9 @@ typedef struct {
     uint64_t kv_q8_bytes;      /* keys and values of one token if both were of type q8_0; 0: they cannot be */
     uint64_t device_model, device_drafter, device_session, device_step;           /* bytes of a GPU's memory, by
                                                                                    * owner; 0: it is main memory */
-    uint64_t device_free, device_total;                                           /* of it; 0: unknown; there is none */
+    uint64_t device_free;      /* bytes of it that may be taken: a 64th of what is free is left for what the driver
+                                * takes besides; 0: unknown */
+    uint64_t device_total;     /* bytes of it in all; 0: there is none */
     int32_t  gpu_layers;       /* layers that the GPU runs: as given, or as many as fit */
     uint64_t expert_bytes;     /* of a mixture's experts, all together. A pass of one row reads experts_used / experts
                                 * of them; pass_bytes and pass_parameters are of such a pass. */

@@ -84,9 +84,10 @@ struct Backend {
     int32_t     n_widths;
     int32_t     chunk;                             /* rows of a prompt per pass, unless a caller says otherwise */
     /* The memory that alloc takes is the device's own. shares: it is a part of main memory all the same, and counted
-     * there. staging: bytes of main memory that such a backend and each of its forks take besides. */
+     * there. page: see backend_block. staging: bytes of main memory that such a backend and each of its forks take
+     * besides. */
     bool        device, shares;
-    size_t      staging;
+    size_t      page, staging;
     /* sizes: pure functions; the null backend asks the backend it stands for. weight_bytes: 0 if this type cannot be
      * the weight of a product here */
     size_t (*weight_bytes)(Backend *b, Type t, int32_t rows, int32_t cols);       /* after repacking */
@@ -243,6 +244,13 @@ struct Backend {
      * rows that acceptance visits. */
     void (*pick)(Backend *b, Tensor *id, Tensor *margin, const Tensor *logits, const Tensor *mask, const Rows *r);
 };
+
+/* What a block takes of the memory that alloc takes: one of more than half a page whole pages, smaller ones share them.
+ * page 0: what it is. */
+static inline size_t backend_block(const Backend *b, size_t bytes)
+{
+    return b->page && bytes > b->page / 2 ? (bytes + b->page - 1) / b->page * b->page : bytes;
+}
 
 /* threads 0: all. no_repack: weights are read from the mapped file and not packed at load: slower, the same bits, and
  * resident memory is the file's pages, which the system may drop and read again. */

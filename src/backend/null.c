@@ -47,7 +47,7 @@ static void *take(Backend *b, size_t bytes, const char *name)
         z->part[i].owner = z->owner;
         snprintf(z->part[z->n_parts++].name, sizeof z->part[0].name, "%s", name);
     }
-    z->part[i].bytes += bytes;
+    z->part[i].bytes += backend_block(b, bytes);
     void *p = (void *) z->next;
     z->next += (bytes + 63) / 64 * 64 + 64;
     return p;
@@ -252,7 +252,8 @@ Status backend_null_open(Backend **out, Backend *like, Error *err)
     count->owner = "";
     z->be = (Backend) {
         .name = like->name, .level = like->level, .widths = like->widths, .n_widths = like->n_widths,
-        .chunk = like->chunk, .device = like->device, .shares = like->shares, .staging = like->staging,
+        .chunk = like->chunk, .device = like->device, .shares = like->shares, .page = like->page,
+        .staging = like->staging,
         .weight_bytes = weight_bytes, .kv_bytes = kv_bytes, .memory = memory, .measure = nothing_measured,
         .attach = attach, .store_needs = like->store_needs ? store_needs : NULL, .store = nothing_stored,
         .kv_save = nothing_kv_save, .kv_load = nothing_kv_load,

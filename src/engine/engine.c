@@ -631,7 +631,10 @@ Status engine_scratch(size_t *scratch, Amount *bytes, rt_engine *g, const rt_ste
         if (code == ST_OK && seen.model->diffusion.canvas) code = diffuse_largest(&st->spec, &s->s, err);
     }
     if (code == ST_OK) *scratch = step_peak(&st->spec.step);
-    for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) own.in[memory_of(seen.on.at[k].be)] += *scratch;
+    for (int32_t k = 0; code == ST_OK && k < seen.on.n; k++) {
+        const Backend *be = seen.on.at[k].be;
+        own.in[memory_of(be)] += backend_block(be, *scratch);
+    }
     if (code == ST_OK && bytes) *bytes = own;
     rt_session_free(s);
     rt_step_free(st);

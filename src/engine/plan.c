@@ -47,7 +47,7 @@ static Status plan_open(Planned *p, const Stages *have, EngineUse use, const rt_
 
 /* ---- layers on a device ---- */
 
-/* A share of the device's free memory stays free, for what is not planned: recorded passes, what a driver rounds up. */
+/* A share of the device's free memory stays free, for what is not planned: recorded passes, what a driver takes. */
 enum { DEVICE_MARGIN = 64 };
 /* And one of main memory beside experts, for the same and for the system. */
 enum { EXPERT_MARGIN = 16 };
@@ -172,7 +172,8 @@ static Status fits(bool *out, uint64_t *vram, Ask *a, int32_t n, Error *err)
     Status st = count_layers(&x, a, n, least_for(a->experts), err);
     if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
     if (st != ST_OK || x.host == 0) return st;     /* or the device must hold them all */
-    const uint64_t rest = x.device - x.slots + x.spare, room = without_share(there, DEVICE_MARGIN);
+    const uint64_t rest = x.device - x.slots + x.spare + stages_last(a->have)->page,
+                   room = without_share(there, DEVICE_MARGIN);
     *out = has_room_for(a, &x);
     *vram = rest + least_for(a->experts) < room ? room - rest : least_for(a->experts);
     return ST_OK;
@@ -384,6 +385,7 @@ static void plan_parts(PlanParts *parts, const Planned *p, const Stages *have, s
         Backend *be = have->at[k].be;
         be->memory(be, be->device ? &n->device_free : &n->free, be->device ? &n->device_total : &n->total);
     }
+    n->device_free = without_share(n->device_free, DEVICE_MARGIN);
     n->ctx = p->s->s.line.ctx;
     plan_work(n, p->g);
 }

@@ -32,7 +32,7 @@ static size_t kv_bytes(const State *s, int32_t il, bool values, int32_t n)
     return be->kv_bytes(be, &s->spec[il], values, n);
 }
 
-/* One table lists what a layer owns, for allocation and release alike. */
+/* What a layer owns. */
 typedef struct { void **at; size_t bytes; const char *part; } Piece;
 enum { PIECES = 10 };
 
@@ -66,18 +66,56 @@ static int32_t layer_pieces(const State *s, int32_t il, StateLayer *l, Piece out
     return n;
 }
 
-static Status open_layer(State *s, int32_t il, Error *err)
+/* At least one. In a block pieces begin where those of a device do by themselves. */
+static size_t piece_bytes(const Backend *be, const Piece *p)
 {
-    Backend *be = stages_be(&s->owner, il);
-    Piece piece[PIECES];
-    int32_t n = layer_pieces(s, il, &s->host[il], piece);
-    s->host[il].ring = s->ring;
-    s->host[il].wrap = wrap_of(s, il);
-    for (int32_t i = 0; i < n; i++) {
-        *piece[i].at = be->alloc(be, piece[i].bytes, piece[i].part);
-        if (!*piece[i].at) return be->sync(be, err);
+    enum { APART = 256 };
+    const size_t bytes = p->bytes ? p->bytes : 1;
+    return be->page ? (bytes + APART - 1) / APART * APART : bytes;
+}
+
+static void count_piece(State *s, Backend *be, const Piece *p)
+{
+    int32_t i = 0;
+    while (i < s->n_blocks && (!be->page || s->block[i].be != be || strcmp(s->block[i].part, p->part) != 0)) i++;
+    if (i == s->n_blocks) s->block[s->n_blocks++] = (StateBlock) { .be = be, .part = p->part };
+    s->block[i].bytes += piece_bytes(be, p);
+}
+
+/* In the order in which they were counted: the first block of the part that has bytes left is the piece's. */
+static void place_piece(State *s, Backend *be, const Piece *p)
+{
+    StateBlock *b = s->block;
+    while (b->be != be || strcmp(b->part, p->part) != 0 || b->given == b->bytes) b++;
+    *p->at = b->at + b->given;
+    b->given += piece_bytes(be, p);
+}
+
+static void each_piece(State *s, void (*use)(State *s, Backend *be, const Piece *p))
+{
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        Piece piece[PIECES];
+        const int32_t n = layer_pieces(s, il, &s->host[il], piece);
+        for (int32_t i = 0; i < n; i++) use(s, stages_be(&s->owner, il), &piece[i]);
     }
-    if (s->host[il].slot_pos) be->fill(be, s->host[il].slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
+}
+
+static Status open_layers(State *s, Error *err)
+{
+    each_piece(s, count_piece);
+    for (int32_t i = 0; i < s->n_blocks; i++) {
+        StateBlock *b = &s->block[i];
+        b->at = b->be->alloc(b->be, b->bytes, b->part);
+        if (!b->at) return b->be->sync(b->be, err);
+    }
+    each_piece(s, place_piece);
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        Backend *be = stages_be(&s->owner, il);
+        StateLayer *l = &s->host[il];
+        l->ring = s->ring;
+        l->wrap = wrap_of(s, il);
+        if (l->slot_pos) be->fill(be, l->slot_pos, 0xff, sizeof(int32_t) * (size_t) s->ring);
+    }
     return ST_OK;
 }
 
@@ -119,8 +157,8 @@ Status state_open(State *s, const Stages *owner, const LayerSpec *spec, int32_t 
     s->ckpt_max = !s->recurrent && !s->wraps ? 0 : n_ckpt > CHECKPOINTS_MAX ? CHECKPOINTS_MAX : n_ckpt;
     s->n_sets = 2 + s->ckpt_max;
     s->host = calloc((size_t) n_layers, sizeof *s->host);
-    Status st = s->host ? ST_OK : fail(err, ST_MEMORY, "session: out of memory");
-    for (int32_t il = 0; il < n_layers && st == ST_OK; il++) st = open_layer(s, il, err);
+    s->block = calloc((size_t) n_layers * PIECES, sizeof *s->block);
+    Status st = s->host && s->block ? open_layers(s, err) : fail(err, ST_MEMORY, "session: out of memory");
     if (st == ST_OK) st = open_tables(s, err);
     if (st != ST_OK) {
         stages_sync(&s->owner, NULL);              /* the failure is already reported */
@@ -131,17 +169,15 @@ Status state_open(State *s, const Stages *owner, const LayerSpec *spec, int32_t 
 
 void state_close(State *s)
 {
-    for (int32_t il = 0; s->host && il < s->n_layers; il++) {
-        Backend *be = stages_be(&s->owner, il);
-        Piece piece[PIECES];
-        int32_t n = layer_pieces(s, il, &s->host[il], piece);
-        for (int32_t i = 0; i < n; i++)
-            if (*piece[i].at) be->release(be, *piece[i].at, piece[i].bytes);
+    for (int32_t i = 0; i < s->n_blocks; i++) {
+        const StateBlock *b = &s->block[i];
+        if (b->at) b->be->release(b->be, b->at, b->bytes);
     }
     for (int32_t k = 0; k < s->owner.n; k++)
         if (s->layer[k])
             s->owner.at[k].be->release(s->owner.at[k].be, s->layer[k], sizeof *s->host * (size_t) s->n_layers);
     free(s->host);
+    free(s->block);
     *s = (State) { 0 };
 }
 

@@ -25,6 +25,10 @@ enum { CHECKPOINTS_MAX = 8 };
 /* The set with the matrices after pos tokens, and the copy of the layers that wrap. */
 typedef struct { int32_t pos, set, copy; } Checkpoint;
 
+/* A block of a backend's memory: a piece of a layer, or, where memory comes in pages, all pieces of that part. given:
+ * of its bytes, to pieces. */
+typedef struct { Backend *be; const char *part; size_t bytes, given; uint8_t *at; } StateBlock;
+
 typedef struct {
     Stages           owner;                        /* whose memory it uses */
     const LayerSpec *spec;                         /* [n_layers], the model's */
@@ -47,6 +51,8 @@ typedef struct {
     int32_t          n_ckpt;
     StateLayer      *host, *layer[STAGES_MAX];     /* [n_layers] pointers into each layer's backend; the same in each
                                                     * stage's memory */
+    StateBlock      *block;                        /* in which these lie */
+    int32_t          n_blocks;
 } State;
 
 /* ring 0: linear, ctx slots and those of a tree, or of a canvas of so many rows, rounded up to whole panels. n_ckpt <=

@@ -52,26 +52,43 @@ static rt_status lines(Memory *m, Program *p, rt_error *e)
     return RT_OK;
 }
 
+/* The needs of sessions of ctx tokens, 0: as many as the library chooses, and the lines through them. */
+static rt_status plan_lines(Memory *m, Program *p, int32_t ctx, rt_error *e)
+{
+    const rt_needs before = m->needs;              /* tables: see lines() */
+    rt_status code = plan_at(&m->needs, p, ctx, m->sessions, e);
+    if (code != RT_OK) return code;
+    if (m->needs.process < before.process) m->needs.process = before.process;
+    if (m->needs.device_total == 0) {              /* planned for the CPU alone: there is no room for a layer */
+        m->needs.device_free = before.device_free;
+        m->needs.device_total = before.device_total;
+    }
+    return lines(m, p, e);
+}
+
+rt_status memory_choose(Memory *m, Program *p, double share, int32_t least, int32_t most, rt_error *e)
+{
+    enum { TRIES = 8 };
+    for (int32_t i = 0; i < TRIES; i++) {
+        const int32_t fits = memory_ctx(m, share), ctx = fits >= most ? most : fits < least ? least : fits;
+        m->ctx = ctx;
+        if (ctx == 0 || m->needs.gpu_layers == 0) return RT_OK;
+        const rt_status code = plan_lines(m, p, ctx, e);
+        if (code != RT_OK || memory_fits(m) || ctx == least) return code;
+    }
+    m->ctx = least;
+    return RT_OK;
+}
+
 rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e)
 {
     const int32_t given = p->o->ctx;
     *out = (Memory) { .sessions = sessions };
     rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
-    const rt_needs placed = out->needs;
-    const uint64_t grown = placed.process;         /* see lines() */
-    if (code == RT_OK)
-        code = plan_at(&out->needs, p, given ? given : server ? SERVE_CTX_MOST : 0, sessions, e);
-    if (out->needs.process < grown) out->needs.process = grown;
-    if (out->needs.device_total == 0) {            /* planned for the CPU alone: there is no room for a layer */
-        out->needs.device_free = placed.device_free;
-        out->needs.device_total = placed.device_total;
-    }
-    if (code == RT_OK) code = lines(out, p, e);
+    if (code == RT_OK) code = plan_lines(out, p, given ? given : server ? SERVE_CTX_MOST : 0, e);
     if (code != RT_OK || given || !server) return code;
-    const rt_needs *n = &out->needs;
-    const int32_t most = n->ctx_train < SERVE_CTX_MOST ? n->ctx_train : SERVE_CTX_MOST, fits = memory_ctx(out, 0.8);
-    out->ctx = fits >= most ? most : fits < SERVE_CTX_LEAST ? SERVE_CTX_LEAST : fits;
-    return code;
+    const int32_t trained = out->needs.ctx_train;
+    return memory_choose(out, p, 0.8, SERVE_CTX_LEAST, trained < SERVE_CTX_MOST ? trained : SERVE_CTX_MOST, e);
 }
 
 static double at(const MemoryLine *l, int32_t ctx) { return l->fixed + l->token * ctx; }

@@ -29,8 +29,11 @@ bool    memory_fits(const Memory *m);              /* also if nothing is known a
 bool    memory_fits_gpu(const Memory *m);          /* that of the GPU alone */
 bool    memory_cut(const rt_needs *n);              /* a GPU has only some layers, or experts: no speeds */
 /* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
- * none. */
+ * none. A GPU's memory comes in pages, of which the line knows those at its ends only. */
 int32_t memory_ctx(const Memory *m, double share);
+/* Sets m->ctx to that, but to at least `least` and at most `most`; with a GPU it is planned, so that *m is exact there,
+ * and shorter if it does not fit. */
+rt_status memory_choose(Memory *m, Program *p, double share, int32_t least, int32_t most, rt_error *e);
 /* The most that the server's prefix cache and its stored responses will take: --cache-ram and --store-ram, by default
  * no more than three quarters and an eighth of what the model and all sessions leave free. */
 double  memory_prefix_cache(const Memory *m, const Options *o);

@@ -26,7 +26,7 @@ GPU = ["--backend", "cuda"]
 ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
 LITTLE = {**ENV, "RATOON_EMU_MEMORY": str(2 << 30)}
 TOO_LONG = ["--ctx", "1024k"]                      # 2.1 GB of keys and values
-FULL = {**ENV, "RATOON_EMU_TAKEN": str((8 << 30) - 1000000)}       # the card has a megabyte free
+FULL = {**ENV, "RATOON_EMU_TAKEN": str((8 << 30) - 1000000)}       # the card has a megabyte free, and leaves a 64th
 CLOCKS = 128e9                                     # bytes per second that the emulated card's clocks allow
 
 
@@ -289,8 +289,8 @@ class Gpu(unittest.TestCase):
 
     def test_tables(self):
         """Each part stands in the memory that it takes."""
-        j = self.plan(*GPU, "--gpu-layers", "3", "--ctx", "2048")
-        cpu = self.plan("--ctx", "2048")
+        j = self.plan(*GPU, "--gpu-layers", "3", "--ctx", "8128")      # whole pages
+        cpu = self.plan("--ctx", "8128")
         part = lambda j, name: {p["gpu"]: p["bytes"] for p in j["parts"] if p["name"] == name}
         split, whole = part(j, "keys/values"), part(cpu, "keys/values")
         self.assertEqual(sum(split.values()), whole[False])
@@ -354,10 +354,10 @@ class Gpu(unittest.TestCase):
             bench = ["bench", "--passes", "1", "--repeats", "1", "-q", *ALONE]
             self.assertNotIn(json.loads(self.ratoon(*bench, "--json", *args, env=env).stdout)["bytes_per_s"], (0, CLOCKS))
         auto = [*ALONE, *GPU, "--ctx", "2048", "--gpu-layers", "auto"]
-        said = ", on the CPU (no layer fits in the GPU's memory, 1.0 MB free): fits"
+        said = ", on the CPU (no layer fits in the GPU's memory, 984 kB free): fits"
         out = self.ratoon("plan", *auto, env=FULL).stdout
         self.assertIn(said + "; about ", out.splitlines()[0])
-        self.assertRegex(out, r"\nfree memory of the GPU +1\.0 MB of 8\.6 GB\n")
+        self.assertRegex(out, r"\nfree memory of the GPU +984 kB of 8\.6 GB\n")
         self.assertNotIn("total on the GPU", out)
         self.assertIn(said, self.ratoon("doctor", *auto, env=FULL).stdout)
         self.assertEqual(self.plan(*auto[len(ALONE):], env=FULL)["gpu"]["layers"], 0)
@@ -383,6 +383,32 @@ class Gpu(unittest.TestCase):
         self.assertEqual(self.plan(*GPU, "--ctx", "256", expect=3, env=full)["verdict"], "does not fit")
         p = self.ratoon("run", *ALONE, *GPU, "--ctx", "256", "-p", "x", "-n", "1", expect=1, env=full)
         self.assertIn("of the GPU's memory, but 0 kB are free; no layer would: --backend cpu", p.stderr)
+
+    def test_one_rule(self):
+        """What auto leaves free of a card, a 64th, is left by everything."""
+        ctx = ["--ctx", "2048"]
+        need = self.plan(*GPU, *ctx)["gpu"]["total_bytes"]
+        enough = {**ENV, "RATOON_EMU_MEMORY": str(need * 64 // 63 + 64)}
+        short = {**ENV, "RATOON_EMU_MEMORY": str(need * 64 // 63 - 64)}
+        run = ["run", *ALONE, *GPU, *ctx, "-p", "x", "-n", "1"]
+        self.ratoon(*run, env=enough)
+        self.assertIn("; --gpu-layers 7 would fit", self.ratoon(*run, expect=1, env=short).stderr)
+        self.ratoon(*run, "--overcommit", env=short)
+        for env, layers, verdict, code in (enough, 8, "fits", 0), (short, 7, "does not fit", 3):
+            self.assertEqual(self.plan(*GPU, *ctx, env=env, expect=code)["verdict"], verdict)
+            self.assertEqual(self.plan(*GPU, *ctx, "-ngl", "auto", env=env)["gpu"]["layers"], layers)
+
+    def test_offered_contexts(self):
+        """They fit, although the card hands out pages: with 9160 tokens a session has just begun one."""
+        many = [*GPU, "--parallel", "16"]
+        for memory in range(780, 860, 5):
+            env = {**ENV, "RATOON_EMU_MEMORY": str(memory * 1000000)}
+            j = self.plan(*many, "--ctx", "9160", expect=3, env=env)
+            ctx = [int(o["value"]) for o in j["would_fit"] if o["option"] == "--ctx"]
+            self.assertTrue(len(ctx) == 1 and 1024 <= ctx[0] < 9160, j)
+            self.plan(*many, "--ctx", str(ctx[0]), env=env)
+            j = self.plan(*many, env=env)          # what the server chooses
+            self.assertLessEqual(j["gpu"]["total_bytes"], j["gpu"]["free_bytes"])
 
     def test_server(self):
         """The context of a server's sessions goes by the GPU's memory, too."""

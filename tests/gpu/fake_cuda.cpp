@@ -222,12 +222,20 @@ int cuMemGetInfo_v2(size_t *left, size_t *all)
     return OK;
 }
 
+/* What a block takes of the card: as the driver hands it out. */
+static int64_t in_pages(size_t n)
+{
+    const int64_t page = 2 << 20, bytes = (int64_t) n;
+    return bytes > page / 2 ? (bytes + page - 1) / page * page : bytes;
+}
+
 /* The first gap that is wide enough, 256 bytes behind each block kept free; what is new is rubbish. */
 int cuMemAlloc_v2(void **p, size_t n)
 {
     CALL_TAKES;
     const char *gives = getenv("RATOON_EMU_GIVES");
-    if (gives && fake.device_bytes + (int64_t) n > atoll(gives)) return NO_MEMORY;
+    const int64_t mine = fake.device_bytes + in_pages(n);
+    if ((gives && mine > atoll(gives)) || (fake.memory && mine + fake.taken > fake.memory)) return NO_MEMORY;
     uintptr_t at = emu_memory.base;
     const size_t need = (n + 511) / 256 * 256;
     for (auto &b : live) {
@@ -239,7 +247,7 @@ int cuMemAlloc_v2(void **p, size_t n)
     live[at] = fresh[at] = n;
     emu_memory_take(at, n);
     fake.live++;
-    fake.device_bytes += (int64_t) n;
+    fake.device_bytes += in_pages(n);
     *p = (void *) at;
     return OK;
 }
@@ -249,7 +257,7 @@ int cuMemFree_v2(void *p)
     auto i = live.find((uintptr_t) p);
     if (i == live.end() || !entered) return INVALID;
     emu_memory_drop(i->first, i->second);
-    fake.device_bytes -= (int64_t) i->second;
+    fake.device_bytes -= in_pages(i->second);
     fresh.erase(i->first);
     live.erase(i);
     fake.live--;

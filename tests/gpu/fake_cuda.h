@@ -18,7 +18,7 @@ typedef struct {
     int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */
     int64_t launches, replays;                     /* of kernels, recorded ones too; of recorded passes */
     int64_t live;                                  /* blocks, streams, events, modules, contexts and graphs in use */
-    int64_t device_bytes, host_bytes;              /* of the blocks: on the device, of pinned memory */
+    int64_t device_bytes, host_bytes;              /* of the blocks: on the device, in its pages; of pinned memory */
     bool    eager;                                 /* a copy to the device is made at the call, if nothing is queued
                                                     * before it, and not as late as can be */
     int64_t copied;                                /* bytes copied to the device so far */

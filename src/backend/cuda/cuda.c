@@ -564,7 +564,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     static const int32_t widths[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
     c->be = (Backend) {
         .name = "cuda", .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
-        .chunk = 512, .device = true, .shares = card->integrated != 0, .staging = STAGING,
+        .chunk = 512, .device = true, .shares = card->integrated != 0, .page = PAGE, .staging = STAGING,
         .memory = memory, .measure = measure, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc,
         .release = cuda_release, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
         .pass_begin = pass_begin, .pass_end = pass_end, .prepare = prepare, .sync = cuda_sync, .close = cuda_close

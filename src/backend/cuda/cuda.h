@@ -32,6 +32,8 @@ enum {
     WORK_COUNTS = STORE_COUNTERS * 4,              /* how often experts were chosen */
     WORK_TABLE = EXPERTS_MAX * 8                   /* where those of a call are */
 };
+/* In which the driver hands out memory. */
+enum { PAGE = 2 << 20 };
 
 enum { CUDA_MODULES = 16 };
 typedef struct {

@@ -255,11 +255,12 @@ static void offer_quants(Plan *x)
 
 static void make_offers(Plan *x)
 {
-    Memory m;
+    Memory m = x->memory;
+    rt_error e;
     char text[24];
-    const int32_t ctx = memory_ctx(&x->memory, 0.98);
-    snprintf(text, sizeof text, "%d", ctx);
-    if (ctx > 0) offer(x, "--ctx", text, whole(&x->memory, ctx));
+    const bool chosen = memory_choose(&m, &x->p, 0.98, 0, INT32_MAX, &e) == RT_OK;
+    snprintf(text, sizeof text, "%d", m.ctx);
+    if (chosen && m.ctx > 0) offer(x, "--ctx", text, whole(&m, m.ctx));
     offer_layers(x);
     offer_experts(x);
     offer_types(x);

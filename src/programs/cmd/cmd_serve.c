@@ -248,8 +248,9 @@ static bool choose_ctx(Serve *v)
     complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m->sessions, m->ctx,
              memory_text(need, (gpu ? memory_bytes_gpu : memory_bytes)(m, m->ctx)),
              memory_text(room, (double) (gpu ? m->needs.device_free : m->needs.free)), gpu ? "the GPU's " : "");
-    const int32_t fits = memory_ctx(m, 1);
-    if (fits >= SERVE_CTX_LEAST) note(o, "--ctx %d would fit; --overcommit goes ahead all the same", fits);
+    Memory shorter = *m;
+    if (memory_choose(&shorter, &s->p, 1, 0, INT32_MAX, &e) == RT_OK && shorter.ctx >= SERVE_CTX_LEAST)
+        note(o, "--ctx %d would fit; --overcommit goes ahead all the same", shorter.ctx);
     else if (gpu) note(o, "--gpu-layers auto fits; --overcommit goes ahead all the same");
     else if (m->needs.experts)
         note(o, "no context fits beside so many experts: give %s; --overcommit goes ahead all the same",
