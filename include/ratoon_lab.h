@@ -70,8 +70,9 @@ void      rt_roofline_free(rt_roofline *r);
 void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest);
 
 /* A card that a backend sees. backend: its name for rt_options; level: the instructions that it has ("sm_90"); why:
- * what keeps it from being used, and what to do about it; "": nothing. memory: 0: unknown. */
-typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; uint64_t memory; } rt_card;
+ * what keeps it from being used, and what to do about it; "": nothing. memory: in all; free: of it, if the card was
+ * opened; 0: unknown. */
+typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; uint64_t memory, free; } rt_card;
 /* Describes the i-th card of a backend ("cuda"); RT_END past the last. Another failure says why there is none, or, if
  * it is not RT_EUNSUPPORTED, why its driver does not serve. open: opens the card as well, since what keeps it from
  * being used may show only then; that takes a moment, and memory of the card's meanwhile. */

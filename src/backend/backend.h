@@ -260,7 +260,7 @@ typedef struct { int32_t threads; bool no_repack; } BackendOptions;
  * it; "": nothing. */
 typedef struct {
     char     backend[32], name[128], level[16], driver[32], why[256];
-    uint64_t memory;                               /* in all; 0: unknown */
+    uint64_t memory, free;                         /* in all; what is free of it, if it was opened; 0: unknown */
 } BackendCard;
 
 /* What a backend's folder exports. there: returns true if it can be opened on this machine. open: detail is what

@@ -657,6 +657,16 @@ static Status read_hotness(Loader *l)
     return st == ST_END ? ST_OK : st;
 }
 
+/* Why a stage's store cannot be: with what was asked for all stages, if what this one gets of it is too little. */
+static Status say_share(Loader *l, const Backend *be, uint64_t got)
+{
+    const char field[] = "expert_ram: ";
+    const Error why = *l->err;
+    if (got == l->o->store.ram || strncmp(why.text, field, sizeof field - 1) != 0) return why.code;
+    return fail(l->err, why.code, "%s%llu bytes, of which the layers on %s get %s", field,
+                (unsigned long long) l->o->store.ram, be->name, why.text + sizeof field - 1);
+}
+
 /* Asks the backends what they need where memory shall not hold all experts. */
 static Status plan_stores(Loader *l)
 {
@@ -672,7 +682,8 @@ static Status plan_stores(Loader *l)
         Backend *be = m->stages.at[k].be;
         const StoreOptions o = store_options(l, k);
         StoreNeeds *needs = &l->store[k].needs;
-        if (l->store[k].n) TRY(be->store_needs(be, needs, l->store[k].s, l->store[k].n, &o, l->err));
+        if (l->store[k].n && be->store_needs(be, needs, l->store[k].s, l->store[k].n, &o, l->err) != ST_OK)
+            return say_share(l, be, o.ram);
         if (needs->bytes) *(be->device ? &m->device_store : &m->store) = *needs;
     }
     return ST_OK;

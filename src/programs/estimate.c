@@ -385,18 +385,29 @@ const char *memory_text(char out[24], double bytes)
     return out;
 }
 
+void memory_pair(char a[24], char b[24], double need, double there)
+{
+    static const struct { double bytes; const char *name; } finer[] = { { 1e6, "MB" }, { 1e3, "kB" }, { 1, "bytes" } };
+    memory_text(a, need);
+    memory_text(b, there);
+    for (size_t i = 0; i < sizeof finer / sizeof *finer && need != there && strcmp(a, b) == 0; i++) {
+        snprintf(a, 24, "%.0f %s", need / finer[i].bytes, finer[i].name);
+        snprintf(b, 24, "%.0f %s", there / finer[i].bytes, finer[i].name);
+    }
+}
+
 const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
 {
     char a[24], b[24];
     const rt_needs *n = &m->needs;
-    if (n->device_free) memory_text(b, (double) n->device_free);
-    else snprintf(b, sizeof b, "an unknown amount");
+    memory_pair(a, b, memory_bytes_gpu(m, m->ctx), (double) n->device_free);
+    if (n->device_free == 0) snprintf(b, sizeof b, "an unknown amount");
     out[0] = 0;
     if (n->gpu_layers && n->device_total == 0)
         snprintf(out, MEMORY_GPU_TEXT, ", shared with the GPU (%d of %d layers)", n->gpu_layers, n->layers);
     else if (n->gpu_layers)
-        snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free",
-                 memory_text(a, memory_bytes_gpu(m, m->ctx)), n->gpu_layers, n->layers, b);
+        snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free", a, n->gpu_layers,
+                 n->layers, b);
     else if (n->device_total)
         snprintf(out, MEMORY_GPU_TEXT, ", on the CPU (no layer fits in the GPU's memory, %s free)", b);
     return out;

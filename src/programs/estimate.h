@@ -90,6 +90,8 @@ Published reach_published(const rt_needs *n);
 const char *rate_text(char out[24], double rate);
 /* "19.8 GB", "512 MB", "3 kB" */
 const char *memory_text(char out[24], double bytes);
+/* Two amounts with as many digits as it takes to tell them apart: "1123 MB", "1120 MB". */
+void memory_pair(char a[24], char b[24], double need, double there);
 /* ", and 2.1 GB of the GPU's memory (32 of 32 layers), 8.0 GB free", and the like; "" without a GPU */
 enum { MEMORY_GPU_TEXT = 128 };
 const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m);

@@ -388,6 +388,8 @@ bool program_find(Program *p, const Options *o, int with)
     *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
     if (o->gpu_layers > 0 && !names_gpu(p))
         note(o, "--gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)");
+    if (o->expert_vram.given && !names_gpu(p))
+        note(o, "--expert-vram: the backend is the CPU, whose experts are in main memory (--backend cuda: a GPU)");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return denoise_read(&p->denoising, o) && files_find(&p->files, o, (with & WITH_DRAFTER) != 0) &&
            expert_profile_find(p) && ((with & ONLY_PLANS) || card_check(p));
@@ -443,9 +445,9 @@ static bool has_room(Program *p)
     p->gpu_layers = RT_LAYERS_AUTO;
     if (program_place(p, 1, &fit, &e) == RT_OK && fit.gpu_layers)
         snprintf(hint, sizeof hint, "--gpu-layers %d would fit", fit.gpu_layers);
+    memory_pair(need, room, (double) needs_device(&n, 1), (double) n.device_free);
     return complain(p->o, "%d of %d layers and a context of %d take %s of the GPU's memory, but %s are free; %s",
-                    n.gpu_layers, n.layers, n.ctx, memory_text(need, (double) needs_device(&n, 1)),
-                    memory_text(room, (double) n.device_free), hint) == 0;
+                    n.gpu_layers, n.layers, n.ctx, need, room, hint) == 0;
 }
 
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)

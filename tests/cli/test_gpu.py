@@ -226,6 +226,10 @@ class Gpu(unittest.TestCase):
         self.assertTrue(1 << 20 < j["experts"]["ram_bytes"] <= 2500 << 10, j)
         p = self.ratoon("run", *model, *GPU, "--expert-vram", "1M", "--expert-ram", "1M", "-p", "x", expect=1)
         self.assertIn("expert_ram: 1048576 bytes, expected at least ", p.stderr)
+        p = self.ratoon("run", *model, *GPU, *some[-7:-1], "-ngl", "1", "-p", "x", expect=1)
+        self.assertRegex(p.stderr, r"expert_ram: 2560000 bytes, of which the layers on cuda get \d+ bytes, expected at ")
+        self.assertIn("--expert-vram: the backend is the CPU, whose experts are in main memory",
+                      self.ratoon("run", *model, "--expert-vram", "1M", "-p", "x", "-n", "1").stderr)
         p = self.ratoon("run", *model, *GPU, "--expert-vram", "8K", "-p", "x", "-n", "1", expect=1)
         self.assertIn("expert_vram: 8192 bytes, expected at least ", p.stderr)
 
@@ -359,7 +363,9 @@ class Gpu(unittest.TestCase):
         self.assertIn(said + "; about ", out.splitlines()[0])
         self.assertRegex(out, r"\nfree memory of the GPU +984 kB of 8\.6 GB\n")
         self.assertNotIn("total on the GPU", out)
-        self.assertIn(said, self.ratoon("doctor", *auto, env=FULL).stdout)
+        out = self.ratoon("doctor", *auto, env=FULL).stdout
+        self.assertIn(said, out)
+        self.assertIn(", sm_90, 8.6 GB, 1.0 MB free, driver for ", out)
         self.assertEqual(self.plan(*auto[len(ALONE):], env=FULL)["gpu"]["layers"], 0)
 
     def test_shared_memory(self):
@@ -392,7 +398,12 @@ class Gpu(unittest.TestCase):
         short = {**ENV, "RATOON_EMU_MEMORY": str(need * 64 // 63 - 64)}
         run = ["run", *ALONE, *GPU, *ctx, "-p", "x", "-n", "1"]
         self.ratoon(*run, env=enough)
-        self.assertIn("; --gpu-layers 7 would fit", self.ratoon(*run, expect=1, env=short).stderr)
+        p = self.ratoon(*run, expect=1, env=short)
+        take, free = re.search(r"take (.*) of the GPU's memory, but (.*) are free; --gpu-layers 7 would fit", p.stderr).groups()
+        self.assertNotEqual(take, free)
+        p = self.ratoon("serve", *ALONE, *GPU, *ctx, "--port", "0", "--parallel", "1", expect=1, env=short)
+        take, free = re.search(r"share take (.*), but (.*) of the GPU's memory are free", p.stderr).groups()
+        self.assertNotEqual(take, free)
         self.ratoon(*run, "--overcommit", env=short)
         for env, layers, verdict, code in (enough, 8, "fits", 0), (short, 7, "does not fit", 3):
             self.assertEqual(self.plan(*GPU, *ctx, env=env, expect=code)["verdict"], verdict)

@@ -115,17 +115,21 @@ static void cuda_release(Backend *b, void *p, size_t bytes)
     if (p) cuda_of(b)->card->cu->cuMemFree_v2(p);
 }
 
-/* A full card has a byte free, since 0 would say that nothing is known. Of memory that a card shares, the driver counts
- * only what nobody uses, and not what the system can free: the CPU's backend knows better. */
+/* Of an open card. One that is full has a byte free, since 0 says that nothing is known. */
+static size_t free_of(const CudaCard *card)
+{
+    size_t there = 0, all = 0;
+    if (enter(card) || card->cu->cuMemGetInfo_v2(&there, &all)) return 0;
+    return there > 0 ? there : 1;
+}
+
+/* Of memory that a card shares, the driver counts only what nobody uses, and not what the system can free: the CPU's
+ * backend knows better. */
 static void memory(Backend *b, uint64_t *free, uint64_t *total)
 {
     const CudaCard *card = cuda_of(b)->card;
-    size_t there = 0, all = 0;
-    *free = *total = 0;
-    if (card->integrated) return;
-    const bool known = enter(card) == 0 && card->cu->cuMemGetInfo_v2(&there, &all) == 0;
-    *free = !known ? 0 : there > 0 ? there : 1;
-    *total = known ? all : card->memory;
+    *free = card->integrated ? 0 : free_of(card);
+    *total = card->integrated ? 0 : card->memory;
 }
 
 void cuda_settle(Cuda *c)
@@ -601,7 +605,7 @@ static Status cuda_card(BackendCard *out, int32_t i, bool open, Error *err)
     CudaCard *card = calloc(1, sizeof *card);
     if (!card) return fail(err, ST_MEMORY, "cuda: out of memory");
     card->cu = cu;
-    (void) (open ? open_card : find_card)(card, i, &why);
+    if ((open ? open_card : find_card)(card, i, &why) == ST_OK && open) out->free = free_of(card);
     cu->cuDriverGetVersion(&version);
     out->memory = card->memory;
     snprintf(out->backend, sizeof out->backend, "cuda:%d", i);

@@ -245,6 +245,7 @@ static void print_cards(const Doctor *d)
         const rt_card *c = &d->card[i];
         printf("%s%s, %s", i ? "           " : "gpu        ", c->name, c->level);
         if (c->memory) printf(", %s", memory_text(a, (double) c->memory));
+        if (c->free) printf(", %s free", memory_text(a, (double) c->free));
         printf(", driver for %s: %s%s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend,
                !was_checked(d, c) ? "" : d->p.no_card ? ", which did not pass its check" : ", checked with this model");
     }
@@ -270,8 +271,9 @@ static void print_model(const Doctor *d)
     const double bytes = (double) (m->needs.model + m->needs.device_model);
     if (loaded(d)) printf(": %s, %s", fact(d, "model.arch", arch), memory_text(a, bytes));
     printf(", %d layers, trained for %s tokens\n", m->needs.layers, tokens_text(b, m->needs.ctx_train));
-    printf("memory     needs %s with %s context", memory_text(a, memory_bytes(m, m->ctx)), tokens_text(b, m->ctx));
-    if (m->needs.free) printf(", %s free", memory_text(c, (double) m->needs.free));
+    memory_pair(a, c, memory_bytes(m, m->ctx), (double) m->needs.free);
+    printf("memory     needs %s with %s context", a, tokens_text(b, m->ctx));
+    if (m->needs.free) printf(", %s free", c);
     printf("%s", memory_gpu_text(gpu, m));
     printf(": %s\n", fits(d) ? "fits" : "does not fit (ratoon plan says what would)");
     print_experts(d);
@@ -369,6 +371,7 @@ static json_t *cards_json(const Doctor *d)
         add_text(j, "level", c->level);
         add_text(j, "driver", c->driver);
         json_object_set_new(j, "memory_bytes", json_integer((json_int_t) c->memory));
+        json_object_set_new(j, "free_bytes", json_integer((json_int_t) c->free));
         json_object_set_new(j, "checked", was_checked(d, c) ? json_boolean(!d->p.no_card) : json_null());
         json_object_set_new(j, "why", c->why[0] ? json_text(c->why, strlen(c->why)) : json_null());
         json_array_append_new(all, j);

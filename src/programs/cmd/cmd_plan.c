@@ -296,10 +296,11 @@ static void print_verdict(const Plan *x)
 {
     char need[24], room[24], ctx[24], a[24], b[24], gpu[MEMORY_GPU_TEXT];
     const Memory *m = &x->memory;
-    printf("needs %s with %s context", memory_text(need, x->total), tokens_text(ctx, m->ctx));
+    memory_pair(need, room, x->total, room_of(x));
+    printf("needs %s with %s context", need, tokens_text(ctx, m->ctx));
     if (x->server) printf(" for each of %d sessions", m->sessions);
     if (m->needs.free == 0) printf(", and how much is free is unknown");
-    else printf(", %s free", memory_text(room, room_of(x)));
+    else printf(", %s free", room);
     printf("%s", memory_gpu_text(gpu, m));
     if (m->needs.free) printf(": %s", verdict(x));
     if (tiered(x)) printf(" with %.0f %% of the experts in memory", 100 * held(x));

@@ -245,9 +245,10 @@ static bool choose_ctx(Serve *v)
     o->ctx = m->ctx;
     if (memory_fits(m) || o->overcommit) return true;
     const bool gpu = !memory_fits_gpu(m);
+    memory_pair(need, room, (gpu ? memory_bytes_gpu : memory_bytes)(m, m->ctx),
+                (double) (gpu ? m->needs.device_free : m->needs.free));
     complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m->sessions, m->ctx,
-             memory_text(need, (gpu ? memory_bytes_gpu : memory_bytes)(m, m->ctx)),
-             memory_text(room, (double) (gpu ? m->needs.device_free : m->needs.free)), gpu ? "the GPU's " : "");
+             need, room, gpu ? "the GPU's " : "");
     Memory shorter = *m;
     if (memory_choose(&shorter, &s->p, 1, 0, INT32_MAX, &e) == RT_OK && shorter.ctx >= SERVE_CTX_LEAST)
         note(o, "--ctx %d would fit; --overcommit goes ahead all the same", shorter.ctx);

@@ -262,11 +262,22 @@ static void words(void **state)
     assert_string_equal(memory_text(s, 2900), "3 kB");
     assert_string_equal(tokens_text(s, 32768), "32K");
     assert_string_equal(tokens_text(s, 5000), "5000");
-    char gpu[MEMORY_GPU_TEXT];
+    char more[24], gpu[MEMORY_GPU_TEXT];
+    static const struct { double need, there; const char *a, *b; } pairs[] = {
+        { 2.1e9, 1.1e9, "2.1 GB", "1.1 GB" }, { 1.123e9, 1.12e9, "1123 MB", "1120 MB" },
+        { 1120002e3, 1120001e3, "1120002 kB", "1120001 kB" }, { 1000001, 1000000, "1000001 bytes", "1000000 bytes" },
+        { 5e8, 5e8, "500 MB", "500 MB" } };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        memory_pair(s, more, pairs[i].need, pairs[i].there);
+        assert_string_equal(s, pairs[i].a);
+        assert_string_equal(more, pairs[i].b);
+    }
     Memory m = { .needs = { .device_free = 3e8, .device_total = 8e9, .layers = 8 }, .gpu = { 2e9, 0 } };
     assert_string_equal(memory_gpu_text(gpu, &m), ", on the CPU (no layer fits in the GPU's memory, 300 MB free)");
     m.needs.gpu_layers = 3;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), 300 MB free");
+    m.needs.device_free = 1999e6;
+    assert_string_equal(memory_gpu_text(gpu, &m), ", and 2000 MB of the GPU's memory (3 of 8 layers), 1999 MB free");
     m.needs.device_free = 0;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), an unknown amount "
                                                   "free");
