@@ -573,6 +573,23 @@ class Http(Base):
             finally:
                 self.assertEqual(server.stop(), 0)
 
+    def test_clients_leave(self):
+        """Those that go with what they have sent last are noticed before the request is late."""
+        server = Server()
+        try:
+            for _ in range(50):
+                with server.connect() as s:
+                    s.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{" % CHAT.encode())
+            server.expect(r"(?:[^\n]*the client has gone\n){50}")
+            self.assertNotIn(" 408 ", server.log)
+            with server.connect() as s:            # not one that is answered
+                s.sendall(request("/health", b"", "GET"))
+                s.shutdown(socket.SHUT_WR)
+                time.sleep(3)
+                self.assertEqual(status_of(read_all(s)), 200)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
     def test_log_of_requests(self):
         """One line for each request that makes text or fails; none for looking at something."""
         server = Server("--api-prefix", "/llm")

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -627,6 +628,7 @@ bool http_open(Http **out, const HttpOptions *o, char text[512])
     h->listener = h->quiesced = -1;
     pthread_mutex_init(&h->lock, NULL);
     bool good = strncmp(o->host, "unix:", 5) == 0 ? listen_unix(h, o->host + 5, text) : listen_tcp(h, text);
+    /* Not poll: with it the library ends a connection whose client has closed its half before the answer. */
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (o->tls_cert ? MHD_USE_TLS : 0);
     struct MHD_OptionItem more[4] = { { MHD_OPTION_END, 0, NULL } };
     if (o->tls_cert) {
@@ -665,8 +667,17 @@ bool http_everywhere(const Http *h) { return h->everywhere; }
 int32_t http_connections(const Http *h) { return h->n_conns; }
 int32_t http_exchanges(const Http *h) { return h->n_exchanges; }
 
+/* The client sends no more, and what it sent has been read. */
+static bool sent_all(const Conn *c)
+{
+    int unread = 0;
+    struct pollfd p = { .fd = c->fd, .events = POLLRDHUP };
+    return poll(&p, 1, 0) > 0 && ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
 /* The library limits only idle time, not the duration of a request. Nothing of the answer has been written yet, so our
- * own error can be sent. */
+ * own error can be sent. And it is told only once of a client that leaves with what it sent last, and waits for the
+ * rest, if that is not a whole request: whoever has left for a second and has none has left. */
 void http_tick(Http *h)
 {
     static const char late[] = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -676,7 +687,10 @@ void http_tick(Http *h)
     double t = seconds_now();
     pthread_mutex_lock(&h->lock);
     for (Conn *c = h->conns; c; c = c->next) {
-        if (t <= c->deadline) continue;
+        const bool left = c->phase != CONN_ANSWER && sent_all(c);
+        if (left && c->left) shutdown(c->fd, SHUT_RDWR);
+        c->left = left;
+        if (t <= c->deadline || left) continue;
         if (!h->o.tls_cert && c->phase != CONN_IDLE) send(c->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         shutdown(c->fd, SHUT_RDWR);
         c->deadline = 1e300;

@@ -54,7 +54,8 @@ bool http_open(Http **out, const HttpOptions *o, char text[512]);
 const char *http_url(const Http *h);    /* "http://127.0.0.1:8080" */
 bool http_loopback(const Http *h);      /* only reachable from this machine */
 bool http_everywhere(const Http *h);    /* listens on all addresses */
-void http_tick(Http *h);                /* call about once a second: closes connections whose request is overdue */
+void http_tick(Http *h);                /* call about once a second: ends connections whose request is overdue or
+                                         * will not become whole */
 void http_quiesce(Http *h);             /* stops accepting connections */
 int32_t http_connections(const Http *h);
 int32_t http_exchanges(const Http *h);      /* requests in progress */

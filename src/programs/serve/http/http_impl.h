@@ -20,6 +20,7 @@ struct Conn {
     ConnPhase  phase;
     double     deadline;
     bool       late;                               /* was closed at its deadline */
+    bool       left;                               /* at the last tick the client had, and was owed no answer */
 };
 
 struct Http {
