@@ -26,6 +26,8 @@ ARM_PACKAGES := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes
+# What newer compilers call errors is one here, too.
+WARN    += -Werror=incompatible-pointer-types -Werror=int-conversion -Werror=implicit-function-declaration
 SAN     ?=
 COMMON   = -std=gnu11 -D_GNU_SOURCE -DRATOON_VERSION='"$(VERSION)"' $(CFLAGS) $(SAN) $(WARN) -ffp-contract=off -fPIC -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 # The server's own library: the program links it, libratoon does not.
@@ -158,7 +160,9 @@ CUDA_FATBINS := $(if $(CUDA_MADE),$(KERNELS:src/backend/gpu/%.cu=$(BUILD)/cuda/%
 cuda: setup
 	@test $(CUDA_PTX) -ge 90 || { echo 'CUDA_PTX is $(CUDA_PTX), expected 90 or more: the program launches kernels early on every card from sm_90 on'; exit 1; }
 	@[ "$(CUDA_ARCHS)" != native ] || [ "$(CUDA_FOR)" ] || { echo 'CUDA_ARCHS is native, but nvidia-smi names no card here'; exit 1; }
-	@$(NVCC) --list-gpu-code 2>/dev/null | grep -q sm_120 || $(MAKE) --no-print-directory cuda-compiler
+	@for a in $(CUDA_FOR); do \
+	    { $(NVCC) --list-gpu-code | grep -qx sm_$$a && $(NVCC) --help | grep -q compress-mode; } 2>/dev/null || \
+	    { $(MAKE) --no-print-directory cuda-compiler && break || exit 1; }; done
 	@mkdir -p $(BUILD)/cuda
 	@ls $(BUILD)/cuda/*.fatbin >/dev/null 2>&1 || echo "the kernels are compiled for sm $(CUDA_FOR), which takes minutes (20 on two slow cores; CUDA_ARCHS=native is faster)"
 	@echo 'CUDA_MADE := $(CUDA_FOR)' | cmp -s - $(BUILD)/cuda/made.mk || echo 'CUDA_MADE := $(CUDA_FOR)' > $(BUILD)/cuda/made.mk

@@ -24,6 +24,7 @@
  *   Session, step: each is used by one thread at a time. Different steps of one engine, with different sessions, run in
  *   parallel. Both may be created and freed in any thread.
  *   rt_step_cancel: in any thread while the step object lives.
+ *   On NVIDIA's cards calls make the card's primary context the calling thread's, and leave it so.
  *
  * Memory
  *   Memory that a call returns by pointer belongs to the library and lives until the next call on the same object.
@@ -375,7 +376,8 @@ void      rt_step_cancel(rt_step *st);
 /* The last token of a block is the target's own; those before it were guessed, and the target agreed. Or it is a canvas
  * that has been denoised (rt_diffusion), of up to 256 tokens. status RT_OK with n 0: a prompt chunk or a step of a
  * canvas was computed, or it is not yet the session's turn. RT_END, also with n 0: the text has ended. A negative
- * status belongs to that session alone, with the reason in rt_session_error. */
+ * status belongs to that session alone, with the reason in rt_session_error, and stays until rt_prompt (RT_ENOTOKEN:
+ * see there). */
 typedef struct { const int32_t *token; int32_t n; rt_status status; } rt_block;
 /* Runs one pass for all n sessions, which must be distinct, belong to the step's engine and have a prompt; fills out
  * [n] in their order. (Of a model that denoises: for one of them, in turn, and if it has a canvas, for those of others

@@ -2,8 +2,8 @@
  * so that all of the backend runs as it is. Device memory is out of the host's reach except while work runs; work is
  * queued and done at the next synchronisation, of another stream if that waits for an event. An event that is asked for
  * has not passed twice, and then it has.
- * A call that needs a context fails where the calling thread has none, as does one that a recording forbids; any call
- * can be made to fail, and what is in use is counted (fake_cuda.h).
+ * A call that needs a context fails where the calling thread has none; any call can be made to fail, and what is in use
+ * is counted (fake_cuda.h). What a recording forbids ends the test, since the backend would go on without records.
  * RATOON_EMU_DRY=FILE: nothing is computed or kept, however large; every launch is a line in FILE instead (kernel,
  * blocks, blocks_y, threads, bytes of large shared memory; of products also columns, and rows of the weights of the
  * kernel's first pack and its second), and so are recorded passes ("replay") and waits ("sync").
@@ -48,9 +48,10 @@ enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NO_KERNELS = 209, N
 typedef std::function<void()> Work;
 /* done: pieces of work that are no longer in the queue. epoch: begun by the last of them that waits for all before it,
  * as everything does but a launch behind a launch. */
+struct Graph { std::vector<Work> work; bool launch = false; int64_t bytes = 0; };     /* launch: is the last of it */
 struct Stream {
     std::deque<Work>   queue;
-    std::vector<Work> *capture = nullptr;
+    Graph             *capture = nullptr;
     uint64_t           done = 0;
     uint32_t           epoch = 0;
     Stream() { begin_epoch(); }
@@ -103,7 +104,7 @@ static void fill(void *d, unsigned char v, size_t n)
 static int put(void *stream, Work w)
 {
     Stream *s = (Stream *) stream;
-    if (s->capture) s->capture->push_back(w);
+    if (s->capture) s->capture->work.push_back(w), s->capture->launch = false;
     else s->queue.push_back(w);
     return OK;
 }
@@ -133,6 +134,11 @@ static void lose(Stream *s)
 
 static int called();
 
+static void forbid(bool so, const char *call)
+{
+    if (so) emu_fatal("%s in a recording", call);
+}
+
 static int64_t setting(const char *name, int64_t otherwise)
 {
     const char *value = getenv(name);
@@ -159,7 +165,7 @@ FakeCuda ratoon_emulated_driver = [] {
 #define CALL Locked l(lock); if (int code = called()) return code
 #define CALL_IN_CONTEXT CALL; if (!entered) return NO_CONTEXT
 /* The same for what takes memory, which cannot be recorded. */
-#define CALL_TAKES CALL_IN_CONTEXT; if (recorded) return RECORDED; if (fake.sealed) return fake.refused++, NO_MEMORY
+#define CALL_TAKES CALL_IN_CONTEXT; forbid(recorded, __func__); if (fake.sealed) return fake.refused++, NO_MEMORY
 
 int cuInit(unsigned)
 {
@@ -360,13 +366,16 @@ int cuLaunchKernelEx(const Launch *c, const EmuKernel *k, void **params, void **
     const size_t shared = c->shared;
     fake.launches++;
     Stream *s = (Stream *) c->stream;
-    return put(s, [=] {
+    forbid(c->n_attrs && s->capture && !s->capture->launch, "an early launch behind anything else");
+    put(s, [=] {
         emu_memory.epoch = s->epoch;
         if (fake.launched) fake.launched(k->name);
         emu.spoils = fake.spoiled && strcmp(fake.spoiled, k->name) == 0 ? &fake.spoils : nullptr;
         if (dry) list_launch(k, args.data(), gx, gy);
         else emu_launch(k, args.data(), gx, gy, shared);
     });
+    if (s->capture) s->capture->launch = true;
+    return OK;
 }
 int cuStreamCreate(void **s, unsigned) { CALL_TAKES; fake.live++; *s = new Stream; return OK; }
 int cuStreamDestroy_v2(void *s) { Locked l(lock); delete (Stream *) s; fake.live--; return called(); }
@@ -375,7 +384,8 @@ int cuStreamSynchronize(void *s)                    /* if it fails, what was que
     Locked l(lock);
     const int code = called();
     if (code) lose((Stream *) s);
-    if (code || !entered || recorded) return code ? code : entered ? RECORDED : NO_CONTEXT;
+    if (code || !entered) return code ? code : NO_CONTEXT;
+    forbid(recorded, __func__);
     fake.waits++;
     drain((Stream *) s, UINT64_MAX);
     if (dry) fprintf(dry, "sync\n"), fflush(dry);
@@ -387,7 +397,7 @@ int cuEventRecord(void *e, void *s)
 {
     CALL_IN_CONTEXT;
     Stream *stream = (Stream *) s;
-    if (stream->capture) return RECORDED;
+    forbid(stream->capture, __func__);
     *(Event *) e = Event{stream, stream->done + stream->queue.size(), 0};
     return OK;
 }
@@ -408,7 +418,7 @@ int cuStreamWaitEvent(void *s, void *e, unsigned)
 {
     CALL_IN_CONTEXT;
     const Event event = *(Event *) e;
-    if (((Stream *) s)->capture) return RECORDED;
+    forbid(((Stream *) s)->capture, __func__);
     return event.stream ? put(s, [=] { drain(event.stream, event.end); }) : OK;
 }
 /* The host's work must not call the driver: a call would be counted while this one is not at its end. */
@@ -424,14 +434,15 @@ int cuLaunchHostFunc(void *s, void (*work)(void *), void *arg)
 int cuStreamBeginCapture_v2(void *s, int)
 {
     CALL_TAKES;
-    ((Stream *) s)->capture = new std::vector<Work>;
+    if (fake.unrecorded) return RECORDED;
+    ((Stream *) s)->capture = new Graph;
     recorded++;
     return OK;
 }
 int cuStreamEndCapture(void *s, void **g)          /* the recording has ended even if this fails */
 {
     Locked l(lock);
-    std::vector<Work> *graph = ((Stream *) s)->capture;
+    Graph *graph = ((Stream *) s)->capture;
     *g = ((Stream *) s)->capture = nullptr;
     if (!graph) return INVALID;
     recorded--;
@@ -444,19 +455,30 @@ int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long)
 {
     CALL_TAKES;
     fake.live++;
-    *e = new std::vector<Work>(*(std::vector<Work> *) g);
+    Graph *exec = new Graph(*(Graph *) g);
+    exec->bytes = fake.graph_bytes;
+    fake.device_bytes += exec->bytes;
+    *e = exec;
     return OK;
 }
+int cuGraphUpload(void *, void *) { CALL_TAKES; return OK; }
 int cuGraphLaunch(void *e, void *s)
 {
     CALL_IN_CONTEXT;
     fake.replays++;
     put_waiting(s, [] { if (dry) fprintf(dry, "replay\n"); });
-    for (auto &w : *(std::vector<Work> *) e) put(s, w);
+    for (auto &w : ((Graph *) e)->work) put(s, w);
     return put_waiting(s, [] {});
 }
-int cuGraphExecDestroy(void *e) { Locked l(lock); delete (std::vector<Work> *) e; fake.live--; return called(); }
-int cuGraphDestroy(void *g) { Locked l(lock); delete (std::vector<Work> *) g; fake.live--; return called(); }
+int cuGraphExecDestroy(void *e)
+{
+    Locked l(lock);
+    fake.device_bytes -= ((Graph *) e)->bytes;
+    delete (Graph *) e;
+    fake.live--;
+    return called();
+}
+int cuGraphDestroy(void *g) { Locked l(lock); delete (Graph *) g; fake.live--; return called(); }
 
 }
 #pragma GCC visibility pop

@@ -27,6 +27,8 @@ typedef struct {
     int64_t spoils;                                /* floats so far, by that */
     bool    integrated;                            /* the card says that its memory is the host's */
     int64_t memory, taken;                         /* of the card, 0: all that is emulated; of it, by others */
+    int64_t graph_bytes;                           /* of it, that a recorded pass takes */
+    bool    unrecorded;                            /* nothing can be recorded */
 } FakeCuda;
 
 #endif

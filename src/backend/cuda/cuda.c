@@ -24,7 +24,7 @@ void cuda_enter(Cuda *c) { cuda_ok(c, enter(c->card), "making the context curren
 /* ---- launches ---- */
 
 enum { ATTR_STREAM_SERIALIZATION = 6 };            /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
-typedef struct { int id; char pad[4]; union { char all[64]; int on; } value; } CuAttr;
+typedef struct { int id; char pad[4]; union { uint64_t align; char all[64]; int on; } value; } CuAttr;
 
 static void launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
 {
@@ -38,7 +38,8 @@ static void launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const
     CuAttr early = { .id = ATTR_STREAM_SERIALIZATION, .value.on = 1 };
     CuLaunch l = { .grid_x = (unsigned) blocks, .grid_y = (unsigned) blocks_y, .grid_z = 1,
                    .block_x = (unsigned) info->threads, .block_y = 1, .block_z = 1, .shared = (unsigned) info->shared,
-                   .stream = c->stream, .attrs = &early, .n_attrs = c->card->cc >= 90 ? 1 : 0 };
+                   .stream = c->stream, .attrs = &early, .n_attrs = c->early && c->card->cc >= 90 ? 1 : 0 };
+    c->early = true;
     cuda_ok(c, c->card->cu->cuLaunchKernelEx(&l, c->card->function[k], (void *[]) { (void *) (uintptr_t) args }, NULL),
             info->name);
 }
@@ -260,25 +261,43 @@ void cuda_visit(Cuda *c)
     if (!cuda_failed(c)) cuda_store_enter(&c->visitor, c->stream, &c->error);
 }
 
-/* Where there is no room for another record, passes are run as they are called, so a lack of memory is no failure. */
+/* Passes without records are run as they are called, so what keeps the driver from recording is no failure, unless the
+ * stream has failed. What else is wrong with a pass is found when it is called. */
 static void stop_recording(Cuda *c)
 {
-    if (c->error.code != ST_MEMORY) return;
+    if (!cuda_failed(c) || c->card->cu->cuStreamSynchronize(c->stream)) return;
     c->error = (Error) { 0 };
     c->records_full = true;
 }
 
-/* Returns false if there is no memory for it, which the driver may only take now: then this pass has no record any
- * more. */
+/* Returns false if the driver does not replay it, as for lack of memory: then this pass has no record any more. */
 static bool replay(Cuda *c, int32_t i)
 {
     const CudaDriver *cu = c->card->cu;
-    if (cuda_ok(c, cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass") || c->error.code != ST_MEMORY)
-        return true;
+    c->early = false;
+    if (cuda_ok(c, cu->cuGraphLaunch(c->record[i].graph, c->stream), "replaying a pass")) return true;
     stop_recording(c);
+    if (cuda_failed(c)) return true;
     cuda_ok(c, cu->cuGraphExecDestroy(c->record[i].graph), "forgetting a pass");
     c->record[i] = c->record[--c->n_records];
     return false;
+}
+
+/* Makes of a graph what can be replayed, with all that this takes of device memory. NULL: there is no room for it, or
+ * that has failed. */
+static void *instantiate(Cuda *c, void *graph)
+{
+    const CudaDriver *cu = c->card->cu;
+    const size_t before = free_of(c->card);
+    void *exec = NULL;
+    if (!cuda_ok(c, cu->cuGraphInstantiateWithFlags(&exec, graph, 0), "recording a pass")) return NULL;
+    const bool there = cuda_ok(c, cu->cuGraphUpload(exec, c->stream), "recording a pass");
+    const size_t after = free_of(c->card);
+    c->record_bytes += before > after ? before - after : 0;
+    if (c->record_bytes > (size_t) RECORDS_MAX * RECORD_BYTES) c->records_full = true;
+    if (there && !c->records_full) return exec;
+    cuda_ok(c, cu->cuGraphExecDestroy(exec), "recording a pass");
+    return NULL;
 }
 
 /* A pass is captured, which does not run it; its end makes a graph of it. */
@@ -300,6 +319,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
         return c->records_full;
     }
     c->recording = (CudaRecord) { .n = n };
+    c->early = false;
     memcpy(c->recording.key, key, n);
     return false;
 }
@@ -309,10 +329,10 @@ static void pass_end(Backend *b, bool complete)
     Cuda *c = cuda_of(b);
     cuda_flush(c);
     const CudaDriver *cu = c->card->cu;
-    void *graph = NULL, *exec = NULL;
+    void *graph = NULL;
     if (c->recording.n == 0) return;
     cuda_ok(c, cu->cuStreamEndCapture(c->stream, &graph), "recording a pass");
-    if (complete && !cuda_failed(c)) cuda_ok(c, cu->cuGraphInstantiateWithFlags(&exec, graph, 0), "recording a pass");
+    void *exec = complete && !cuda_failed(c) ? instantiate(c, graph) : NULL;
     if (graph) cuda_ok(c, cu->cuGraphDestroy(graph), "recording a pass");
     c->recording.graph = exec;
     if (exec) c->record[c->n_records++] = c->recording;
@@ -382,6 +402,7 @@ static size_t fork_bytes(Backend *b, int32_t threads)
 static void close_card(CudaCard *card)
 {
     for (int32_t i = 0; i < card->n_modules; i++) card->cu->cuModuleUnload(card->module[i]);
+    free(card->module);
     if (card->context) card->cu->cuDevicePrimaryCtxRelease_v2(card->device);
     free(card);
 }
@@ -456,11 +477,11 @@ static Status cuda_fork(Backend *b, int32_t threads, Backend **out, Error *err)
 /* the driver's numbers */
 enum { ATTR_MULTIPROCESSORS = 16, ATTR_INTEGRATED = 18, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76, FUNC_SHARED = 8 };
 
-/* The images, ended by NULL. The tests' driver has kernels of its own. */
+/* The images, ended by NULL. The tests' driver has kernels of its own, and finds all of them in each. */
 static const uint8_t *const *kernel_images(void)
 {
-    static const uint8_t none[16];
-    static const uint8_t *const emulated[] = { none, NULL };
+    static const uint8_t none[2][16];
+    static const uint8_t *const emulated[] = { none[0], none[1], NULL };
     return cuda_driver_emulated() ? emulated : cuda_images;
 }
 
@@ -494,9 +515,12 @@ static Status find_card(CudaCard *card, int32_t ordinal, Error *err)
 static Status find_kernels(CudaCard *card, Error *err)
 {
     const CudaDriver *cu = card->cu;
-    for (const uint8_t *const *image = kernel_images(); *image; image++) {
-        if (card->n_modules == CUDA_MODULES)
-            return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has more than %d files of kernels", CUDA_MODULES);
+    const uint8_t *const *image = kernel_images();
+    size_t n = 0;
+    while (image[n]) n++;
+    card->module = calloc(n, sizeof *card->module);
+    if (!card->module) return fail(err, ST_MEMORY, "cuda: out of memory");
+    for (; *image; image++) {
         int code = cu->cuModuleLoadData(&card->module[card->n_modules], *image);
         if (code == CUDA_NO_KERNELS)
             return fail(err, ST_UNSUPPORTED, "cuda: this ratoon has no kernels for %s (%s); `make cuda CUDA_ARCHS=%d` "
@@ -505,8 +529,8 @@ static Status find_kernels(CudaCard *card, Error *err)
         card->n_modules++;
     }
     for (int32_t i = 0; i < GPU_KERNELS; i++) {
-        int code = 1;
-        for (int32_t m = 0; m < card->n_modules && code; m++)
+        int code = CUDA_NOT_FOUND;
+        for (int32_t m = 0; m < card->n_modules && code == CUDA_NOT_FOUND; m++)
             code = cu->cuModuleGetFunction(&card->function[i], card->module[m], kernels[i].name);
         if (code == 0 && kernels[i].shared > 48 << 10)
             code = cu->cuFuncSetAttribute(card->function[i], FUNC_SHARED, (int) kernels[i].shared);

@@ -35,10 +35,10 @@ enum {
 /* In which the driver hands out memory. */
 enum { PAGE = 2 << 20 };
 
-enum { CUDA_MODULES = 16 };
 typedef struct {
     const CudaDriver *cu;
-    void   *context, *module[CUDA_MODULES], *function[GPU_KERNELS];
+    void   *context, *function[GPU_KERNELS];
+    void  **module;                                /* [n_modules] */
     int32_t n_modules, device;
     int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
     size_t  memory;                                /* in all */
@@ -62,8 +62,8 @@ typedef struct {
 typedef struct { const void *x; int32_t rows, cols, forms; size_t bytes; ActRows act[2]; } CudaInput;
 
 typedef struct { uint8_t key[128]; size_t n; void *graph; } CudaRecord;
-/* RECORD_BYTES: what a recorded pass of some hundred launches takes in device memory, an estimate: the driver does not
- * say. */
+/* RECORD_BYTES: of device memory are planned for each recorded pass of some hundred launches, an estimate, since the
+ * driver does not say it: passes are recorded until they have taken all that was planned. */
 enum { STAGING = 32 << 20, OUTS_MAX = 256, RECORDS_MAX = 256, RECORD_BYTES = 256 << 10 };
 
 typedef struct {
@@ -85,9 +85,12 @@ typedef struct {
     int32_t   n_outs;
     CudaRecord record[RECORDS_MAX];
     int32_t   n_records;
-    bool      records_full;                        /* the device had no memory for one more */
+    size_t    record_bytes;                        /* of device memory, that they took */
+    bool      records_full;                        /* the device has no memory for one more, or does not record */
     CudaRecord recording;                          /* the open pass; n 0: none is recorded */
     bool      preparing;
+    bool      early;                               /* the next launch may begin before what is queued has ended; in
+                                                    * recordings only behind a launch */
     CudaDelayed delayed;
     CudaInput quantised;
     Error     error;                               /* the first failure since the last sync */

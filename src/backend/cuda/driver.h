@@ -56,6 +56,7 @@ typedef struct {
     X(cuStreamBeginCapture_v2, (void *stream, int mode)) \
     X(cuStreamEndCapture, (void *stream, void **graph)) \
     X(cuGraphInstantiateWithFlags, (void **exec, void *graph, unsigned long long flags)) \
+    X(cuGraphUpload, (void *exec, void *stream)) \
     X(cuGraphLaunch, (void *exec, void *stream)) \
     X(cuGraphExecDestroy, (void *exec)) \
     X(cuGraphDestroy, (void *graph))
@@ -83,8 +84,8 @@ Status cuda_driver(const CudaDriver **out, Error *err);
 /* The driver is the tests' emulation, which has the kernels itself. */
 bool cuda_driver_emulated(void);
 
-/* CUDA_ERROR_OUT_OF_MEMORY, _NO_DEVICE, _NO_BINARY_FOR_GPU, _NOT_READY */
-enum { CUDA_NO_MEMORY = 2, CUDA_NO_DEVICE = 100, CUDA_NO_KERNELS = 209, CUDA_NOT_READY = 600 };
+/* CUDA_ERROR_OUT_OF_MEMORY, _NO_DEVICE, _NO_BINARY_FOR_GPU, _NOT_FOUND, _NOT_READY */
+enum { CUDA_NO_MEMORY = 2, CUDA_NO_DEVICE = 100, CUDA_NO_KERNELS = 209, CUDA_NOT_FOUND = 500, CUDA_NOT_READY = 600 };
 
 /* Fails with ST_BACKEND (ST_MEMORY for lack of memory) and the driver's own words for a code. */
 Status cuda_fail(Error *err, const CudaDriver *cu, int code, const char *what);

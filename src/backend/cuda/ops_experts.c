@@ -139,6 +139,7 @@ static void find_experts(Mixture *m)
     const CudaStack *stored = cuda_store_has(c->visitor.store, m->e->gate);
     if (!stored || cuda_failed(c)) return;
     m->where = cuda_store_table(&c->visitor, stored->layer, c->stream, &code);
+    if (c->visitor.fetch) c->early = false;
     cuda_ok(c, code, "reading experts");
 }
 

@@ -467,7 +467,7 @@ template <class C> DEV void take_steps(const DeltaArgs &a, DeltaTask &t, DeltaSh
     float d = 1;
     for (int j = -1; j <= steps; j++) {
         const bool idle = j < 0, last = j == steps;
-        if (j > 0 && j % BATCH == 0) sync_block();
+        if (j > 0 && j % BATCH == 0) sync_warp(), sync_block();
         if (!there && !idle) continue;
         const bool stores = (folds && j == t.n_path) || (last && t.kind == SLICE_CHAIN);
         Step step = {};
