@@ -200,7 +200,7 @@ bench/make_synthetic: $(BUILD)/bench/make_synthetic.o $(BUILD)/src/programs/prog
 	$(call SAY,LINK)
 	$(Q)$(CC) $(SAN) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-# Laboratories of the kernels: make bench/lab_matmul, bench/lab_experts, bench/lab_attend, bench/lab_grammar.
+# Laboratories of the kernels: make bench/lab_matmul, bench/lab_experts and the others.
 LABS := bench/lab_matmul bench/lab_experts bench/lab_attend bench/lab_grammar bench/lab_trace
 bench/lab_%: $(BUILD)/bench/lab_%.o $(BUILD)/libratoon.a
 	$(call SAY,LINK)

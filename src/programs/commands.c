@@ -42,7 +42,8 @@ const Command commands[] = {
       "Alt-Enter, or paste it. Answers stay in the history as the tokens that the model\n"
       "wrote, so no turn is read twice. From a pipe, the whole input is one message and\n"
       "commands are plain text.\n" },
-    { "serve", cmd_serve, "[MODEL]", "Serve a model over HTTP, with the APIs of OpenAI and Anthropic and a web page.",
+    { "serve", cmd_serve, "[MODEL]", "Serve a model over HTTP, with the APIs of OpenAI, Anthropic, llama.cpp and "
+      "Ollama, and a web page.",
       "Examples:\n"
       "  ratoon serve                  the demo pair on http://127.0.0.1:8080\n"
       "  ratoon serve -m qwen3.5-4b.gguf --parallel 4 --cache-dir ~/.cache/ratoon\n"
@@ -105,7 +106,7 @@ const Command commands[] = {
       "\n"
       "It measures the machine, some passes, and how often the drafter guesses right in\n"
       "texts that the model writes, and ends in a verdict. Exit code 0: it runs; 3: it\n"
-      "does not fit in memory; 1: an error.\n" },
+      "does not fit in memory; 1: an error, or no card for --backend cuda.\n" },
     { "inspect", cmd_inspect, "FILE", "Show the keys, tensors and types of a GGUF file, safetensors file or "
       "model folder.",
       "Examples:\n"

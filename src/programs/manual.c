@@ -157,7 +157,8 @@ void manual_write(FILE *f)
           ".It Ev RATOON_API_KEY\nKeys for\n.Nm\n.Cm serve ,\nseparated by commas, besides those of\n"
           ".Fl \\-api\\-key .\n"
           ".It Ev NO_COLOR\nIf set and not empty,\n.Nm\nwrites no colours.\n"
-          ".It Ev XDG_CACHE_HOME\nWhere the times of passes are kept, instead of\n.Pa \\(ti/.cache .\n"
+          ".It Ev XDG_CACHE_HOME\nWhere the times of passes and the checks of cards are kept, instead of\n"
+          ".Pa \\(ti/.cache ;\nfetched models, too, unless\n.Ev HF_HOME\nor\n.Ev HF_HUB_CACHE\nsays otherwise.\n"
           ".It Ev XDG_CONFIG_HOME\nWhere the configuration file is looked for, instead of\n.Pa \\(ti/.config .\n"
           ".It Ev XDG_STATE_HOME\nWhere\n.Nm\n.Cm chat\nkeeps its history, instead of\n"
           ".Pa \\(ti/.local/state .\n.El\n", f);
@@ -174,6 +175,8 @@ void manual_write(FILE *f)
           "system = Answer briefly.\n.Ed\n"
           ".It Pa $XDG_CACHE_HOME/ratoon/costs\nWhat was learned about the times of passes. It can be removed at "
           "any time.\n"
+          ".It Pa $XDG_CACHE_HOME/ratoon/cards\nWhich cards have passed their check, with which models. It can be "
+          "removed at any time.\n"
           ".It Pa \\(ti/.local/state/ratoon/history\nThe last 1000 messages typed in\n.Nm\n.Cm chat .\n.El\n"
           ".Sh EXIT STATUS\n.Bl -tag -width Ds\n.It 0\nSuccess, also where an answer was ended by a limit.\n"
           ".It 1\nFailure.\n.It 2\nWrong usage.\n.It 3\nThe model does not fit in memory\n"

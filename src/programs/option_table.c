@@ -210,14 +210,15 @@ const OptionSpec option_table[] = {
     { "--threads", "-t", KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
     { "--backend", NULL, KIND_TEXT, "LIST", AT(backend), 0, 0, C_VERIFY,
       "backends to try, such as cpu:portable,cpu or cpu,cuda:1: the text of the first is compared with that of the "
-      "others too (default auto)" },
+      "others too (default cpu)" },
     { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS & ~C_VERIFY,
       "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), or cpu:LEVEL with portable, avx2, avxvnni, avx512, "
-      "amx, neon or i8mm (default auto: the first card of a kind that was tested, as far as the model fits, else cpu)",
+      "amx, neon or i8mm (default auto: the first card that passes a check, as far as the model fits, else cpu)",
       .values = "auto|cpu|cuda|cuda:1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
     { "--gpu-layers", "-ngl", KIND_LAYERS, "auto|all|N", AT(gpu_layers), 0, 1 << 16, C_LOADS,
       "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "
-      "the others, and the text stays the same. auto: as many as fit; 0: none (default: all)", .also = "--n-gpu-layers",
+      "the others, and the text stays the same. auto: as many as fit; 0: none (default: all; without --backend auto)",
+      .also = "--n-gpu-layers",
       .values = "auto|all" },
     { "--expert-ram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_ram), 0, 0, C_LOADS,
       "of a mixture of experts: memory for its experts, such as 12G, besides --expert-vram; the others are read from "
@@ -244,7 +245,7 @@ const OptionSpec option_table[] = {
       "the same as --expert-ram, and a number without a unit counts GiB: the CPU keeps experts in main memory" },
     { "--spark-calibrate", NULL, KIND_TEXT, "FILE|DIR", AT(spark_calibrate), 0, 0, C_LEARNS,
       "with a part of the experts in memory: first read these texts (.txt, .md, .jsonl with \"prompt\"; at most 150 "
-      "pieces of 2,000 characters) to learn which experts are used, and keep it as --spark does" },
+      "pieces of 2,000 bytes) to learn which experts are used, and keep it as --spark does" },
     { "--cache-type-k", "-ctk", KIND_CHOICE, "TYPE", AT(kv_k), 0, 0, C_LOADS, "type of stored keys: f32, f16, bf16, "
       "q8_0, q5_1, q5_0, q4_1, q4_0 or tq3_0 (default f16; f32 for a file that is f32 throughout)",
       .values = "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|tq3_0" },

@@ -202,7 +202,8 @@ class Lost(unittest.TestCase):
             stream = s.recv(65536)
             for t in others:
                 t.start()
-            self.assertTrue(server.waits(1))
+            self.assertTrue(server.wait_for(lambda: [server.json("/health?verbose=1")[k] for k in ("running", "waiting")]
+                                            == [2, 1]))
             write("lost", "")
             stream += read_all(s)
             for t in others:
