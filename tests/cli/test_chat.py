@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -456,11 +457,38 @@ class Chat(unittest.TestCase):
         self.assertIn("the system message is set", t.until("\n> "))
         self.assertEqual(t.end()[0], 0)
 
+    def test_screens_smaller_than_the_message(self):
+        """libedit would write beyond its copies of the screen."""
+        keys = ["word " * 30, "hello ", "日本語" * 10, "\x1b[D", "\x1b[C", "\x01", "\x05", "\x7f", "\x17", "\x0c", "\x0b",
+                "\x1b[200~" + "\n".join("line %d" % i for i in range(12)) + "\x1b[201~", "\x19", "\x1b[D" * 20]
+        sizes = [(5, 20), (8, 40), (24, 80), (10, 100), (1, 80), (2, 30), (50, 20), (24, 200)]
+        for seed in range(6):
+            rng = random.Random(seed)
+            t = Terminal("-n", "4", size=rng.choice(sizes))
+            self.addCleanup(t.close)
+            t.until("\x1b[?2004h")
+            for _ in range(60):
+                if seed % 2 and rng.random() < 0.25:
+                    t.resize(t.master, rng.choice(sizes))
+                t.send(rng.choice(keys))
+                while select.select([t.master], [], [], 0.01)[0]:
+                    os.read(t.master, 65536)
+                self.assertEqual(t.p.poll(), None, seed)
+            t.send("\x05\x15" + "/system alive\r")
+            self.assertIn("the system message is set", t.until("is set") + "is set")
+            t.until("\x1b[?2004h")
+            self.assertEqual(t.end()[0], 0)
+
     def test_completion(self):
         write("tab-file.txt", "inside")
         t = self.chat("-n", "3")
         self.assertIn("model   ", t.say("/sho\t"))
         self.assertIn("tab-file.txt: 6 bytes", t.say("/file %s/tab-f\t" % TMP))
+        write("zz\x1b]0;a\x07", "")
+        write("zz\x1b[31mb\n", "")
+        t.send("/file %s/z\t\t" % TMP)
+        self.assertIn("/zz?]0;a?  ", t.until("/zz?[31mb?  ", "/zz?]0;a?  ") + "/zz?]0;a?  ")
+        t.send("\x15")
         t.send("/s\t")
         listed = t.until("/save  ", "/system  ")
         t.send("\x15")

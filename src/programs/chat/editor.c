@@ -19,12 +19,14 @@
 #include "base/save.h"
 #include "programs/program.h"
 
-enum { HISTORY_MAX = 1000, AHEAD = 16, ESCAPE_MS = 25, CTRL_V = 22, ESCAPE = 27, CELLS_MAX = 1 << 22 };
+enum { HISTORY_MAX = 1000, AHEAD = 16, ESCAPE_MS = 25, CTRL_V = 22, ESCAPE = 27, CELLS_MAX = 1 << 22,
+       TEXT_CELLS = 1 << 20 };
 
 struct Editor {
     const Options *o;
     EditLine   *el;                                /* NULL: not needed yet */
     bool        plain;                             /* the terminal edits the current line, not libedit */
+    bool        tall;                              /* libedit has rows for all of it */
     History    *history;
     char        path[4096];                        /* of the history file; "": not written */
     EditorWords words;
@@ -58,6 +60,33 @@ static bool screen_fits(void)
     return ioctl(STDIN_FILENO, TIOCGWINSZ, &w) != 0 || (int64_t) w.ws_row * w.ws_col <= CELLS_MAX;
 }
 
+/* libedit writes beyond its copies of the screen where a text has more rows than that. So it is told of more rows than
+ * any text has, once it has asked the terminal, which it does for each line. */
+static void make_tall(Editor *e)
+{
+    struct winsize w;
+    char rows[16];
+    const bool known = ioctl(STDIN_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1;
+    snprintf(rows, sizeof rows, "%d", TEXT_CELLS / (known ? w.ws_col : 80));
+    el_set(e->el, EL_SETTC, "li", rows, NULL);
+    e->tall = true;
+}
+
+static bool is_dumb(void)
+{
+    const char *term = getenv("TERM");
+    return !term || strcmp(term, "dumb") == 0;
+}
+
+/* Shown anew from where the cursor is: what the terminal has made of the rows is not known. */
+static void fit_screen(Editor *e)
+{
+    el_resize(e->el);
+    make_tall(e);
+    fputs(is_dumb() ? "\r" : "\r\033[J", e->out);
+    el_set(e->el, EL_REFRESH);                     /* its cursor may lie outside of its new copies */
+}
+
 /* ---- keys ---- */
 
 static Editor *self(EditLine *el)
@@ -78,7 +107,7 @@ static int read_byte(Editor *e, unsigned char *c, int wait)
     }
     for (;;) {
         if (interrupts) return -1;
-        if (resized && !e->plain && screen_fits()) el_resize(e->el);
+        if (resized && !e->plain && screen_fits()) fit_screen(e);
         if (continued && !e->plain) {              /* the shell has used the terminal since */
             el_set(e->el, EL_PREP_TERM, 1);
             el_set(e->el, EL_REFRESH);
@@ -172,6 +201,7 @@ static void after_escape(Editor *e)
 static int next_char(EditLine *el, wchar_t *out)
 {
     Editor *e = self(el);
+    if (!e->tall) make_tall(e);
     while (e->n_ahead == 0) {
         wchar_t c;
         int got = read_char(e, &c, -1);
@@ -194,7 +224,12 @@ typedef struct { char common[512]; int32_t n; FILE *list; } Found;
 static void found(void *list, const char *text)
 {
     Found *f = list;
-    if (f->list) fprintf(f->list, "%s  ", text);
+    if (f->list) {
+        char shown[PATH_MAX];
+        snprintf(shown, sizeof shown, "%s", text);
+        line_clean(shown);
+        fprintf(f->list, "%s  ", shown);
+    }
     if (f->n++ == 0) snprintf(f->common, sizeof f->common, "%s", text);
     size_t same = 0;
     while (f->common[same] && f->common[same] == text[same]) same++;
@@ -388,8 +423,7 @@ static bool block_ends(const char *s, size_t n, size_t *text)
 
 static void bracket_pastes(const Editor *e, bool on)
 {
-    const char *term = getenv("TERM");
-    if (!term || strcmp(term, "dumb") == 0) return;
+    if (is_dumb()) return;
     fputs(on ? "\033[?2004h" : "\033[?2004l", e->out);
     fflush(e->out);
 }
@@ -421,6 +455,7 @@ static const char *next_line(Editor *e, bool first)
     el_set(e->el, EL_PREP_TERM, 1);
     continued = 0;                                 /* in an answer: there is no prompt yet to be shown again */
     if (first) bracket_pastes(e, true);
+    e->tall = false;
     const char *line = el_gets(e->el, &count);
     return count > 0 ? line : NULL;
 }
