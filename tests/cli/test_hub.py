@@ -293,6 +293,27 @@ class Pull(Hub):
         self.add(name, b" " * (2 * MIB))
         self.assertFalse(os.path.exists(os.path.join(os.path.dirname(self.pull()), name)), "too large to be one")
 
+    def test_a_part_of_a_folder(self):
+        """What has not come whole has no name."""
+        self.add("config.json", b'{"dflash_config": {}}', "acme/Some-DFlash")
+        for part in 1, 2:
+            self.add("model-0000%d-of-00002.safetensors" % part, content(str(part), 150_000), "acme/Some-DFlash")
+        self.add("model.safetensors.index.json", b"{}", "acme/Some-DFlash")
+        self.hub.faults[:] = [Fault("cdn", "model-00002", status=404)]
+        self.ratoon("pull", "acme/Some-DFlash", expect=1)
+        self.assertEqual(json.loads(self.ratoon("models", "--json").stdout)["models"], [])
+        self.hub.faults.clear()
+        self.assertEqual(len(os.listdir(self.pull("acme/Some-DFlash"))), 4)
+
+    def test_both_kinds_in_one_repository(self):
+        """The drafter that is here is not the model, nor the other way round."""
+        self.add("dflash-demo-BF16.gguf", DRAFT)
+        self.add("Demo-Q8_0.gguf", DEMO)
+        self.pull(REPO + ":dflash-demo-BF16.gguf")
+        args = ["-p", "def f(", "-n", "3", "-d", "none", "-q"]
+        self.says("run", "-hf", REPO, "--offline", *args, names=["is a drafter"])
+        self.assertEqual(self.ratoon("run", "-hf", REPO, *args).stdout, self.ratoon("run", "-m", DEMO, *args).stdout)
+
     def test_runs_by_name(self):
         self.add("Demo-Q8_0.gguf", DEMO)
         args = ["-p", "def f(", "-n", "6", "-d", "none", "-q"]
@@ -693,6 +714,20 @@ class Broken(Hub):
         self.assertIn("full", p.stderr.strip().split("\n")[-1])
         self.fails()
 
+    def test_removed_beside_a_pull(self):
+        """The last model of a repository goes, but not what is being fetched of another one."""
+        self.add("Demo-Q4_0.gguf", content("b", 120_000))
+        self.pull(REPO + ":Q4_0")
+        self.hub.requests.clear()
+        go_on = self.held()
+        p = self.start(REPO + ":Q8_0")
+        self.asked(p)
+        self.ratoon("models", "rm", REPO + ":Q4_0", "--yes")
+        go_on.set()
+        said = p.communicate(timeout=LIMIT)[1].decode()
+        self.assertEqual(p.returncode, 0, said)
+        self.same(self.pull(REPO + ":Q8_0"), "Demo-Q8_0.gguf")
+
     def test_full_disk(self):
         folder = os.path.join(self.root, "small")
         os.makedirs(folder)
@@ -995,6 +1030,9 @@ class Local(Hub):
         self.assertEqual(len(self.blobs()), 2, "another file of the same content needs the blob")
         self.assertIn("120.0 kB", self.ratoon("models", "rm", REPO + ":Q4_0", "--yes").stderr)
         self.assertEqual(set(self.listed()), {REPO + ":Q4_1"})
+        self.assertEqual(len(self.blobs()), 1)
+        self.says("models", "rm", REPO + "@main", "--yes", names=["a revision is not removed alone"])
+        self.says("models", "rm", REPO + "@main:Q4_1", "--yes", names=["a revision is not removed alone"])
         self.assertEqual(len(self.blobs()), 1)
         self.ratoon("models", "rm", REPO, "--yes")
         self.assertFalse(os.path.exists(self.cache()))

@@ -8,6 +8,7 @@
 #include "programs/hub/hub_choose.h"
 #include "programs/hub/hub_fetch.h"
 #include "programs/hub/hub_part.h"
+#include "programs/model_facts.h"
 #include "programs/program.h"
 
 /* A choice on its way into the cache. */
@@ -91,12 +92,19 @@ static void announce(const Pull *p, uint64_t need)
 static bool bring(const Pull *p, size_t i)
 {
     char target[HUB_PATH];
-    Error err;
     const HubFile *f = p->choice.at[i];
-    if (!here(p, p->place[i].etag, f->bytes, target) &&
-        !hub_fetch(&p->env, &p->repo, f, &p->place[i], target)) return false;
-    return hub_link(p->folder, p->repo.commit, f->path, p->place[i].etag, &err) == ST_OK ||
-           complain(p->env.o, "%s", err.text) == 0;
+    return here(p, p->place[i].etag, f->bytes, target) ||
+           hub_fetch(&p->env, &p->repo, f, &p->place[i], target);
+}
+
+/* Only what is whole has names: a part of it would be taken for all. */
+static bool link_all(const Pull *p)
+{
+    Error err;
+    for (size_t i = 0; i < p->choice.n; i++)
+        if (hub_link(p->folder, p->repo.commit, p->choice.at[i]->path, p->place[i].etag, &err) != ST_OK)
+            return complain(p->env.o, "%s", err.text) == 0;
+    return true;
 }
 
 /* Of safetensors only drafters are read: before the rest is fetched, config.json has to say that it is one. */
@@ -135,6 +143,7 @@ static bool pull_files(Pull *p)
     if (!has_room(p, need)) return false;
     for (size_t i = 0; i < p->choice.n; i++)
         if (!bring(p, i) || (i == 0 && p->choice.folder && !is_drafter(p))) return false;
+    if (!link_all(p)) return false;
     return hub_ref_write(p->folder, p->repo.name.revision, p->repo.commit, &err) == ST_OK ||
            complain(p->env.o, "%s", err.text) == 0;
 }
@@ -164,10 +173,19 @@ bool hub_pull(char path[HUB_PATH], const Options *o, const char *text, HubKind w
     return good;
 }
 
+/* A repository may have models and drafters, of which one kind is here. */
+static bool is_other(const char *path, HubKind wish)
+{
+    ModelFacts f;
+    if (model_facts(&f, path, NULL) != ST_OK) return false;
+    return wish == HUB_TARGET ? f.kind == MODEL_DRAFTER : f.kind == MODEL_TARGET && !f.own_layer;
+}
+
 bool hub_get(char path[HUB_PATH], const Options *o, const char *text, HubKind wish)
 {
     HubName name;
     Error err;
     if (hub_name_read(&name, text, &err) != ST_OK) return complain(o, "%s", err.text) == 0;
-    return hub_find_local(path, text, wish) || hub_pull(path, o, text, wish, NULL, NULL);
+    if (hub_find_local(path, text, wish) && (o->offline || !is_other(path, wish))) return true;
+    return hub_pull(path, o, text, wish, NULL, NULL);
 }

@@ -54,7 +54,11 @@ static Status open_locked(int *fd, const char *path, Error *err)
 {
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (*fd < 0) return broken(path, err);
-    if (flock(*fd, LOCK_EX | LOCK_NB) != 0 || !is_at(*fd, path))
+    /* Some file systems have no locks. */
+    const bool locked = flock(*fd, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno != EWOULDBLOCK && errno != ENOSYS && errno != ENOLCK && errno != EOPNOTSUPP)
+        return broken(path, err);
+    if ((!locked && errno == EWOULDBLOCK) || !is_at(*fd, path))
         return fail(err, ST_IO, "%s: another process is fetching this file", path);
     return ST_OK;
 }
@@ -144,6 +148,14 @@ void hub_part_close(HubPart *p)
     if (p->fd >= 0) close(p->fd);                  /* and with it the lock */
     free(p->done);
     *p = (HubPart) { .fd = -1, .journal = -1 };
+}
+
+bool hub_part_busy(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return busy;
 }
 
 bool hub_part_is(const char *name)

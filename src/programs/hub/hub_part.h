@@ -33,5 +33,6 @@ Status   hub_part_finish(HubPart *p, const char *target, Error *err);
 void     hub_part_drop(HubPart *p);                /* deletes both files */
 void     hub_part_close(HubPart *p);
 bool     hub_part_is(const char *name);            /* whether a file's name is that of such a file or journal */
+bool     hub_part_busy(const char *path);          /* whether a process fetches it now */
 
 #endif

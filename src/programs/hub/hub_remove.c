@@ -101,6 +101,8 @@ static bool choose(HubRemoval *r, char **only, const Options *o, const char *tex
     *only = NULL;
     if (x && x->source != HUB_CACHE) {
         not_ours(o, x);
+    } else if (named && name.revision[0]) {
+        complain(o, "%s: a revision is not removed alone; without @%s all of them go", text, name.revision);
     } else if ((!x && (!named || name.quant[0])) || !hub_cache_folder(cache) ||
                !hub_repo_folder(r->folder, cache, repo) || !is_own_folder(r->folder)) {
         complain(o, "%s: there is no such model on this machine (ratoon models lists them)", text);
@@ -153,6 +155,15 @@ static void prune(const char *folder)
         if (w.folder) rmdir(w.path);               /* fails where something is left */
 }
 
+/* Whether another file of the repository is fetched meanwhile. */
+static bool is_fetched(const char *folder)
+{
+    HubWalk w;
+    bool busy = false;
+    for (hub_walk(&w, folder); hub_walk_next(&w);) busy |= !w.folder && hub_part_is(w.name) && hub_part_busy(w.path);
+    return busy;
+}
+
 /* What is left of a repository without snapshots: refs, and half downloads of ours. */
 static void empty_folder(const char *folder)
 {
@@ -173,7 +184,7 @@ bool hub_removal_do(const HubRemoval *r, const Options *o)
     }
     if (!put(snapshots, r->folder, "snapshots")) return false;
     prune(snapshots);
-    if (good && !is_own_folder(snapshots)) {
+    if (good && !is_own_folder(snapshots) && !is_fetched(r->folder)) {
         empty_folder(r->folder);
         prune(r->folder);
     }
