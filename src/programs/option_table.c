@@ -218,8 +218,7 @@ const OptionSpec option_table[] = {
     { "--gpu-layers", "-ngl", KIND_LAYERS, "auto|all|N", AT(gpu_layers), 0, 1 << 16, C_LOADS,
       "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "
       "the others, and the text stays the same. auto: as many as fit; 0: none (default: all; without --backend auto)",
-      .also = "--n-gpu-layers",
-      .values = "auto|all" },
+      .also = "--n-gpu-layers", .values = "auto|all" },
     { "--expert-ram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_ram), 0, 0, C_LOADS,
       "of a mixture of experts: memory for its experts, such as 12G, besides --expert-vram; the others are read from "
       "the file when the text needs them, and the text stays the same. auto: all, or as many as free memory has room "

@@ -671,8 +671,7 @@ int32_t http_exchanges(const Http *h) { return h->n_exchanges; }
 static bool sent_all(const Conn *c)
 {
     int unread = 0;
-    struct pollfd p = { .fd = c->fd, .events = POLLRDHUP };
-    return poll(&p, 1, 0) > 0 && ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
+    return peer_gone(c->fd, true) && ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
 }
 
 /* The library limits only idle time, not the duration of a request. Nothing of the answer has been written yet, so our
