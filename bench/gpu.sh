@@ -13,7 +13,8 @@
 #   instructions  every wrapped instruction against the host's own computation: what the emulation believes of the hardware
 #   parity        every operation against cpu:portable, bit for bit
 #   faults        the host side: memory, graphs, images from one backend to the other
-#   verify        the demo pair: plain, chains, trees; no differing token, and the CPU's text
+#   verify        the demo pair: plain, chains, trees; no differing token, and the CPU's text; over two cards, too,
+#                 where the machine has them
 #   memcheck      compute-sanitizer over the operations, a part of the long cases;  racecheck, initcheck: likewise
 #   demo          passes and prompts of the demo pair
 #   passes-SHAPE  qwen35-27b, -4b, -0.8b (random weights, Q4_K_M): passes of 1 to 64 rows behind 1,024 and 16,384 tokens, f16 and q8_0
@@ -158,8 +159,10 @@ demo()
 
 verify()
 {
+    local backends="cpu,$backend"
+    [ -n "${RATOON_CUDA_DRIVER:-}" ] || [ "$(nvidia-smi -L 2> /dev/null | wc -l)" -lt 2 ] || backends+=,cuda:0+1
     head -n "${PROMPTS:-4}" models/demo/prompts/code.jsonl > "$dir/verify.jsonl"
-    within "$rt" verify -q --backend "cpu,$backend" --special --prompts "$dir/verify.jsonl" -n "${TOKENS:-64}"
+    within "$rt" verify -q --backend "$backends" --special --prompts "$dir/verify.jsonl" -n "${TOKENS:-64}"
 }
 
 run_step() # a step's name

@@ -120,7 +120,8 @@ typedef struct {
                                 * no files. */
     const char *backend;       /* "cpu" (also "auto", the default), "cpu:LEVEL" with LEVEL portable, avx2, avxvnni,
                                 * avx512, amx, neon or i8mm, or "cuda", "cuda:N": the first, or N-th from 0, of NVIDIA's
-                                * cards */
+                                * cards; "cuda:N+M", up to RT_CARDS_MAX of them: each runs some of the layers, in this
+                                * order, and as many as make it as full as the others. The text is the same. */
     const char *kv_k, *kv_v;   /* types of the target's stored keys and values, in any pair: "f32", "f16", "bf16",
                                 * "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "tq3_0"; NULL: f16, or f32 for a model file
                                 * that is f32 throughout. A drafter's are f16, or f32 with draft_type "keep". */
@@ -139,10 +140,10 @@ typedef struct {
                                 * default this is refused (RT_ENOMEM), since the system would grant the memory and kill
                                 * the process once it is used. */
     rt_hooks    hooks;         /* log and progress are called while the engine opens */
-    int32_t     gpu_layers;    /* how many of the model's last layers run on the backend if that is a GPU, together with
-                                * the head and the drafter; the CPU runs the others. The text is the same. 0: all;
-                                * RT_LAYERS_AUTO: as many as the GPU's free memory has room for, with the usual session
-                                * and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs everything */
+    int32_t     gpu_layers;    /* how many of the model's last layers run on the backend if that is a GPU, or several,
+                                * together with the head and the drafter; the CPU runs the others. The text is the same.
+                                * 0: all; RT_LAYERS_AUTO: as many as their free memory has room for, with the usual
+                                * session and step (rt_plan says it for others); RT_LAYERS_NONE: the CPU runs all */
     int32_t     expert_slots;  /* with expert_ram or expert_vram: experts per layer that come and go, while the others
                                 * stay for as long as they are the most used; 0: an eighth of all */
     uint64_t    expert_ram;    /* of a mixture: bytes of main memory for its experts, those of the layers that a GPU
@@ -159,10 +160,15 @@ typedef struct {
                                 * main memory then, where the GPU reads those that it does not hold, or as many of them
                                 * as expert_ram has room for, and at least those of a layer; the text is the same. 0:
                                 * the GPU holds all; RT_EXPERTS_AUTO: all, or as many as its free memory has room for
-                                * beside the rest, where RT_LAYERS_AUTO prefers more layers to more experts */
+                                * beside the rest, where RT_LAYERS_AUTO prefers more layers to more experts. Several
+                                * GPUs hold all experts of their layers. */
     const char *weight_type;   /* "keep" (NULL): weights are what the file has; "q8_0": those of 16 bits are quantised
                                 * at load, for nearly half the memory and time. It changes the text, equally with and
                                 * without speculation, to that of a file quantised so. */
+    const int32_t *card_layers;               /* of several GPUs, in their order: how many of the layers each runs,
+                                * together gpu_layers, or all; what rt_plan has found for other sessions than the usual
+                                * (rt_needs.card). Read only during the call; NULL: as many as make it as full as the
+                                * others */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 #define RT_EXPERTS_AUTO UINT64_MAX
@@ -427,6 +433,14 @@ rt_status rt_experts_save(rt_engine *g, const char *path, rt_error *e);
 
 /* ---- memory, before it is taken ---- */
 
+/* What one of the GPUs will hold. */
+typedef struct {
+    uint64_t model, drafter, session, step;        /* bytes of its memory, by owner */
+    uint64_t free, total;      /* see device_free, device_total */
+    int32_t  layers;           /* that it runs; the last GPU has the head and the drafter besides */
+    char     backend[20];      /* its name for rt_options.backend */
+} rt_card_needs;
+enum { RT_CARDS_MAX = 8 };
 typedef struct {
     uint64_t model, drafter, session, step, process;                              /* bytes of main memory, by owner; see
                                                                                    * rt_plan */
@@ -446,7 +460,9 @@ typedef struct {
     char     level[16];        /* the backend's; see rt_property "backend.level" */
     uint64_t kv_q8_bytes;      /* keys and values of one token if both were of type q8_0; 0: they cannot be */
     uint64_t device_model, device_drafter, device_session, device_step;           /* bytes of a GPU's memory, by
-                                                                                   * owner; 0: it is main memory */
+                                                                                   * owner; 0: it is main memory. Of
+                                                                                   * several GPUs, in these five lines,
+                                                                                   * the sums: see card */
     uint64_t device_free;      /* bytes of it that may be taken: a 64th of what is free is left for what the driver
                                 * takes besides; 0: unknown */
     uint64_t device_total;     /* bytes of it in all; 0: there is none */
@@ -460,8 +476,11 @@ typedef struct {
     uint64_t expert_host;      /* reads the others, or some of them, and then in expert_ram too */
     int32_t  canvas, canvas_steps;                 /* of a model that denoises: tokens of a block, and its steps at
                                                     * the most, each a pass of as many rows; 0: it does not */
+    int32_t  cards;                                /* the GPUs that were named; 0: none */
+    rt_card_needs card[RT_CARDS_MAX];              /* [cards], in the order of their layers */
 } rt_needs;
-#define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory */
+#define RT_DEVICE "device "    /* begins the names of the parts that are in a GPU's memory; of several GPUs, the GPU's
+                                * name comes next */
 /* Reports every part of the memory that one session and one step will take, before anything large is loaded. owner:
  * "model", "drafter", "session", "step", or "process" for what the process itself holds (tokenizer, file indexes). The
  * names of parts that are in a GPU's memory begin with RT_DEVICE. Not in it: what only some sessions take, such as a

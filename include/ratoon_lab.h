@@ -64,7 +64,8 @@ void      rt_step_profile(const rt_step *st, rt_profile *out);
  * its clocks; RT_EUNSUPPORTED from rt_roofline_new: they are not known. */
 typedef struct rt_roofline rt_roofline;
 typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
-/* backend, threads: as in rt_options. *out: to be freed; NULL on failure. */
+/* backend, threads: as in rt_options; of several cards, the first, since one at a time works. *out: to be freed; NULL on
+ * failure. */
 rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t threads, rt_error *e);
 void      rt_roofline_free(rt_roofline *r);
 void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest);
@@ -77,7 +78,7 @@ typedef struct { char backend[32], name[128], level[16], driver[32], why[256]; u
  * it is not RT_EUNSUPPORTED, why its driver does not serve. open: opens the card as well, since what keeps it from
  * being used may show only then; that takes a moment, and memory of the card's meanwhile. */
 rt_status rt_card_at(rt_card *out, const char *backend, int32_t i, bool open, rt_error *e);
-/* Whether the card that o->backend names computes what the CPU computes: loads a layer of each kind that the model
+/* Whether the one card that o->backend names computes what the CPU computes: loads a layer of each kind that the model
  * has, on both, and compares the logits of chains and trees of all widths, and a text that is drawn, bit for bit. Of o
  * only what the target's layers depend on counts; its progress hook is told of a "check". RT_OK: everything is the
  * same; RT_EBACKEND: something differs, or the card has failed; else the check could not be made. It takes seconds, and

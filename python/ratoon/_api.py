@@ -51,7 +51,7 @@ class rt_options(Struct):
                 ("fa_window", c_int32), ("taps", POINTER(c_int32)), ("n_taps", c_int32), ("no_repack", c_bool),
                 ("overcommit", c_bool), ("hooks", rt_hooks), ("gpu_layers", c_int32), ("expert_slots", c_int32),
                 ("expert_ram", c_uint64), ("expert_io", c_char_p), ("expert_profile", c_char_p),
-                ("expert_vram", c_uint64), ("weight_type", c_char_p)]
+                ("expert_vram", c_uint64), ("weight_type", c_char_p), ("card_layers", POINTER(c_int32))]
 
 
 class rt_session_options(Struct):

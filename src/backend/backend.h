@@ -83,10 +83,12 @@ struct Backend {
     const int32_t *widths;
     int32_t     n_widths;
     int32_t     chunk;                             /* rows of a prompt per pass, unless a caller says otherwise */
-    /* The memory that alloc takes is the device's own. shares: it is a part of main memory all the same, and counted
-     * there. page: see backend_block. staging: bytes of main memory that such a backend and each of its forks take
-     * besides. */
-    bool        device, shares;
+    /* device: whose own memory alloc takes, by its number among those that a model runs on, from 1; whoever opens
+     * several numbers them, before forks are made. 0: main memory. shares: it is a part of main memory all the same,
+     * and counted there. page: see backend_block. staging: bytes of main memory that such a backend and each of its
+     * forks take besides. */
+    int32_t     device;
+    bool        shares;
     size_t      page, staging;
     /* sizes: pure functions; the null backend asks the backend it stands for. weight_bytes: 0 if this type cannot be
      * the weight of a product here */

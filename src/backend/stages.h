@@ -1,12 +1,12 @@
 /* stages.h - which backend runs which layers. A model may be divided into stages, each with its own backend: embedding
  * and first layers on the first; last layers, head and drafter on the last. Rows travel between stages through the
- * host. Usually there is one stage. */
+ * host. Usually there is one stage; the most are the CPU's and those of DEVICES_MAX devices. */
 #ifndef RATOON_BACKEND_STAGES_H
 #define RATOON_BACKEND_STAGES_H
 
 #include "backend/backend.h"
 
-enum { STAGES_MAX = 8 };
+enum { DEVICES_MAX = 8, STAGES_MAX = 1 + DEVICES_MAX };
 /* Stage k runs the layers from the end of stage k - 1 up to its own end; the last stage's end is INT32_MAX. Backends
  * are borrowed. */
 typedef struct { int32_t n; struct { Backend *be; int32_t end; } at[STAGES_MAX]; } Stages;

@@ -179,6 +179,27 @@ static size_t print_number(float value, char *out, size_t cap)
     return n;
 }
 
+/* The last stage's, and all of devices: "cuda:0+1". */
+static size_t backend_names(const Stages *on, char *out, size_t cap)
+{
+    size_t n = 0;
+    if (cap) out[0] = 0;
+    for (int32_t k = 0; k < on->n; k++) {
+        const Backend *be = on->at[k].be;
+        const char *colon = n ? strchr(be->name, ':') : NULL;
+        if (k < on->n - 1 && !be->device) continue;
+        n += (size_t) snprintf(n < cap ? out + n : NULL, n < cap ? cap - n : 0, "%s%s", n ? "+" : "",
+                               colon ? colon + 1 : be->name);
+    }
+    return n;
+}
+
+/* The CPU's, if devices run the others. */
+static int32_t layers_before_device(const Stages *on)
+{
+    return on->n > 1 && !on->at[0].be->device ? on->at[0].end : 0;
+}
+
 size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
 {
     const Tokenizer *t = g->tokenizer;
@@ -203,10 +224,10 @@ size_t rt_property(const rt_engine *g, const char *key, char *out, size_t cap)
                                  type_info(g->model->v_type)->name);
     if (strcmp(key, "backend.level") == 0)
         return last->level ? (size_t) snprintf(out, cap, "%s", last->level) : 0;
-    if (strcmp(key, "backend") == 0) return (size_t) snprintf(out, cap, "%s", last->name);
+    if (strcmp(key, "backend") == 0) return backend_names(&g->on, out, cap);
     if (strcmp(key, "backend.chunk") == 0) return (size_t) snprintf(out, cap, "%d", engine_chunk(g));
     if (strcmp(key, "backend.layers") == 0)
-        return (size_t) snprintf(out, cap, "%d", g->model->n_layers - (g->on.n > 1 ? g->on.at[g->on.n - 2].end : 0));
+        return (size_t) snprintf(out, cap, "%d", g->model->n_layers - layers_before_device(&g->on));
     if (strncmp(key, "model", 5) == 0) return property_of(g->model, key + 5, out, cap);
     if (strncmp(key, "draft", 5) == 0 && g->draft) return property_of(g->draft, key + 5, out, cap);
     return 0;
@@ -731,8 +752,11 @@ rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t thread
     Error err = { 0 };
     rt_roofline *r = calloc(1, sizeof *r);
     Peaks none = { 0 };
+    char first[64];
+    if (!backend) backend = "auto";
+    snprintf(first, sizeof first, "%.*s", (int) strcspn(backend, "+"), backend);
     *out = NULL;
-    Status code = r ? backend_open(&r->be, backend ? backend : "auto", &(BackendOptions) { .threads = threads }, &err)
+    Status code = r ? backend_open(&r->be, first, &(BackendOptions) { .threads = threads }, &err)
                     : fail(&err, ST_MEMORY, "roofline: out of memory");
     if (code == ST_OK) code = r->be->fork(r->be, 0, &r->fork, &err);
     if (code == ST_OK) {

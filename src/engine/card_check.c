@@ -69,7 +69,7 @@ static Status open_engine(Check *c, Side *side, const rt_options *o, Error *err)
     of.expert_ram = of.expert_vram = 0;
     of.hooks = (rt_hooks) { .ud = c, .progress = forward };
     TRY(engine_backends(&have, &of, err));
-    if (device && !stages_last(&have)->device) {
+    if (device && (!stages_last(&have)->device || have.n > 2)) {
         backends_close(&have);
         return fail(err, ST_ARG, "backend: '%s', expected a card's", of.backend ? of.backend : "auto");
     }

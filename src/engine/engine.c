@@ -25,19 +25,66 @@ void backends_close(Stages *s)
     s->n = 0;
 }
 
+/* The i-th of the devices that a name lists ("cuda:0+2": "cuda:0", "cuda:2"), or the name itself. Returns false past
+ * the last. */
+static bool listed(char *out, size_t cap, const char *name, int32_t i)
+{
+    const char *at = strchr(name, ':');
+    if (i == 0 && !at) return (size_t) snprintf(out, cap, "%s", name) < cap;
+    const int kind = at ? (int) (at - name) : 0;
+    for (; at && i > 0; i--) at = strchr(at + 1, '+');
+    return at && (size_t) snprintf(out, cap, "%.*s:%.*s", kind, name, (int) strcspn(at + 1, "+"), at + 1) < cap;
+}
+
+static bool listed_before(const char *one, const char *name, int32_t i)
+{
+    char other[64];
+    for (int32_t k = 0; k < i; k++)
+        if (listed(other, sizeof other, name, k) && strcmp(one, other) == 0) return true;
+    return false;
+}
+
+/* Opens what the name lists: several only of devices, each once. All layers are on the last. */
+static Status open_named(Stages *out, const char *name, const BackendOptions *bo, Error *err)
+{
+    char one[64];
+    if (strlen(name) >= sizeof one) return fail(err, ST_ARG, "backend: '%.70s...' is no backend's name", name);
+    for (int32_t i = 0; listed(one, sizeof one, name, i); i++) {
+        if (i == DEVICES_MAX)
+            return fail(err, ST_ARG, "backend: '%s', expected at most %d cards", name, DEVICES_MAX);
+        if (listed_before(one, name, i))
+            return fail(err, ST_ARG, "backend: '%s', expected each card once", name);
+        TRY(backend_open(&out->at[i].be, one, bo, err));
+        out->n++;
+        out->at[i].end = INT32_MAX;
+        if (i > 0) out->at[i - 1].end = 0;
+        if (i > 0 && !out->at[i].be->device)
+            return fail(err, ST_ARG, "backend: '%s', expected a list of cards only, such as cuda:0+1", name);
+        if (out->at[i].be->device) out->at[i].be->device = i + 1;
+    }
+    return ST_OK;
+}
+
+static void put_first(Stages *s, Backend *be)
+{
+    memmove(&s->at[1], &s->at[0], sizeof s->at[0] * (size_t) s->n++);
+    s->at[0].be = be;
+    s->at[0].end = 0;
+}
+
 Status engine_backends(Stages *out, const rt_options *o, Error *err)
 {
     const BackendOptions bo = { .threads = o->threads, .no_repack = o->no_repack };
     const char *name = o->backend ? o->backend : "auto";
-    Backend *named, *cpu;
+    Backend *cpu;
     *out = (Stages) { 0 };
     if (o->gpu_layers == RT_LAYERS_NONE && strncmp(name, "cpu", 3) != 0) name = "cpu";
-    TRY(backend_open(&named, name, &bo, err));
-    *out = stages_one(named);
-    if (!named->device) return ST_OK;
-    Status st = backend_open(&cpu, "cpu", &bo, err);
+    Status st = open_named(out, name, &bo, err);
+    if (st == ST_OK && out->at[0].be->device) {
+        st = backend_open(&cpu, "cpu", &bo, err);
+        if (st == ST_OK) put_first(out, cpu);
+    }
     if (st != ST_OK) backends_close(out);
-    else *out = (Stages) { .n = 2, .at = { { cpu, 0 }, { named, INT32_MAX } } };
     return st;
 }
 
@@ -450,6 +497,14 @@ int32_t engine_room(const rt_engine *g, int32_t memory)
 }
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+int32_t engine_device_room(const rt_engine *g)
+{
+    int32_t room = INT32_MAX;
+    for (int32_t i = IN_DEVICE; i < MEMORIES; i++) room = least(room, engine_room(g, i));
+    return room;
+}
+
 static int32_t at_least_64(int32_t ctx, int32_t most) { return ctx < most ? ctx < 64 ? 64 : ctx : most; }
 
 /* min(the model's, 8192, what fits into 80 % of free memory); in a plan, free memory is what the weights leave. */
@@ -458,7 +513,7 @@ int32_t engine_usual_ctx(const rt_engine *g)
     return at_least_64(engine_room(g, IN_MAIN), least(g->model->ctx_train, CTX_DEFAULT));
 }
 
-static int32_t default_ctx(const rt_engine *g) { return at_least_64(engine_room(g, IN_DEVICE), engine_usual_ctx(g)); }
+static int32_t default_ctx(const rt_engine *g) { return at_least_64(engine_device_room(g), engine_usual_ctx(g)); }
 
 static Status check_session(const rt_engine *g, const rt_session_options *o, Error *err)
 {
@@ -484,7 +539,7 @@ static int32_t too_little(const rt_engine *g, const Amount *need, Amount *there)
     return i;
 }
 
-static const char *const memory_name[MEMORIES] = { "memory", "device memory" };
+static const char *memory_name(int32_t i) { return i == IN_MAIN ? "memory" : "device memory"; }
 
 /* Refuses memory that the system would grant, killing the process once it is used. */
 static Status check_session_memory(rt_engine *g, const rt_session_options *o, int32_t ctx, Error *err)
@@ -496,7 +551,7 @@ static Status check_session_memory(rt_engine *g, const rt_session_options *o, in
     if (in == MEMORIES) return ST_OK;
     const double takes = (double) need.in[in], has = (double) there.in[in];
     return fail(err, ST_MEMORY, "ctx: a session of %d tokens takes %.2f GB, but %.2f GB of %s are free, enough for "
-                "about %.0f tokens", ctx, takes / 1e9, has / 1e9, memory_name[in], floor((double) ctx * has / takes));
+                "about %.0f tokens", ctx, takes / 1e9, has / 1e9, memory_name(in), floor((double) ctx * has / takes));
 }
 
 static Status open_session(rt_session *s, const rt_session_options *o, int32_t ctx, Error *err)
@@ -650,7 +705,7 @@ static Status check_step_memory(const rt_engine *g, const Amount *need, Error *e
     if (in == MEMORIES) return ST_OK;
     return fail(err, ST_MEMORY, "step: scratch and workspace take %.2f GB, but %.2f GB of %s are free; fewer "
                 "threads and smaller chunks take less", (double) need->in[in] / 1e9, (double) there.in[in] / 1e9,
-                memory_name[in]);
+                memory_name(in));
 }
 
 Status engine_step_new(rt_step **out, rt_engine *g, const rt_step_options *o, Error *err)

@@ -23,15 +23,15 @@
  * without what takes no backend's memory: tokenizers. */
 typedef enum { ENGINE_RUNS, ENGINE_SAMPLES, ENGINE_PLANS, ENGINE_SIZES } EngineUse;
 
-/* Bytes in main memory and in the memory of a device. */
-enum { IN_MAIN, IN_DEVICE, MEMORIES };
+/* Bytes in main memory and in the memories of the devices, the first of which is IN_DEVICE. */
+enum { IN_MAIN, IN_DEVICE, MEMORIES = IN_DEVICE + DEVICES_MAX };
 typedef struct { uint64_t in[MEMORIES]; } Amount;
-static inline int32_t memory_of(const Backend *b) { return b->device && !b->shares ? IN_DEVICE : IN_MAIN; }
+static inline int32_t memory_of(const Backend *b) { return b->shares ? IN_MAIN : b->device; }
 
 static inline bool engine_counts(EngineUse use) { return use >= ENGINE_PLANS; }
 
 struct rt_engine {
-    Stages       have, on;                    /* its backends, closed with it: one, or the CPU's and a device; those of
+    Stages       have, on;                    /* its backends, closed with it: one, or the CPU's and devices; those of
                                                * them that run layers */
     EngineUse    use;
     bool         overcommit;                  /* allocate even if there is too little memory */
@@ -90,28 +90,29 @@ void form_shorten(rt_session *s, int32_t by);
 void form_follow(rt_session *s, rt_block *b);
 const char *form_trouble(const rt_session *s);       /* why no token was allowed, or NULL */
 
-/* Opens the backend that the options name and, in front of it if it is a device, the CPU's. */
+/* Opens the backend that the options name, or the devices, and in front of devices the CPU's. All layers are on the
+ * last then. */
 Status engine_backends(Stages *out, const rt_options *o, Error *err);
 void   backends_close(Stages *s);
 /* Opens counting backends that stand for these; ends are the same. */
 Status backends_count(Stages *out, const Stages *like, Error *err);
-/* Opens the engine on given backends, which it then owns, even if that fails. Of two, the first runs the layers up to
- * its end, and the other what is left. */
+/* Opens the engine on given backends, which it then owns, even if that fails. Each runs the layers up to its end, and
+ * the last what is left. */
 Status engine_open(rt_engine **out, Stages have, EngineUse use, const rt_options *o, Error *err);
-/* Decides how many layers the CPU runs, if there is a device (have->at[0].end): as gpu_layers says, or as few as leave
- * room there for so many sessions and a step, NULL: the defaults; and how much of the device's memory experts may take,
- * if that is RT_EXPERTS_AUTO. */
+/* Decides which layers run where, if there are devices (the ends in *have): on the CPU as gpu_layers says, or as few as
+ * leave room on the devices for so many sessions and a step, NULL: the defaults; on each of several devices as many as
+ * make it as full as the others; and how much of a device's memory experts may take, if that is RT_EXPERTS_AUTO. */
 Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, const rt_step_options *sto,
                     Error *err);
 /* Decides how much main memory experts may take, if that is RT_EXPERTS_AUTO. */
 Status engine_experts(rt_options *o, const Stages *have, const rt_session_options *so, const rt_step_options *sto,
                       Error *err);
-/* Refuses what the device, or main memory for its experts, has no room for, even with the smallest session, before
+/* Refuses what a device, or main memory for its experts, has no room for, even with the smallest session, before
  * anything is loaded. */
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err);
 /* On counting backends: assigns further allocations to this owner. */
 void   engine_owner(const rt_engine *g, const char *owner);
-/* What has been counted on these backends; what is free where they run. */
+/* What has been counted on these backends; what is free where they run, 0: unknown. */
 Amount  engine_counted(const Stages *s);
 Amount  engine_free(const Stages *have);
 /* What is in main memory besides: a session's look-up, its text and what goes with it, a step's trees likewise. */
@@ -121,6 +122,8 @@ size_t  engine_tree_bytes(const rt_step *st);
 /* The most tokens of a session whose keys and values have room in a memory, as it is when the counted bytes have been
  * taken. */
 int32_t engine_room(const rt_engine *g, int32_t memory);
+/* The same of all devices' memories: the fewest. */
+int32_t engine_device_room(const rt_engine *g);
 /* The context of a session that asks for none, as far as main memory has room. */
 int32_t engine_usual_ctx(const rt_engine *g);
 /* Fills in identity once all files are open. */

@@ -1,5 +1,6 @@
 /* plan.c - the memory that an engine, its sessions and a step will take, counted on backends that only count; and what
- * follows from it where there is a device: how many layers it runs. */
+ * follows from it where there are devices: which layers they run. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,7 +37,7 @@ static Status plan_open(Planned *p, const Stages *have, EngineUse use, const rt_
     TRY(engine_open(&p->g, null, use, &quiet, err));
     if (session.ctx == 0 && use == ENGINE_SIZES) {
         session.ctx = engine_usual_ctx(p->g);
-        p->roomy = engine_room(p->g, IN_DEVICE) >= session.ctx;
+        p->roomy = engine_device_room(p->g) >= session.ctx;
     }
     engine_owner(p->g, "session");
     TRY(engine_session(&p->s, p->g, &session, err));
@@ -45,25 +46,26 @@ static Status plan_open(Planned *p, const Stages *have, EngineUse use, const rt_
     return engine_step(&p->st, p->g, &step, scratch, err);
 }
 
-/* ---- layers on a device ---- */
+/* ---- layers on devices ---- */
 
-/* A share of the device's free memory stays free, for what is not planned: recorded passes, what a driver takes. */
+/* A share of a device's free memory stays free, for what is not planned: recorded passes, what a driver takes. */
 enum { DEVICE_MARGIN = 64 };
 /* And one of main memory beside experts, for the same and for the system. */
 enum { EXPERT_MARGIN = 16 };
 
-/* What a device shall hold: n of the model's layers, the last ones, with these options. */
+/* What devices shall hold: n of the model's layers, the last ones, with these options. */
 typedef struct {
     const Stages             *have;
     const rt_options         *o;
     const rt_session_options *so;
     const rt_step_options    *sto;
-    int32_t                   layers;              /* of the model; 0: not known yet */
-    uint64_t                  experts;             /* bytes of all of them */
+    Amount                    there;               /* free */
+    int32_t                   layers;              /* of the model */
+    uint64_t                  experts, each;       /* bytes of all of them, and of a layer on a device, about */
 } Ask;
-/* Bytes of the device, of which `slots` are for some of the experts; spare: that have to stay free besides. main: bytes
- * of main memory with the least that the CPU's experts can do with, of which `host` are for the device's experts. */
-typedef struct { uint64_t device, slots, spare, main, host; bool roomy; } Answer;
+/* need: bytes, in main memory with the least that the CPU's experts can do with. Of the only device's, `slots` are for
+ * some of the experts, and `spare` have to stay free besides; `host` are main memory's for its experts. */
+typedef struct { Amount need; uint64_t slots, spare, host; bool roomy; } Answer;
 
 /* What is in main memory besides what backends have counted, and besides tables: index, text: of a session; trees: of a
  * step; staging: of the backend and of the step, each. */
@@ -71,9 +73,11 @@ typedef struct { size_t index, text, trees, between, staging; } Rest;
 
 static Rest rest_of(const Planned *p)
 {
-    const Backend *last = stages_last(&p->g->on);
-    return (Rest) { engine_index_bytes(p->s), engine_text_bytes(p->s), engine_tree_bytes(p->st),
-                    p->g->on.n > 1 ? step_between(&p->st->spec.step) : 0, last->device ? last->staging : 0 };
+    Rest r = { engine_index_bytes(p->s), engine_text_bytes(p->s), engine_tree_bytes(p->st),
+               p->g->on.n > 1 ? step_between(&p->st->spec.step) : 0, 0 };
+    for (int32_t k = 0; k < p->g->on.n; k++)
+        if (p->g->on.at[k].be->device) r.staging += p->g->on.at[k].be->staging;
+    return r;
 }
 
 static void count_part(void *ud, const char *owner, const char *name, size_t bytes)
@@ -129,68 +133,157 @@ static uint64_t least_for_host(uint64_t experts, int32_t layers)
     return two > least ? two : least;
 }
 
-static Status count_layers(Answer *out, Ask *a, int32_t n, uint64_t vram, Error *err)
+static uint64_t without_share(uint64_t bytes, int32_t share) { return bytes - bytes / (uint64_t) share; }
+
+static int32_t devices(const Ask *a) { return a->have->n - 1; }
+
+/* What a device may be given; 0: unknown. */
+static uint64_t room_in(const Ask *a, int32_t memory) { return without_share(a->there.in[memory], DEVICE_MARGIN); }
+
+/* Layers are divided as `on` says. */
+static Status count_on(Answer *out, const Ask *a, const Stages *on, uint64_t vram, Error *err)
 {
     Counted c;
-    Stages have = *a->have;
     rt_options o = *a->o;
-    have.at[0].end = a->layers > n ? a->layers - n : 0;
     o.expert_vram = vram;
-    TRY(count_all(&c, &have, &o, a->so, a->sto, err));
+    TRY(count_all(&c, on, &o, a->so, a->sto, err));
     const uint64_t loaded = c.store.bytes ? 0 : c.experts - c.device_experts;
-    a->layers = c.layers;
-    a->experts = c.experts;
-    *out = (Answer) { .device = c.all.in[IN_DEVICE], .slots = c.device_store.bytes, .main = c.all.in[IN_MAIN],
-                      .host = c.device_store.host_bytes, .roomy = c.roomy };
-    if (!a->so || a->so->ctx == 0) out->spare = c.sessions.in[IN_DEVICE] / 4;              /* see engine_room */
+    const int32_t n = c.layers - (on->at[0].end < c.layers ? on->at[0].end : c.layers);
+    *out = (Answer) { .need = c.all, .slots = c.device_store.bytes, .host = c.device_store.host_bytes,
+                      .roomy = c.roomy };
+    if (!a->so || a->so->ctx == 0) out->spare = c.sessions.in[IN_DEVICE] / 4;              /* see engine_device_room */
     if (a->o->expert_ram == RT_EXPERTS_AUTO)
-        out->main -= loaded - least_for(loaded) + out->host - least_for_host(out->host, n < c.layers ? n : c.layers);
+        out->need.in[IN_MAIN] -= loaded - least_for(loaded) + out->host - least_for_host(out->host, n);
     return ST_OK;
 }
 
-static uint64_t without_share(uint64_t bytes, int32_t share) { return bytes - bytes / (uint64_t) share; }
+/* Learns about the model, from all of it on the last device. */
+static Status ask(Ask *out, const Stages *have, const rt_options *o, const rt_session_options *so,
+                  const rt_step_options *sto, Error *err)
+{
+    Counted c;
+    Stages on = *have;
+    rt_options all = *o;
+    *out = (Ask) { .have = have, .o = o, .so = so, .sto = sto, .there = engine_free(have) };
+    all.expert_vram = 0;
+    for (int32_t k = 0; k < devices(out); k++) on.at[k].end = 0;
+    TRY(count_all(&c, &on, &all, so, sto, err));
+    out->layers = c.layers;
+    out->experts = c.experts;
+    out->each = c.all.in[stages_last(have)->device] / (uint64_t) c.layers;
+    return ST_OK;
+}
+
+/* Gives the devices the last n layers in these shares. The last one is not left without. */
+static void divide(Stages *on, const Ask *a, int32_t n, const double *share)
+{
+    const int32_t last = devices(a);
+    double all = 0, upto = 0;
+    *on = *a->have;
+    for (int32_t k = 1; k <= last; k++) all += share[k];
+    for (int32_t k = 0; k < last; k++) {
+        int32_t mine = all > 0 ? (int32_t) lround(upto / all * n) : 0;
+        if (mine > n - 1) mine = n - 1;
+        on->at[k].end = n > 0 ? a->layers - n + mine : INT32_MAX;
+        upto += share[k + 1];
+    }
+}
+
+/* How full the fullest device is. */
+static double fullest(const Answer *x, const double *room, int32_t last)
+{
+    double most = 0;
+    for (int32_t k = 1; k <= last; k++) most = fmax(most, (double) x->need.in[k] / room[k]);
+    return most;
+}
+
+static int32_t layers_on(const Stages *s, int32_t k, int32_t layers)
+{
+    const int32_t from = k ? s->at[k - 1].end : 0, end = s->at[k].end;
+    return from < layers ? (end < layers ? end : layers) - from : 0;
+}
+
+static bool same_ends(const Stages *a, const Stages *b)
+{
+    int32_t k = 0;
+    while (k < a->n && a->at[k].end == b->at[k].end) k++;
+    return k == a->n;
+}
+
+/* The last n layers on devices, of which each is as full as the others, as far as whole layers allow. Steps in which
+ * each gets what it lacks of that converge at once, but for layers that differ. */
+static Status count_layers(Answer *out, Stages *on, const Ask *a, int32_t n, uint64_t vram, Error *err)
+{
+    enum { TRIES = 8 };
+    const int32_t last = devices(a);
+    double room[STAGES_MAX] = { 0 }, share[STAGES_MAX] = { 0 }, rooms = 0, best = HUGE_VAL;
+    bool known = true;
+    for (int32_t k = 1; k <= last; k++) known = known && room_in(a, k) > 0;
+    for (int32_t k = 1; k <= last; k++) rooms += room[k] = share[k] = known ? (double) room_in(a, k) : 1;
+    for (int32_t i = 0; i < TRIES; i++) {
+        Stages next;
+        Answer x;
+        divide(&next, a, n, share);
+        if (i > 0 && same_ends(&next, on)) break;
+        TRY(count_on(&x, a, &next, vram, err));
+        const double full = fullest(&x, room, last);
+        if (full >= best) break;
+        *out = x;
+        *on = next;
+        best = full;
+        if (last == 1 || n == 0) break;
+        double all = 0;
+        for (int32_t k = 1; k <= last; k++) all += (double) x.need.in[k];
+        for (int32_t k = 1; k <= last; k++) {
+            const double lacks = all / rooms * room[k] - (double) x.need.in[k];
+            share[k] = fmax(0, layers_on(&next, k, a->layers) + lacks / (double) a->each);
+        }
+    }
+    return ST_OK;
+}
 
 static bool has_room_for(const Ask *a, const Answer *x)
 {
-    const Amount there = engine_free(a->have);
-    if (there.in[IN_DEVICE] > 0 && (!x->roomy || x->device > without_share(there.in[IN_DEVICE], DEVICE_MARGIN)))
-        return false;
-    if ((x->host == 0 && !stages_last(a->have)->shares) || there.in[IN_MAIN] == 0) return true;
-    return x->main <= without_share(there.in[IN_MAIN], x->host ? EXPERT_MARGIN : DEVICE_MARGIN);
+    bool shares = false;
+    for (int32_t k = 1; k <= devices(a); k++) {
+        shares = shares || a->have->at[k].be->shares;
+        if (a->there.in[k] > 0 && (!x->roomy || x->need.in[k] > room_in(a, k))) return false;
+    }
+    if ((x->host == 0 && !shares) || a->there.in[IN_MAIN] == 0) return true;
+    return x->need.in[IN_MAIN] <= without_share(a->there.in[IN_MAIN], x->host ? EXPERT_MARGIN : DEVICE_MARGIN);
 }
 
 /* How n layers can run: with all experts, or with as many as fit. *vram: as in rt_options, and not RT_EXPERTS_AUTO. */
-static Status fits(bool *out, uint64_t *vram, Ask *a, int32_t n, Error *err)
+static Status fits(bool *out, Stages *on, uint64_t *vram, const Ask *a, int32_t n, Error *err)
 {
     const bool automatic = a->o->expert_vram == RT_EXPERTS_AUTO;
-    const uint64_t there = engine_free(a->have).in[IN_DEVICE];
     Answer x;
     *vram = automatic ? 0 : a->o->expert_vram;
-    TRY(count_layers(&x, a, n, *vram, err));
+    TRY(count_layers(&x, on, a, n, *vram, err));
     *out = has_room_for(a, &x);
     if (*out || !automatic || least_for(a->experts) == 0) return ST_OK;
-    Status st = count_layers(&x, a, n, least_for(a->experts), err);
+    Status st = count_layers(&x, on, a, n, least_for(a->experts), err);
     if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
     if (st != ST_OK || x.host == 0) return st;     /* or the device must hold them all */
-    const uint64_t rest = x.device - x.slots + x.spare + stages_last(a->have)->page,
-                   room = without_share(there, DEVICE_MARGIN);
+    const uint64_t rest = x.need.in[IN_DEVICE] - x.slots + x.spare + stages_last(a->have)->page,
+                   room = room_in(a, IN_DEVICE);
     *out = has_room_for(a, &x);
     *vram = rest + least_for(a->experts) < room ? room - rest : least_for(a->experts);
     return ST_OK;
 }
 
 /* The most layers that fit, with a margin. */
-static Status layers_that_fit(int32_t *out, uint64_t *vram, Ask *a, Error *err)
+static Status layers_that_fit(int32_t *out, Stages *on, uint64_t *vram, const Ask *a, Error *err)
 {
-    Answer x;
-    *vram = 0;
-    TRY(count_layers(&x, a, INT32_MAX, 0, err));
     int32_t fit = 0, over = a->layers + 1, n = a->layers;              /* all is tried first */
+    *vram = 0;
+    divide(on, a, 0, (double[STAGES_MAX]) { 0 });
     while (fit + 1 < over) {
         bool does;
         uint64_t with;
-        TRY(fits(&does, &with, a, n, err));
-        if (does) fit = n, *vram = with;
+        Stages so;
+        TRY(fits(&does, &so, &with, a, n, err));
+        if (does) fit = n, *vram = with, *on = so;
         else over = n;
         n = fit + (over - fit) / 2;
     }
@@ -198,54 +291,82 @@ static Status layers_that_fit(int32_t *out, uint64_t *vram, Ask *a, Error *err)
     return ST_OK;
 }
 
+/* As the caller says. */
+static Status place_as_told(Stages *on, const Ask *a, int32_t n, Error *err)
+{
+    int32_t sum = 0;
+    *on = *a->have;
+    for (int32_t k = 0; k < devices(a); k++) {
+        const int32_t mine = a->o->card_layers[k];
+        if (mine < 0 || mine > n - sum || (mine == 0 && k == devices(a) - 1))
+            return fail(err, ST_ARG, "card_layers: %d for %s, expected numbers whose sum is %d, and one for the last",
+                        mine, a->have->at[k + 1].be->name, n);
+        on->at[k].end = a->layers - n + sum;
+        sum += mine;
+    }
+    return sum == n ? ST_OK : fail(err, ST_ARG, "card_layers: %d in all, expected %d", sum, n);
+}
+
 Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, const rt_step_options *sto, Error *err)
 {
+    if (have->n != 2 && o->expert_vram == RT_EXPERTS_AUTO) o->expert_vram = 0;
     const bool automatic = o->expert_vram == RT_EXPERTS_AUTO;
-    bool does;
     if (o->gpu_layers < RT_LAYERS_NONE)
         return fail(err, ST_ARG, "gpu_layers: %d, expected a number of layers (0: all, -1: as many as fit, -2: none)",
                     o->gpu_layers);
-    if (have->n == 1 && automatic) o->expert_vram = 0;
-    if (have->n == 1 || (o->gpu_layers == 0 && !automatic)) return ST_OK;
+    if (have->n > 2 && o->expert_vram > 0)
+        return fail(err, ST_UNSUPPORTED, "expert_vram: several cards hold all experts of their layers; expected 0, or "
+                    "one card");
+    if (have->n == 1 || (have->n == 2 && o->gpu_layers == 0 && !automatic)) return ST_OK;
     const rt_options asked = *o;
-    Ask a = { .have = have, .o = &asked, .so = so, .sto = sto };
-    int32_t n = o->gpu_layers;
+    Ask a;
+    Stages on;
     Answer x;
-    if (n >= 0) TRY(count_layers(&x, &a, INT32_MAX, 0, err));
+    bool does;
+    int32_t n = o->gpu_layers;
+    TRY(ask(&a, have, &asked, so, sto, err));
     if (n == 0 || n > a.layers) n = a.layers;
-    if (n < 0) TRY(layers_that_fit(&n, &o->expert_vram, &a, err));
-    else if (automatic) TRY(fits(&does, &o->expert_vram, &a, n, err));
-    have->at[0].end = n == 0 ? INT32_MAX : n < a.layers ? a.layers - n : 0;
+    if (n < 0) TRY(layers_that_fit(&n, &on, &o->expert_vram, &a, err));
+    else if (automatic) TRY(fits(&does, &on, &o->expert_vram, &a, n, err));
+    else if (have->n > 2 && o->card_layers) TRY(place_as_told(&on, &a, n, err));
+    else if (have->n > 2) TRY(count_layers(&x, &on, &a, n, o->expert_vram, err));
+    else divide(&on, &a, n, (double[STAGES_MAX]) { 0 });
+    *have = on;
     return ST_OK;
 }
 
 Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
 {
-    const Amount there = engine_free(have);
-    const bool shares = stages_last(have)->shares;
-    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit) return ST_OK;
-    if (there.in[IN_DEVICE] == 0 && !shares) return ST_OK;
     const rt_session_options smallest = { .ctx = ROWS_DECODE, .checkpoints = -1, .ngram = -1 };
-    Ask a = { .have = have, .o = o, .so = &smallest };
+    bool shares = false, known = false;
+    Ask a;
     Answer x;
-    int32_t fit;
+    Stages on;
+    int32_t fit, full = 1;
     uint64_t vram;
-    TRY(count_layers(&x, &a, INT32_MAX, o->expert_vram, err));
-    const int32_t n = a.layers - have->at[0].end;
-    TRY(count_layers(&x, &a, n, o->expert_vram, err));
-    const bool host = (x.host > 0 || shares) && there.in[IN_MAIN] > 0 && x.main > there.in[IN_MAIN];
-    if (x.device <= there.in[IN_DEVICE] && !host) return ST_OK;
+    if (have->n == 1 || have->at[0].end == INT32_MAX || o->overcommit) return ST_OK;
+    const Amount there = engine_free(have);
+    for (int32_t k = 1; k < have->n; k++) {
+        shares = shares || have->at[k].be->shares;
+        known = known || there.in[k] > 0;
+    }
+    if (!known && !shares) return ST_OK;
+    TRY(ask(&a, have, o, &smallest, NULL, err));
+    TRY(count_on(&x, &a, have, o->expert_vram, err));
+    const bool host = (x.host > 0 || shares) && there.in[IN_MAIN] > 0 && x.need.in[IN_MAIN] > there.in[IN_MAIN];
+    while (full < have->n && (there.in[full] == 0 || x.need.in[full] <= there.in[full])) full++;
+    if (full == have->n && !host) return ST_OK;
     a.so = NULL;
-    TRY(layers_that_fit(&fit, &vram, &a, err));
+    TRY(layers_that_fit(&fit, &on, &vram, &a, err));
     char hint[64] = "nothing would fit";
     if (fit) snprintf(hint, sizeof hint, "%d would fit", fit);
-    if (x.device > there.in[IN_DEVICE])
+    if (full < have->n)
         return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free "
-                    "on %s; %s", n, a.layers, (double) x.device / 1e9, (double) there.in[IN_DEVICE] / 1e9,
-                    stages_last(have)->name, hint);
+                    "on %s; %s", layers_on(have, full, a.layers), a.layers,
+                    (double) x.need.in[full] / 1e9, (double) there.in[full] / 1e9, have->at[full].be->name, hint);
     return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers %s main memory take %.2f GB there, but %.2f GB are free; "
-                "%s", n, a.layers, x.host ? "with experts in" : "on a device that shares", (double) x.main / 1e9,
-                (double) there.in[IN_MAIN] / 1e9, hint);
+                "%s", a.layers - have->at[0].end, a.layers, x.host ? "with experts in" : "on a device that shares",
+                (double) x.need.in[IN_MAIN] / 1e9, (double) there.in[IN_MAIN] / 1e9, hint);
 }
 
 /* ---- experts in memory ---- */
@@ -305,20 +426,28 @@ typedef struct {
     void (*part)(void *ud, const char *owner, const char *name, size_t bytes);
     void *ud;
     int32_t memory;                                /* where the parts are that are reported now */
+    const char *device;                            /* whose memory that is, if there are several; else "" */
 } PlanParts;
 
 static void plan_part(void *ud, const char *owner, const char *name, size_t bytes)
 {
     const PlanParts *p = ud;
     rt_needs *n = p->needs;
-    uint64_t *sum[][MEMORIES] = { { &n->model, &n->device_model }, { &n->drafter, &n->device_drafter },
-                                  { &n->session, &n->device_session }, { &n->step, &n->device_step },
-                                  { &n->process, NULL } };
+    const bool main = p->memory == IN_MAIN;
+    rt_card_needs *c = &n->card[main ? 0 : p->memory - IN_DEVICE];
+    uint64_t *const sum[][3] = { { &n->model, &n->device_model, &c->model },
+                                 { &n->drafter, &n->device_drafter, &c->drafter },
+                                 { &n->session, &n->device_session, &c->session },
+                                 { &n->step, &n->device_step, &c->step }, { &n->process, NULL, NULL } };
     static const char *const owners[] = { "model", "drafter", "session", "step", "process" };
-    for (size_t i = 0; i < sizeof sum / sizeof *sum; i++)
-        if (strcmp(owner, owners[i]) == 0) *sum[i][p->memory] += bytes;
+    for (size_t i = 0; i < sizeof sum / sizeof *sum; i++) {
+        if (strcmp(owner, owners[i]) != 0) continue;
+        if (main) *sum[i][0] += bytes;
+        else *sum[i][1] += bytes, *sum[i][2] += bytes;
+    }
     char full[64];
-    snprintf(full, sizeof full, "%s%s", p->memory == IN_DEVICE ? RT_DEVICE : "", name);
+    snprintf(full, sizeof full, "%s%s%s%s", main ? "" : RT_DEVICE, main ? "" : p->device,
+             main || !*p->device ? "" : " ", name);
     if (p->part) p->part(p->ud, owner, full, bytes);
 }
 
@@ -374,18 +503,26 @@ static void plan_rest(PlanParts *parts, const Planned *p, size_t tables)
 static void plan_parts(PlanParts *parts, const Planned *p, const Stages *have, size_t tables)
 {
     rt_needs *n = parts->needs;
+    n->cards = have->n - 1;
     for (int32_t k = 0; k < p->g->on.n; k++) {
         Backend *be = p->g->on.at[k].be;
         parts->memory = memory_of(be);
+        parts->device = n->cards > 1 ? be->name : "";
         backend_null_parts(be, plan_part, parts);
-        if (be->device) n->gpu_layers = p->g->model->n_layers - (k ? p->g->on.at[k - 1].end : 0);
+        if (be->device) n->card[be->device - 1].layers = layers_on(&p->g->on, k, p->g->model->n_layers);
     }
     plan_rest(parts, p, tables);
-    for (int32_t k = 0; k < have->n; k++) {
-        Backend *be = have->at[k].be;
-        be->memory(be, be->device ? &n->device_free : &n->free, be->device ? &n->device_total : &n->total);
+    have->at[0].be->memory(have->at[0].be, &n->free, &n->total);
+    for (int32_t i = 0; i < n->cards; i++) {
+        rt_card_needs *c = &n->card[i];
+        Backend *be = have->at[i + 1].be;
+        be->memory(be, &c->free, &c->total);
+        c->free = without_share(c->free, DEVICE_MARGIN);
+        snprintf(c->backend, sizeof c->backend, "%s", be->name);
+        n->device_free += c->free;
+        n->device_total += c->total;
+        n->gpu_layers += c->layers;
     }
-    n->device_free = without_share(n->device_free, DEVICE_MARGIN);
     n->ctx = p->s->s.line.ctx;
     plan_work(n, p->g);
 }
@@ -405,7 +542,7 @@ Status engine_plan(const rt_options *asked, const rt_session_options *so, const 
     if (st == ST_OK) st = plan_open(&p, &have, ENGINE_PLANS, o, so, sto, err);
     const size_t after = resident();
     if (st == ST_OK)
-        plan_parts(&(PlanParts) { needs, part, ud, IN_MAIN }, &p, &have, after > before ? after - before : 0);
+        plan_parts(&(PlanParts) { needs, part, ud, IN_MAIN, "" }, &p, &have, after > before ? after - before : 0);
     plan_close(&p);
     backends_close(&have);
     return st;

@@ -9,7 +9,7 @@ enum { SIZE_MOST = 4096 };
 
 #define SIZED(var, type, init, ...) const SizedType var = { #type, init, (const size_t[]) { __VA_ARGS__, 0 } }
 SIZED(sized_options, rt_options, "RT_OPTIONS_INIT", offsetof(rt_options, gpu_layers),
-      offsetof(rt_options, expert_ram), sizeof(rt_options));
+      offsetof(rt_options, expert_ram), offsetof(rt_options, card_layers), sizeof(rt_options));
 SIZED(sized_session_options, rt_session_options, "RT_SESSION_OPTIONS_INIT", sizeof(rt_session_options));
 SIZED(sized_step_options, rt_step_options, "RT_STEP_OPTIONS_INIT", sizeof(rt_step_options));
 SIZED(sized_sampling, rt_sampling, "RT_SAMPLING_INIT", sizeof(rt_sampling));
@@ -19,7 +19,7 @@ SIZED(sized_reply_options, rt_reply_options, "RT_REPLY_OPTIONS_INIT", sizeof(rt_
 
 #define ENDS_WITH(type, last) \
     _Static_assert(sizeof(void *) != 8 || offsetof(type, last) + sizeof((type *) 0)->last == sizeof(type), #type)
-ENDS_WITH(rt_options, weight_type);
+ENDS_WITH(rt_options, card_layers);
 ENDS_WITH(rt_session_options, ngram);
 ENDS_WITH(rt_step_options, hooks);
 ENDS_WITH(rt_sampling, bias);

@@ -15,8 +15,9 @@ static bool key_of(char out[KEPT_KEY], const Program *p)
     rt_card card;
     if (!rt_property(p->engine, "identity", identity, sizeof identity)) return false;
     const int32_t threads = machine_name(machine, sizeof machine, o);
-    if (p->gpu_layers > 0 && card_named(&card, o->backend))
-        snprintf(on, sizeof on, "%s %s, %d layers, %llu of experts", card.name, card.level, p->gpu_layers,
+    if (p->gpu_layers > 0 && card_named(&card, program_backend(p)))
+        snprintf(on, sizeof on, "%s %s%s, %d layers, %llu of experts", card.name, card.level,
+                 strpbrk(program_backend(p), "+") ? strpbrk(program_backend(p), "+") : "", p->gpu_layers,
                  (unsigned long long) o->expert_vram.value);
     snprintf(all, sizeof all, "%s|%s|%d threads|%s|block %d|%s", identity, machine, threads, *on ? on : "cpu",
              o->draft_block, o->no_repack ? "in place" : "packed");

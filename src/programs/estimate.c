@@ -45,9 +45,11 @@ static rt_status lines(Memory *m, Program *p, rt_error *e)
     const double each = m->sessions;
     m->main = through((double) (n->model + n->drafter + n->process), (double) n->session * each + (double) n->step, ctx,
                       (double) h->session * each + (double) h->step, less);
-    m->gpu = through((double) (n->device_model + n->device_drafter),
-                     (double) n->device_session * each + (double) n->device_step, ctx,
-                     (double) h->device_session * each + (double) h->device_step, less);
+    for (int32_t i = 0; i < n->cards; i++) {
+        const rt_card_needs *c = &n->card[i], *l = &h->card[i];
+        m->gpu[i] = through((double) (c->model + c->drafter), (double) c->session * each + (double) c->step, ctx,
+                            (double) l->session * each + (double) l->step, less);
+    }
     m->ctx = ctx;
     return RT_OK;
 }
@@ -59,9 +61,11 @@ static rt_status plan_lines(Memory *m, Program *p, int32_t ctx, rt_error *e)
     rt_status code = plan_at(&m->needs, p, ctx, m->sessions, e);
     if (code != RT_OK) return code;
     if (m->needs.process < before.process) m->needs.process = before.process;
-    if (m->needs.device_total == 0) {              /* planned for the CPU alone: there is no room for a layer */
+    if (m->needs.cards == 0) {                     /* planned for the CPU alone: there is no room for a layer */
         m->needs.device_free = before.device_free;
         m->needs.device_total = before.device_total;
+        m->needs.cards = before.cards;
+        memcpy(m->needs.card, before.card, sizeof before.card);
     }
     return lines(m, p, e);
 }
@@ -94,16 +98,28 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
 static double at(const MemoryLine *l, int32_t ctx) { return l->fixed + l->token * ctx; }
 
 double memory_bytes(const Memory *m, int32_t ctx) { return at(&m->main, ctx); }
-double memory_bytes_gpu(const Memory *m, int32_t ctx) { return at(&m->gpu, ctx); }
+double memory_bytes_card(const Memory *m, int32_t card) { return at(&m->gpu[card], m->ctx); }
 
-bool memory_fits_gpu(const Memory *m)
+double memory_bytes_gpu(const Memory *m, int32_t ctx)
 {
-    return m->needs.device_free == 0 || memory_bytes_gpu(m, m->ctx) <= (double) m->needs.device_free;
+    double sum = 0;
+    for (int32_t i = 0; i < m->needs.cards; i++) sum += at(&m->gpu[i], ctx);
+    return sum;
+}
+
+bool memory_fits_gpu(const Memory *m, int32_t *full)
+{
+    const rt_card_needs *c = m->needs.card;
+    int32_t i = 0;
+    while (i < m->needs.cards && (c[i].free == 0 || memory_bytes_card(m, i) <= (double) c[i].free)) i++;
+    if (full) *full = i;
+    return i == m->needs.cards;
 }
 
 bool memory_fits(const Memory *m)
 {
-    return (m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free) && memory_fits_gpu(m);
+    return (m->needs.free == 0 || memory_bytes(m, m->ctx) <= (double) m->needs.free) &&
+           memory_fits_gpu(m, NULL);
 }
 
 bool memory_cut(const rt_needs *n)
@@ -123,8 +139,12 @@ static int32_t longest(const MemoryLine *l, uint64_t there, double share)
 
 int32_t memory_ctx(const Memory *m, double share)
 {
-    const int32_t a = longest(&m->main, m->needs.free, share), b = longest(&m->gpu, m->needs.device_free, share);
-    return a < b ? a : b;
+    int32_t ctx = longest(&m->main, m->needs.free, share);
+    for (int32_t i = 0; i < m->needs.cards; i++) {
+        const int32_t most = longest(&m->gpu[i], m->needs.card[i].free, share);
+        if (most < ctx) ctx = most;
+    }
+    return ctx;
 }
 
 /* --cache-ram and --store-ram, or what they are by default: most, but no more than this share of what the model and all
@@ -400,11 +420,16 @@ const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
 {
     char a[24], b[24];
     const rt_needs *n = &m->needs;
+    int32_t on = 0;
     memory_pair(a, b, memory_bytes_gpu(m, m->ctx), (double) n->device_free);
     if (n->device_free == 0) snprintf(b, sizeof b, "an unknown amount");
+    for (int32_t i = 0; i < n->cards; i++) on += n->card[i].layers > 0;
     out[0] = 0;
     if (n->gpu_layers && n->device_total == 0)
         snprintf(out, MEMORY_GPU_TEXT, ", shared with the GPU (%d of %d layers)", n->gpu_layers, n->layers);
+    else if (n->gpu_layers && n->cards > 1)
+        snprintf(out, MEMORY_GPU_TEXT, ", and %s of %d GPUs' memory (%d of %d layers), %s free", a, on, n->gpu_layers,
+                 n->layers, b);
     else if (n->gpu_layers)
         snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free", a, n->gpu_layers,
                  n->layers, b);

@@ -12,21 +12,23 @@
 
 enum { SERVE_CTX_MOST = 131072, SERVE_CTX_LEAST = 2048 };
 
-/* Bytes of `sessions` sessions and one step, with everything they share: fixed + token * context; gpu: those in a GPU's
- * memory. */
+/* Bytes of `sessions` sessions and one step, with everything they share: fixed + token * context; gpu [needs.cards]:
+ * those in the GPUs' memories. */
 typedef struct { double fixed, token; } MemoryLine;
 typedef struct {
     rt_needs needs;                                /* of one session of ctx tokens; free as it was found */
     int32_t  sessions, ctx;
-    MemoryLine main, gpu;
+    MemoryLine main, gpu[RT_CARDS_MAX];
 } Memory;
 /* Plans the files of p for --ctx tokens. Without --ctx, the context is the library's choice, or for a server the
  * largest up to 131,072 that all sessions have room for in 80 % of the free memory that the model leaves. */
 rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e);
 double  memory_bytes(const Memory *m, int32_t ctx);                     /* of main memory */
-double  memory_bytes_gpu(const Memory *m, int32_t ctx);
+double  memory_bytes_gpu(const Memory *m, int32_t ctx);                 /* of all GPUs' */
 bool    memory_fits(const Memory *m);              /* also if nothing is known about free memory */
-bool    memory_fits_gpu(const Memory *m);          /* that of the GPU alone */
+/* That of the GPUs alone. full NULL, or receives the first that has too little. */
+bool    memory_fits_gpu(const Memory *m, int32_t *full);
+double  memory_bytes_card(const Memory *m, int32_t card);               /* of one of them, with m->ctx */
 bool    memory_cut(const rt_needs *n);              /* a GPU has only some layers, or experts: no speeds */
 /* The largest context, in steps of 256 tokens, that fits in this share of the free memory that the model leaves; 0:
  * none. A GPU's memory comes in pages, of which the line knows those at its ends only. */

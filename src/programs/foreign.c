@@ -9,8 +9,9 @@
 
 const Foreign foreign_options[] = {
     { "-ngld --gpu-layers-draft", ONE_VALUE, "the drafter runs where the last layers run; not needed" },
-    { "-dev --device -mg --main-gpu", ONE_VALUE, "--backend cuda:N chooses a GPU; ignored" },
-    { "-sm --split-mode -ts --tensor-split", ONE_VALUE, "one GPU is used; ignored" },
+    { "-dev --device -mg --main-gpu", ONE_VALUE, "--backend cuda:N or cuda:N+M chooses GPUs; ignored" },
+    { "-sm --split-mode -ts --tensor-split", ONE_VALUE, "--backend cuda:N+M divides the layers by "
+      "the GPUs' free memory; ignored" },
     { "-nkvo --no-kv-offload", NO_VALUE, "keys and values are where their layer runs; ignored" },
     { "-ncmoe --n-cpu-moe -ot --override-tensor", ONE_VALUE, "a GPU holds as many experts as fit, or as --expert-vram "
       "says; ignored" },

@@ -209,15 +209,18 @@ const OptionSpec option_table[] = {
     { "--force", NULL, KIND_FLAG, NULL, AT(force), 0, 0, C_QUANTIZE, "replace OUT.gguf if it exists" },
     { "--threads", "-t", KIND_TEXT, "LIST", AT(thread_list), 0, 0, C_VERIFY, "thread counts to try (default 1,2)" },
     { "--backend", NULL, KIND_TEXT, "LIST", AT(backend), 0, 0, C_VERIFY,
-      "backends to try, such as cpu:portable,cpu or cpu,cuda:1: the text of the first is compared with that of the "
+      "backends to try, such as cpu:portable,cpu or cpu,cuda:0+1: the text of the first is compared with that of the "
       "others too (default cpu)" },
     { "--backend", NULL, KIND_TEXT, "NAME", AT(backend), 0, 0, C_LOADS & ~C_VERIFY,
-      "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), or cpu:LEVEL with portable, avx2, avxvnni, avx512, "
-      "amx, neon or i8mm (default auto: the first card that passes a check, as far as the model fits, else cpu)",
-      .values = "auto|cpu|cuda|cuda:1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|cpu:i8mm" },
+      "auto, cpu, cuda or cuda:N for the N-th NVIDIA card (from 0), cuda:N+M for several, or cpu:LEVEL with portable, "
+      "avx2, avxvnni, avx512, amx, neon or i8mm (default auto: the first card that passes a check, with others if the "
+      "model does not fit, as far as it does, else cpu)",
+      .values = "auto|cpu|cuda|cuda:1|cuda:0+1|cpu:portable|cpu:avx2|cpu:avxvnni|cpu:avx512|cpu:amx|cpu:neon|"
+                "cpu:i8mm" },
     { "--gpu-layers", "-ngl", KIND_LAYERS, "auto|all|N", AT(gpu_layers), 0, 1 << 16, C_LOADS,
-      "with --backend cuda: how many of the last layers the GPU runs, besides the head and the drafter; the CPU runs "
-      "the others, and the text stays the same. auto: as many as fit; 0: none (default: all; without --backend auto)",
+      "with --backend cuda: how many of the last layers the GPU, or several, run, besides the head and the drafter; "
+      "the CPU runs the others, and the text stays the same. auto: as many as fit; 0: none (default: all; without "
+      "--backend auto)",
       .also = "--n-gpu-layers", .values = "auto|all" },
     { "--expert-ram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_ram), 0, 0, C_LOADS,
       "of a mixture of experts: memory for its experts, such as 12G, besides --expert-vram; the others are read from "
@@ -226,7 +229,8 @@ const OptionSpec option_table[] = {
       .values = "auto|all" },
     { "--expert-vram", NULL, KIND_MEMORY, "auto|all|SIZE", AT(expert_vram), 0, 0, C_LOADS,
       "with --backend cuda, of a mixture of experts: the GPU's memory for the experts of its layers, such as 8G; it "
-      "reads the others in main memory, and the text stays the same. auto: all, or as many as fit (default: auto)",
+      "reads the others in main memory, and the text stays the same. auto: all, or as many as fit; several GPUs hold "
+      "all (default: auto)",
       .values = "auto|all" },
     { "--expert-slots", NULL, KIND_INT, "N", AT(expert_slots), 1, 4096, C_LOADS,
       "with --expert-ram or --expert-vram: experts per layer that come and go, while the most used stay (default: an "

@@ -176,12 +176,14 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
     return interrupts == 0 && (!p->watch || p->watch(p->watch_ud, done, total));
 }
 
+const char *program_backend(const Program *p) { return p->backend[0] ? p->backend : p->o->backend; }
+
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 {
     const Options *o = p->o;
     return RT_OPTIONS(
         .model = p->files.model, .draft = p->files.draft[0] ? p->files.draft : p->files.own ? "auto" : NULL,
-        .backend = o->backend, .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type,
+        .backend = program_backend(p), .kv_k = o->kv_k, .kv_v = o->kv_v, .draft_type = o->draft_type,
         .weight_type = o->weight_type, .no_repack = o->no_repack, .overcommit = o->overcommit, .threads = o->threads,
         .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p),
@@ -189,7 +191,7 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
         .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
-        .expert_profile = p->profile.path
+        .expert_profile = p->profile.path, .card_layers = p->placed && p->cards > 1 ? p->card_layers : NULL
     );
 }
 
@@ -385,14 +387,14 @@ bool program_session(Program *p)
 
 bool program_find(Program *p, const Options *o, int with)
 {
-    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud };
+    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud, .plans = (with & ONLY_PLANS) != 0 };
     if (o->gpu_layers > 0 && !names_gpu(p))
         note(o, "--gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)");
     if (o->expert_vram.given && !names_gpu(p))
         note(o, "--expert-vram: the backend is the CPU, whose experts are in main memory (--backend cuda: a GPU)");
     if (!(with & OWN_SIGNALS)) hear_interrupts();
     return denoise_read(&p->denoising, o) && files_find(&p->files, o, (with & WITH_DRAFTER) != 0) &&
-           expert_profile_find(p) && ((with & ONLY_PLANS) || card_check(p));
+           expert_profile_find(p) && (p->plans || card_check(p));
 }
 
 void program_read_early(const Program *p)
@@ -406,15 +408,38 @@ void program_read_early(const Program *p)
 
 /* ---- a GPU ---- */
 
-uint64_t needs_device(const rt_needs *n, int32_t sessions)
+uint64_t card_bytes(const rt_card_needs *c, int32_t sessions)
 {
-    return n->device_model + n->device_drafter + n->device_session * (uint64_t) sessions + n->device_step;
+    return c->model + c->drafter + c->session * (uint64_t) sessions + c->step;
 }
 
 static bool is_mixture(const Program *p)
 {
     ModelFacts f;
     return model_facts(&f, p->files.model, NULL) == ST_OK && model_facts_mixture(&f);
+}
+
+/* Whether a card that was not asked for has no room for all of the model. */
+static bool wants_cards(const Program *p, const rt_needs *n)
+{
+    const Options *o = p->o;
+    return names_gpu(p) && o->card.name[0] && !p->backend[0] && o->gpu_layers == RT_LAYERS_AUTO &&
+           !(o->expert_vram.given && o->expert_vram.value) && (n->gpu_layers < n->layers || n->expert_vram > 0);
+}
+
+/* Several cards run what one has no room for: all of it, or of a model without experts, of which several cards hold
+ * all, more than one does. *n: what that takes. */
+static rt_status place_on_cards(Program *p, const rt_session_options *so, const rt_step_options *st, rt_needs *n,
+                                rt_error *e)
+{
+    rt_needs all;
+    rt_error none;
+    const rt_status code = cards_list(p, e);
+    if (code != RT_OK || strcmp(p->backend, p->o->backend) == 0) return code;
+    if (program_plan(p, so, st, NULL, NULL, &all, &none) == RT_OK &&
+        (all.gpu_layers == all.layers || (!all.experts && all.gpu_layers > n->gpu_layers))) *n = all;
+    else snprintf(p->backend, sizeof p->backend, "%s", p->o->backend);
+    return RT_OK;
 }
 
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
@@ -425,8 +450,11 @@ rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
     *n = (rt_needs) { 0 };
     if (!names_gpu(p) && !is_mixture(p)) return RT_OK;
     rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
+    if (code == RT_OK && wants_cards(p, n)) code = place_on_cards(p, &so, &st, n, e);
     if (code != RT_OK) return code;
     if (names_gpu(p)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    p->cards = n->cards;
+    for (int32_t i = 0; i < n->cards; i++) p->card_layers[i] = n->card[i].layers;
     p->expert_ram = n->expert_ram;
     p->expert_vram = n->expert_vram;
     p->placed = true;
@@ -438,16 +466,19 @@ static bool has_room(Program *p)
 {
     rt_needs n, fit = { 0 };
     rt_error e = { 0 };
+    int32_t i = 0;
     char need[24], room[24], hint[64] = "no layer would: --backend cpu";
     if (p->placed || (!names_gpu(p) && p->o->ctx == 0)) return true;    /* whoever has asked has looked */
     if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
-    if (n.device_free == 0 || needs_device(&n, 1) <= n.device_free || p->o->overcommit) return true;
+    while (i < n.cards && (n.card[i].free == 0 || card_bytes(&n.card[i], 1) <= n.card[i].free)) i++;
+    if (i == n.cards || p->o->overcommit) return true;
     p->gpu_layers = RT_LAYERS_AUTO;
     if (program_place(p, 1, &fit, &e) == RT_OK && fit.gpu_layers)
         snprintf(hint, sizeof hint, "--gpu-layers %d would fit", fit.gpu_layers);
-    memory_pair(need, room, (double) needs_device(&n, 1), (double) n.device_free);
-    return complain(p->o, "%d of %d layers and a context of %d take %s of the GPU's memory, but %s are free; %s",
-                    n.gpu_layers, n.layers, n.ctx, need, room, hint) == 0;
+    memory_pair(need, room, (double) card_bytes(&n.card[i], 1), (double) n.card[i].free);
+    return complain(p->o, "%d of %d layers and a context of %d take %s of %s's memory, but %s are free; %s",
+                    n.card[i].layers, n.layers, n.ctx, need, n.cards > 1 ? n.card[i].backend : "the GPU", room,
+                    hint) == 0;
 }
 
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
@@ -494,8 +525,8 @@ const char *program_gpu_text(char out[64], const Program *p)
 {
     out[0] = 0;
     if (p->gpu_layers > 0)
-        snprintf(out, 64, ", %d of %lld layers on the GPU", p->gpu_layers,
-                 (long long) property(p->engine, "model.layers"));
+        snprintf(out, 64, ", %d of %lld layers on %s", p->gpu_layers, (long long) property(p->engine, "model.layers"),
+                 strchr(program_backend(p), '+') ? program_backend(p) : "the GPU");
     return out;
 }
 

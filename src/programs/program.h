@@ -66,9 +66,11 @@ typedef struct {
     bool      (*watch)(void *ud, int64_t done, int64_t total);
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
+    bool        plans;                             /* nothing will be loaded */
     bool        no_card;                           /* the GPU has not passed its check: the CPU runs all layers */
-    bool        placed;                            /* program_place has found the next three */
-    int32_t     gpu_layers;
+    bool        placed;                            /* program_place has found the next five */
+    char        backend[64];                       /* "": what the options name */
+    int32_t     gpu_layers, cards, card_layers[RT_CARDS_MAX];      /* [cards]: of each */
     uint64_t    expert_ram, expert_vram;           /* see rt_needs */
     /* Of the experts (expert_profile.h). path: malloc'd, NULL: none; there: it exists, and is this model's; kept: when
      * it was last written. */
@@ -93,7 +95,8 @@ rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_o
 /* Settles how many layers a GPU runs, if the options name one, and how much memory a mixture's experts take, by what
  * there is room for besides so many sessions. *n: what is needed; zeros without a GPU or a mixture. */
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
-uint64_t  needs_device(const rt_needs *n, int32_t sessions);           /* bytes of the GPU's memory */
+uint64_t  card_bytes(const rt_card_needs *c, int32_t sessions);        /* of its memory */
+const char *program_backend(const Program *p);     /* as given, or as program_place has found it; NULL: neither */
 /* What to do where that was too short in spite of the count, because others have taken it or --overcommit was given; ""
  * if why, a message of the library, is not about it. */
 const char *program_gpu_hint(char out[160], const Program *p, const char *why);

@@ -24,6 +24,7 @@ ENV = {**{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "RATOO
        "XDG_CONFIG_HOME": HOME, "XDG_CACHE_HOME": HOME, "RATOON_CUDA_DRIVER": DRIVER}
 GPU = ["--backend", "cuda"]
 ALONE = ["-m", DEMO, "-d", "none", "--threads", "1"]
+TWO = {**ENV, "RATOON_EMU_CC": "90,86"}            # cards
 LITTLE = {**ENV, "RATOON_EMU_MEMORY": str(2 << 30)}
 TOO_LONG = ["--ctx", "1024k"]                      # 2.1 GB of keys and values
 FULL = {**ENV, "RATOON_EMU_TAKEN": str((8 << 30) - 1000000)}       # the card has a megabyte free, and leaves a 64th
@@ -83,8 +84,8 @@ class Gpu(unittest.TestCase):
         for i in range(2):
             p = run({**own, "RATOON_EMU_SPOILED": "rows_glu"})
             self.assertIn(checking, p.stderr)
-            self.assertRegex(p.stderr, r"emulated GPU is not used \(--backend cpu ends this note\): cuda does not compute "
-                                       r"what the CPU computes: row 1 of 40 differs")
+            self.assertRegex(p.stderr, r"emulated GPU is not used \(--backend cpu ends this note\): cuda:0 does not "
+                                       r"compute what the CPU computes: row 1 of 40 differs")
             self.assertNotRegex(p.stderr, layers)
             self.assertEqual(p.stdout, want.stdout)
         self.assertEqual(os.listdir(home), [])
@@ -125,6 +126,93 @@ class Gpu(unittest.TestCase):
         self.assertNotIn("sm_61", p.stderr)
         self.assertRegex(p.stderr, layers)
         self.assertEqual(p.stdout, want.stdout)
+
+    def test_cards(self):
+        """Over two cards: the CPU's text, a plan of each, and what one of them has no room for."""
+        both = ["--backend", "cuda:0+1"]
+        run = lambda *args, **how: self.ratoon("run", "--threads", "1", "-p", "The rain", "-n", "12", "--temp", "1", *args,
+                                               **how)
+        want = run().stdout
+        for args, said in ([], ", 8 of 8 layers on cuda:0+1"), (["-ngl", "5"], ", 5 of 8 layers on cuda:0+1"), (
+                ["-ngl", "1"], ", 1 of 8 layers on cuda:0+1"):
+            p = run(*both, *args, env=TWO)
+            self.assertEqual(p.stdout, want, args)
+            self.assertIn(said, p.stderr)
+        one, j = self.plan(*GPU, "--ctx", "2048"), self.plan(*both, "--ctx", "2048", env=TWO)
+        self.assertNotIn("cards", one["gpu"])
+        cards = j["gpu"]["cards"]
+        self.assertEqual([c["backend"] for c in cards], ["cuda:0", "cuda:1"])
+        self.assertEqual(sum(c["layers"] for c in cards), 8)
+        for what in "total_bytes", "free_bytes", "memory_bytes":
+            self.assertEqual(j["gpu"][what], sum(c[what] for c in cards))
+        for c in cards:
+            self.assertEqual(c["total_bytes"], sum(p["bytes"] for p in j["parts"] if p.get("card") == c["backend"]))
+        self.assertEqual({p["card"] for p in j["parts"] if p["gpu"]}, {"cuda:0", "cuda:1"})
+        self.assertEqual(j["speed"]["bytes_per_s"], CLOCKS)
+        out = self.ratoon("plan", *ALONE, *both, "--ctx", "2048", env=TWO).stdout
+        self.assertRegex(out.splitlines()[0], r" of 2 GPUs' memory \(8 of 8 layers\), .* free: fits")
+        self.assertRegex(out, r"\ntotal on cuda:0 .*\nfree memory of cuda:0 ")
+        self.assertRegex(out, r"\ntotal on cuda:1 .*\nfree memory of cuda:1 ")
+        for name, told in (("cuda:0+0", "expected each card once"), ("cuda:0+2", "device 2, expected 0 to 1"),
+                           ("cuda:0+", "expected a number"), ("cpu:avx2+portable", "cpu:avx2+portable")):
+            self.assertIn(told, run("--backend", name, expect=1, env=TWO).stderr)
+        p = run(*both, "-mg", "1", "-ts", "3,1", env=TWO)
+        self.assertIn("-ts: --backend cuda:N+M divides the layers by the GPUs' free memory; ignored", p.stderr)
+
+    def test_unequal_cards(self):
+        """Each holds what it has room for; what one lacks is refused with its name."""
+        both, ctx = ["--backend", "cuda:0+1"], TOO_LONG          # two layers of the eight have keys and values
+        whole = self.plan(*GPU, *ctx)["gpu"]["total_bytes"]
+        memory = lambda *bytes: {**TWO, "RATOON_EMU_MEMORY": ",".join(map(str, bytes))}
+        layers = lambda j: [c["layers"] for c in j["gpu"]["cards"]]
+        even = layers(self.plan(*both, *ctx, env=memory(whole, whole)))
+        more = layers(self.plan(*both, *ctx, env=memory(whole, whole * 2)))
+        self.assertEqual(sum(even), 8)
+        self.assertLess(more[0], even[0])
+        short = memory(whole * 3 // 5, whole * 3 // 5)
+        self.assertEqual(self.plan(*GPU, *ctx, env=short, expect=3)["verdict"], "does not fit")
+        self.assertEqual(self.plan(*both, *ctx, env=short)["verdict"], "fits")
+        little = memory(whole * 3 // 10, whole * 3 // 5)
+        p = self.ratoon("run", *ALONE, *both, *ctx, "-p", "x", "-n", "1", expect=1, env=little)
+        told = re.search(r"(\d+) of 8 layers and a context of 1048576 take .* of cuda:[01]'s memory, but .* are free; "
+                         r"--gpu-layers (\d) would fit", p.stderr)
+        fit = told.group(2)
+        self.assertEqual(self.plan(*both, *ctx, "-ngl", fit, env=little)["verdict"], "fits")
+        j = self.plan(*both, *ctx, "-ngl", str(int(fit) + 1), env=little, expect=3)
+        self.assertIn(fit, [o["value"] for o in j["would_fit"] if o["option"] == "--gpu-layers"])
+        p = self.ratoon("serve", *ALONE, *both, *ctx, "--port", "0", "--parallel", "1", expect=1, env=little)
+        self.assertRegex(p.stderr, r"share take .*, but .* of cuda:[01]'s memory are free")
+
+    def test_auto_takes_cards(self):
+        """One card where it has room for all, all of them where it has not; each is checked before."""
+        folder, home = path("two"), path("auto-two")
+        os.makedirs(folder)
+        os.makedirs(home)
+        os.symlink(DRIVER, os.path.join(folder, "libcuda.so.1"))
+        short_model("qwen35:q8_0")
+        model = ["-m", path("qwen35-q8_0.gguf"), "-d", "none", "--threads", "1", "--ctx", "200"]
+        own = {**{k: v for k, v in TWO.items() if k != "RATOON_CUDA_DRIVER"}, "LD_LIBRARY_PATH": folder,
+               "XDG_CACHE_HOME": home}
+        run = lambda env, *args: self.ratoon("run", *model, "-p", "one two", "-n", "4", *args, env=env)
+        plan = lambda env, *args: json.loads(self.ratoon("plan", "--json", "-q", *model, *args, env=env).stdout)
+        want = run(ENV).stdout
+        p = run(own)
+        self.assertRegex(p.stderr, r"(\d+) of \1 layers on the GPU")
+        self.assertEqual((p.stderr.count("checking once"), p.stdout), (1, want))
+        need = plan(own)["gpu"]["total_bytes"]
+        short = {**own, "RATOON_EMU_MEMORY": str(need - (1 << 20))}
+        j = plan(short)
+        self.assertEqual([c["backend"] for c in j["gpu"]["cards"]], ["cuda:0", "cuda:1"])
+        self.assertEqual(j["gpu"]["layers"], j["gpu"]["model_layers"])
+        for i in range(2):                         # the other one is of another level, so it is checked, too, once
+            p = run(short)
+            self.assertRegex(p.stderr, r"(\d+) of \1 layers on cuda:0\+1")
+            self.assertEqual((p.stderr.count("checking once"), p.stdout), (1 - i, want))
+        doctor = self.ratoon("doctor", *model, "--ctx", "128", env=short).stdout
+        self.assertRegex(doctor, r"--backend cuda:0, checked with this model\n.*: --backend cuda:1, checked with this")
+        p = run(short, "--gpu-layers", "2")        # as asked
+        self.assertRegex(p.stderr, ", 2 of \\d+ layers on the GPU")
+        self.assertRegex(run({**short, "RATOON_EMU_CC": "90,61"}).stderr, r"layers on the GPU|context 200\n")
 
     def test_kernels_for_this_machine(self):
         """make cuda CUDA_ARCHS=native: for each kind of card that nvidia-smi names, once."""
@@ -251,9 +339,10 @@ class Gpu(unittest.TestCase):
     def test_verify(self):
         with open(path("prompts.jsonl"), "w", encoding="utf-8") as f:
             f.write('{"prompt": "def f(x):"}\n')
-        out = self.ratoon("verify", "--backend", "cpu,cuda", "-ngl", "3", "--prompts", path("prompts.jsonl"), "-n", "8",
-                          "--budget", "8", "--modes", "greedy", "--threads", "1", "--json").stdout
-        self.assertEqual([w for w in re.findall(r'"differing[a-z_]*":(\d+)', out) if w != "0"], [], out)
+        for backends, env in ("cpu,cuda", ENV), ("cpu,cuda:0+1", TWO):
+            out = self.ratoon("verify", "--backend", backends, "-ngl", "3", "--prompts", path("prompts.jsonl"), "-n", "8",
+                              "--budget", "8", "--modes", "greedy", "--threads", "1", "--json", env=env).stdout
+            self.assertEqual([w for w in re.findall(r'"differing[a-z_]*":(\d+)', out) if w != "0"], [], out)
 
     def test_too_little(self):
         """What the plan offers is what run names, and it fits."""

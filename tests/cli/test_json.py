@@ -131,9 +131,11 @@ class Json(unittest.TestCase):
             self.compare("models", [])
 
     def test_plan(self):
-        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA, RATOON_EMU_MEMORY=str(2 << 30)):
+        with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA, RATOON_EMU_MEMORY=str(2 << 30),
+                                      RATOON_EMU_CC="90,86"):
             self.compare("plan", self.D, [*self.M, "--backend", "cuda", "--parallel", "64", "--ctx", "1024k"],
-                         [*self.D, "--backend", "cuda", "--gpu-layers", "auto"], self.STORE, codes=(0, 3))
+                         [*self.D, "--backend", "cuda", "--gpu-layers", "auto"],
+                         [*self.D, "--backend", "cuda:0+1"], self.STORE, codes=(0, 3))
 
     def test_doctor(self):
         with unittest.mock.patch.dict(HOME, RATOON_CUDA_DRIVER=FAKE_CUDA):

@@ -204,6 +204,7 @@ static void fill(Backend *b, void *dst, int value, size_t n)
     cuda_enter(c);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
+    c->early = false;
     cuda_ok(c, c->card->cu->cuMemsetD8Async(dst, (unsigned char) value, n, c->stream), "filling memory");
 }
 
@@ -213,6 +214,7 @@ static void copy(Backend *b, void *dst, const void *src, size_t n)
     cuda_enter(c);
     cuda_flush(c);
     if (cuda_failed(c) || n == 0) return;
+    c->early = false;
     cuda_ok(c, c->card->cu->cuMemcpyDtoDAsync_v2(dst, src, n, c->stream), "copying on the device");
 }
 
@@ -577,6 +579,7 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
         return fail(err, ST_MEMORY, "cuda: out of memory");
     }
     card->cu = cu;
+    snprintf(card->opened_as, sizeof card->opened_as, detail ? "cuda:%ld" : "cuda", ordinal);
     c->card = card;
     Status st = open_card(card, (int32_t) ordinal, err);
     if (st != ST_OK) {
@@ -591,8 +594,8 @@ static Status cuda_open(Backend **out, const char *detail, const BackendOptions 
     }
     static const int32_t widths[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
     c->be = (Backend) {
-        .name = "cuda", .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
-        .chunk = 512, .device = true, .shares = card->integrated != 0, .page = PAGE, .staging = STAGING,
+        .name = card->opened_as, .level = card->level, .widths = widths, .n_widths = sizeof widths / sizeof *widths,
+        .chunk = 512, .device = 1, .shares = card->integrated != 0, .page = PAGE, .staging = STAGING,
         .memory = memory, .measure = measure, .fork = cuda_fork, .fork_bytes = fork_bytes, .alloc = cuda_alloc,
         .release = cuda_release, .copy_in = copy_in, .copy_out = copy_out, .view = view, .fill = fill, .copy = copy,
         .pass_begin = pass_begin, .pass_end = pass_end, .prepare = prepare, .sync = cuda_sync, .close = cuda_close

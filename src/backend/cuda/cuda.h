@@ -43,7 +43,7 @@ typedef struct {
     int32_t cc, processors;                        /* compute capability, 86 for 8.6; multiprocessors */
     size_t  memory;                                /* in all */
     int     integrated;                            /* not 0: it is the host's */
-    char    name[128], level[16];
+    char    name[128], level[16], opened_as[16];
 } CudaCard;
 
 typedef struct { void *host; size_t at, bytes; } CudaOut;      /* what the next sync hands over from staging */

@@ -234,7 +234,7 @@ static void print_machine(const Doctor *d)
 /* Whether this is the card that has been checked with the model (cards.h). */
 static bool was_checked(const Doctor *d, const rt_card *c)
 {
-    return d->o.card.name[0] && strcmp(d->o.card.backend, c->backend) == 0;
+    return d->o.card.name[0] && card_listed(program_backend(&d->p), c->backend);
 }
 
 static void print_cards(const Doctor *d)

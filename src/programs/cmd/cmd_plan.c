@@ -66,8 +66,12 @@ static void add_part(Plan *x, const char *owner, const char *name, double bytes)
     const bool gpu = strncmp(name, RT_DEVICE, n) == 0;
     if (bytes == 0) return;
     *(gpu ? &x->total_gpu : &x->total) += bytes;
-    json_array_append_new(x->parts, json_pack("{s:s s:s s:b s:I}", "owner", owner, "name", name + (gpu ? n : 0), "gpu",
-                                              gpu, "bytes", (json_int_t) bytes));
+    name += gpu ? n : 0;
+    const size_t card = gpu && x->memory.needs.cards > 1 ? strcspn(name, " ") : 0;
+    json_t *part = json_pack("{s:s s:s s:b s:I}", "owner", owner, "name", name + (card ? card + 1 : 0), "gpu", gpu,
+                             "bytes", (json_int_t) bytes);
+    if (card) json_object_set_new(part, "card", json_stringn(name, card));
+    json_array_append_new(x->parts, part);
 }
 
 /* The process's tables were measured once, by memory_plan. */
@@ -191,7 +195,8 @@ static void offer(Plan *x, const char *what, const char *value, double bytes)
 static bool plan_with(Memory *out, const Plan *x, Options *o)
 {
     rt_error e = { 0 };
-    Program p = { .o = o, .files = x->p.files };
+    Program p = { .o = o, .files = x->p.files, .plans = true };
+    memcpy(p.backend, x->p.backend, sizeof p.backend);
     o->ctx = x->memory.ctx;
     o->quiet = true;
     if (o->draft && strcmp(o->draft, "none") == 0) p.files.draft[0] = 0, p.files.own = false;
@@ -205,7 +210,7 @@ static void offer_layers(Plan *x)
     Memory m;
     Options o = x->o;
     o.gpu_layers = RT_LAYERS_AUTO;
-    if (memory_fits_gpu(&x->memory) || !plan_with(&m, x, &o) || !memory_fits(&m)) return;
+    if (memory_fits_gpu(&x->memory, NULL) || !plan_with(&m, x, &o) || !memory_fits(&m)) return;
     snprintf(text, sizeof text, "%d", m.needs.gpu_layers);
     offer(x, "--gpu-layers", text, whole(&m, m.ctx));
 }
@@ -240,12 +245,12 @@ static void offer_quants(Plan *x)
     char name[300];
     const HubVariants *v = &x->target.variants;
     const rt_needs *n = &x->memory.needs;
-    const double on_gpu = (double) n->device_model / (double) (n->model + n->device_model);
+    const double model = (double) (n->model + n->device_model);
     for (size_t i = v->n, said = 0; i-- > 0 && said < MOST;) {
         Memory m = x->memory;
         const double more = (double) v->at[i].bytes - (double) x->target.bytes;
-        m.main.fixed += more * (1 - on_gpu);
-        m.gpu.fixed += more * on_gpu;
+        m.main.fixed += more * (double) n->model / model;
+        for (int32_t k = 0; k < n->cards; k++) m.gpu[k].fixed += more * (double) n->card[k].model / model;
         if (!v->at[i].quant[0] || !memory_fits(&m)) continue;
         snprintf(name, sizeof name, "%s:%s", x->target.repo.name.repo, v->at[i].quant);
         offer(x, "-hf", name, whole(&m, m.ctx));
@@ -324,7 +329,8 @@ static void print_offers(const Plan *x)
                memory_text(text, (double) json_integer_value(json_object_get(one, "total_bytes"))));
 }
 
-static void print_parts(const Plan *x, bool gpu, double total)
+/* Of main memory, or of a card's; card NULL: the only one. */
+static void print_parts(const Plan *x, bool gpu, const char *card, double total)
 {
     char text[24];
     size_t i;
@@ -332,26 +338,35 @@ static void print_parts(const Plan *x, bool gpu, double total)
     putchar('\n');
     json_array_foreach(x->parts, i, part) {
         const double bytes = (double) json_integer_value(json_object_get(part, "bytes"));
-        if (json_is_true(json_object_get(part, "gpu")) != gpu) continue;
+        const char *of = json_string_value(json_object_get(part, "card"));
+        if (json_is_true(json_object_get(part, "gpu")) != gpu || (card && strcmp(of, card) != 0)) continue;
         printf("%-9s %-22s %10s  %5.1f %%\n", json_string_value(json_object_get(part, "owner")),
                json_string_value(json_object_get(part, "name")), memory_text(text, bytes), 100 * bytes / total);
     }
-    printf("%-32s %10s\n", gpu ? "total on the GPU" : "total", memory_text(text, total));
+    printf("total%s%-*s %10s\n", gpu ? " on " : "", gpu ? 23 : 27, !gpu ? "" : card ? card : "the GPU",
+           memory_text(text, total));
 }
 
-static void print_free(const char *what, uint64_t there, uint64_t total)
+static void print_free(const char *of, uint64_t there, uint64_t total)
 {
     char a[24], b[24];
-    if (there) printf("%-32s %10s of %s\n", what, memory_text(a, (double) there), memory_text(b, (double) total));
+    if (!there) return;
+    printf("free memory%s%-*s %10s of %s\n", *of ? " of " : "", *of ? 17 : 21, of, memory_text(a, (double) there),
+           memory_text(b, (double) total));
 }
 
 static void print_tables(const Plan *x)
 {
     const rt_needs *n = &x->memory.needs;
-    print_parts(x, false, x->total);
-    print_free("free memory", (uint64_t) room_of(x), n->total);
-    if (x->total_gpu > 0) print_parts(x, true, x->total_gpu);
-    print_free("free memory of the GPU", n->device_free, n->device_total);
+    print_parts(x, false, NULL, x->total);
+    print_free("", (uint64_t) room_of(x), n->total);
+    for (int32_t i = 0; i < n->cards; i++) {
+        const rt_card_needs *c = &n->card[i];
+        const char *name = n->cards > 1 ? c->backend : NULL;
+        if (c->layers > 0 && x->total_gpu > 0)
+            print_parts(x, true, name, name ? memory_bytes_card(&x->memory, i) : x->total_gpu);
+        print_free(name ? name : "the GPU", c->free, c->total);
+    }
 }
 
 /* What other amounts of memory for experts would bring, and this one, ascending. */
@@ -450,6 +465,20 @@ static json_t *experts_json(const Plan *x)
                      x->timed ? json_real(x->tier.disk_bytes_per_s) : json_null(), "rows", rows);
 }
 
+static json_t *cards_json(const Plan *x)
+{
+    const rt_needs *n = &x->memory.needs;
+    json_t *all = json_array();
+    for (int32_t i = 0; i < n->cards; i++) {
+        const rt_card_needs *c = &n->card[i];
+        json_array_append_new(all, json_pack("{s:s s:I s:I s:I s:i}", "backend", c->backend, "total_bytes",
+                                             (json_int_t) memory_bytes_card(&x->memory, i), "free_bytes",
+                                             (json_int_t) c->free, "memory_bytes", (json_int_t) c->total, "layers",
+                                             c->layers));
+    }
+    return all;
+}
+
 static bool print_json(const Plan *x)
 {
     const Memory *m = &x->memory;
@@ -470,6 +499,7 @@ static bool print_json(const Plan *x)
                         json_pack("{s:I s:I s:I s:i s:i}", "total_bytes", (json_int_t) x->total_gpu, "free_bytes",
                                   (json_int_t) n->device_free, "memory_bytes", (json_int_t) n->device_total, "layers",
                                   n->gpu_layers, "model_layers", n->layers));
+    if (n->cards > 1) json_object_set_new(json_object_get(j, "gpu"), "cards", cards_json(x));
     json_object_set_new(j, "experts", experts_json(x));
     json_object_set(j, "parts", x->parts);
     json_object_set(j, "would_fit", x->offers);

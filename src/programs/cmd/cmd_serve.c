@@ -244,11 +244,13 @@ static bool choose_ctx(Serve *v)
         return complain_files(o, e.text, &s->p.files) == EXIT_FINE;
     o->ctx = m->ctx;
     if (memory_fits(m) || o->overcommit) return true;
-    const bool gpu = !memory_fits_gpu(m);
-    memory_pair(need, room, (gpu ? memory_bytes_gpu : memory_bytes)(m, m->ctx),
-                (double) (gpu ? m->needs.device_free : m->needs.free));
-    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %smemory are free", m->sessions, m->ctx,
-             need, room, gpu ? "the GPU's " : "");
+    int32_t full;
+    const bool gpu = !memory_fits_gpu(m, &full);
+    const rt_card_needs *c = &m->needs.card[gpu ? full : 0];
+    memory_pair(need, room, gpu ? memory_bytes_card(m, full) : memory_bytes(m, m->ctx),
+                (double) (gpu ? c->free : m->needs.free));
+    complain(o, "%d sessions of %d tokens and all they share take %s, but %s of %s%smemory are free", m->sessions,
+             m->ctx, need, room, !gpu ? "" : m->needs.cards > 1 ? c->backend : "the GPU", gpu ? "'s " : "");
     Memory shorter = *m;
     if (memory_choose(&shorter, &s->p, 1, 0, INT32_MAX, &e) == RT_OK && shorter.ctx >= SERVE_CTX_LEAST)
         note(o, "--ctx %d would fit; --overcommit goes ahead all the same", shorter.ctx);

@@ -118,7 +118,7 @@ static void cards(void **state)
     fake->no_kernels = false;
     fake->cc = 90;
     assert_int_equal(open_named(&b, "cuda:1", NULL), ST_OK);
-    assert_string_equal(b->name, "cuda");
+    assert_string_equal(b->name, "cuda:1");
     b->close(b);
     fake->devices = 1;
     assert_int_equal(fake->live, 0);

@@ -76,20 +76,32 @@ static void contexts_that_fit(void **state)
     assert_int_equal(memory_ctx(&m, 1), RT_CTX_MAX);
 }
 
-/* Both memories limit the context. */
+/* All memories limit the context. */
 static void contexts_with_a_gpu(void **state)
 {
     (void) state;
-    Memory m = { .needs = { .free = 1000000, .device_free = 500000, .device_total = 600000, .ctx_train = 4096 },
-                 .sessions = 1, .ctx = 512, .main = { 200000, 100 }, .gpu = { 100000, 200 } };
-    assert_true(memory_fits(&m) && memory_fits_gpu(&m));
+    Memory m = { .needs = { .free = 1000000, .ctx_train = 4096, .cards = 1, .card = { { .free = 500000 } } },
+                 .sessions = 1, .ctx = 512, .main = { 200000, 100 }, .gpu = { { 100000, 200 } } };
+    assert_true(memory_fits(&m) && memory_fits_gpu(&m, NULL));
     assert_int_equal(memory_ctx(&m, 1), 2000 / 256 * 256);
     m.ctx = 2001;
-    assert_false(memory_fits(&m) || memory_fits_gpu(&m));
+    assert_false(memory_fits(&m) || memory_fits_gpu(&m, NULL));
     assert_true(memory_bytes_gpu(&m, 2001) == 500200 && memory_bytes(&m, 2001) == 400100);
-    m.needs.device_free = 2000000;
+    m.needs.card[0].free = 2000000;
     m.ctx = 8001;
-    assert_true(memory_fits_gpu(&m) && !memory_fits(&m));
+    assert_true(memory_fits_gpu(&m, NULL) && !memory_fits(&m));
+    int32_t full;
+    m.needs.cards = 2;
+    m.needs.card[1].free = 300000;
+    m.gpu[1] = (MemoryLine) { 0, 150 };
+    m.ctx = 2000;
+    assert_true(memory_fits_gpu(&m, &full) && full == 2);
+    assert_int_equal(memory_ctx(&m, 1), 2000 / 256 * 256);
+    m.ctx = 2001;
+    assert_true(!memory_fits_gpu(&m, &full) && full == 1 && !memory_fits(&m));
+    assert_true(memory_bytes_card(&m, 1) == 300150 && memory_bytes_gpu(&m, 2001) == 800350);
+    m.needs.card[1].free = 0;                      /* nothing is known of it */
+    assert_true(memory_fits_gpu(&m, NULL));
 }
 
 static void what_q8_0_would_save(void **state)
@@ -272,7 +284,8 @@ static void words(void **state)
         assert_string_equal(s, pairs[i].a);
         assert_string_equal(more, pairs[i].b);
     }
-    Memory m = { .needs = { .device_free = 3e8, .device_total = 8e9, .layers = 8 }, .gpu = { 2e9, 0 } };
+    Memory m = { .needs = { .device_free = 3e8, .device_total = 8e9, .layers = 8, .cards = 1 },
+                 .gpu = { { 2e9, 0 }, { 1e9, 0 } } };
     assert_string_equal(memory_gpu_text(gpu, &m), ", on the CPU (no layer fits in the GPU's memory, 300 MB free)");
     m.needs.gpu_layers = 3;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), 300 MB free");
@@ -283,6 +296,9 @@ static void words(void **state)
                                                   "free");
     m.needs.device_total = 0;
     assert_string_equal(memory_gpu_text(gpu, &m), ", shared with the GPU (3 of 8 layers)");
+    m.needs = (rt_needs) { .device_free = 8e9, .device_total = 9e9, .layers = 8, .gpu_layers = 7, .cards = 2,
+                           .card = { { .layers = 5 }, { .layers = 2 } } };
+    assert_string_equal(memory_gpu_text(gpu, &m), ", and 3.0 GB of 2 GPUs' memory (7 of 8 layers), 8.0 GB free");
     m.needs = (rt_needs) { .layers = 8 };
     assert_string_equal(memory_gpu_text(gpu, &m), "");
 }
