@@ -26,6 +26,7 @@ void cuda_enter(Cuda *c) { cuda_ok(c, enter(c->card), "making the context curren
 enum { ATTR_STREAM_SERIALIZATION = 6 };            /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 typedef struct { int id; char pad[4]; union { uint64_t align; char all[64]; int on; } value; } CuAttr;
 
+/* An operation may come after one on another card: stages take turns within one thread. */
 static void launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const void *args, size_t bytes)
 {
     const KernelInfo *info = &kernels[k];
@@ -40,6 +41,8 @@ static void launch(Cuda *c, GpuKernel k, int64_t blocks, int64_t blocks_y, const
                    .block_x = (unsigned) info->threads, .block_y = 1, .block_z = 1, .shared = (unsigned) info->shared,
                    .stream = c->stream, .attrs = &early, .n_attrs = c->early && c->card->cc >= 90 ? 1 : 0 };
     c->early = true;
+    cuda_enter(c);
+    if (cuda_failed(c)) return;
     cuda_ok(c, c->card->cu->cuLaunchKernelEx(&l, c->card->function[k], (void *[]) { (void *) (uintptr_t) args }, NULL),
             info->name);
 }
@@ -260,6 +263,7 @@ static void prepare(Backend *b, bool on) { cuda_of(b)->preparing = on; }
 
 void cuda_visit(Cuda *c)
 {
+    if (c->visitor.store) cuda_enter(c);
     if (!cuda_failed(c)) cuda_store_enter(&c->visitor, c->stream, &c->error);
 }
 
@@ -329,6 +333,7 @@ static bool pass_begin(Backend *b, const void *key, size_t n)
 static void pass_end(Backend *b, bool complete)
 {
     Cuda *c = cuda_of(b);
+    cuda_enter(c);
     cuda_flush(c);
     const CudaDriver *cu = c->card->cu;
     void *graph = NULL;
