@@ -56,11 +56,18 @@ void emu_fatal(const char *what, ...)
 /* ---- device memory ---- */
 
 static struct sigaction before;
+static EmuMemory made[EMU_CARDS];
+static int n_made;
+
+static bool is_any_cards(uintptr_t p)
+{
+    for (int i = 0; i < n_made; i++) if (p - made[i].base < made[i].size) return true;
+    return false;
+}
 
 static void on_segv(int, siginfo_t *info, void *)
 {
-    const uintptr_t at = (uintptr_t) info->si_addr;
-    if (at - emu_memory.base < emu_memory.size)
+    if (is_any_cards((uintptr_t) info->si_addr))
         emu_fatal(emu.running ? "touches device memory (%p) by other means than ld, ld_table, ld_weight, st, atomic_add"
                               : "the host touches device memory (%p)", info->si_addr);
     sigaction(SIGSEGV, &before, NULL);             /* again, for whom it concerns */
@@ -71,8 +78,9 @@ static void *reserve(size_t bytes, int how)
     return mmap(NULL, bytes, how, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-bool emu_memory_make(size_t size)
+bool emu_memory_make(EmuMemory *out, size_t size)
 {
+    if (n_made == EMU_CARDS) return false;
     void *seen = reserve(size, PROT_NONE), *there = reserve(size, PROT_READ | PROT_WRITE);
     void *valid = reserve(size / EMU_GRANULE * sizeof(uint16_t), PROT_READ | PROT_WRITE);
     void *written = reserve(size / EMU_GRANULE, PROT_READ | PROT_WRITE);
@@ -81,8 +89,9 @@ bool emu_memory_make(size_t size)
         epochs == MAP_FAILED)
         return false;
     const ptrdiff_t away = (ptrdiff_t) ((uintptr_t) there - (uintptr_t) seen);
-    emu_memory = EmuMemory{(uintptr_t) seen, size, away, (uint16_t *) valid, (uint8_t *) written,
-                           (uint32_t *) epochs, 0};
+    *out = made[n_made] = EmuMemory{(uintptr_t) seen, size, away, (uint16_t *) valid, (uint8_t *) written,
+                                    (uint32_t *) epochs, 0};
+    if (n_made++) return true;
     struct sigaction act = {};
     act.sa_sigaction = on_segv, act.sa_flags = SA_SIGINFO;
     sigaction(SIGSEGV, &act, &before);
@@ -112,9 +121,11 @@ void emu_memory_host_wrote(uintptr_t p, size_t bytes)
     if (end > first) memset(emu_memory.written + first, 0, end - first);
 }
 
-static std::map<uintptr_t, size_t> pinned;         /* blocks of the host's memory, by address */
+/* Blocks of the host's memory, by address; base: of the memory of the card that they are pinned for. */
+struct Pinned { size_t bytes; uintptr_t base; };
+static std::map<uintptr_t, Pinned> pinned;
 
-void emu_host_take(uintptr_t p, size_t bytes) { pinned[p] = bytes; }
+void emu_host_take(uintptr_t p, size_t bytes) { pinned[p] = Pinned{bytes, emu_memory.base}; }
 void emu_host_drop(uintptr_t p) { pinned.erase(p); }
 
 static bool is_pinned(uintptr_t p, size_t bytes)
@@ -122,13 +133,15 @@ static bool is_pinned(uintptr_t p, size_t bytes)
     auto i = pinned.upper_bound(p);
     if (i == pinned.begin()) return false;
     --i;
-    return p + bytes <= i->first + i->second;
+    return p + bytes <= i->first + i->second.bytes && i->second.base == emu_memory.base;
 }
 
 void *emu_access(uintptr_t p, size_t bytes, size_t align)
 {
     const uintptr_t at = p - emu_memory.base;
     const bool host = is_pinned(p, bytes);
+    if (!host && at >= emu_memory.size && is_any_cards(p))
+        emu_fatal("%zu bytes at %p, which is another card's memory", bytes, (void *) p);
     if (!host && (at >= emu_memory.size || emu_memory.size - at < bytes))
         emu_fatal("%zu bytes at %p, which is no address of device memory", bytes, (void *) p);
     if (p % align) emu_fatal("%zu bytes at %p, which is not aligned to %zu", bytes, (void *) p, align);

@@ -9,7 +9,7 @@
  *   - lanes of a warp that do not come together to the same, threads that end while others wait for them
  *   - global memory touched in another way than by ld, ld_table, ld_weight, st, atomic_add, copy16_* (kernels get
  *     addresses in a range that nobody can touch; what is there lies elsewhere), or not aligned, or outside of what is
- *     allocated; of the host's memory anything but reads of what is pinned
+ *     allocated, or another card's; of the host's memory anything but reads of what is pinned for the card
  *   - anything that a pass writes touched before pass_wait; memory that some kernel has written prefetched before it,
  *     by copy16_early memory that a launch has written which may still run
  *   - shared memory written behind the kernel's struct; under ASan, also read
@@ -89,10 +89,11 @@ void emu_meet(EmuKind kind);
 void emu_launch(const EmuKernel *k, const void *args, int blocks, int blocks_y, size_t shared);
 uint8_t *emu_shared(size_t bytes, bool big);
 
-/* Device memory: [base, base + size) are the addresses that kernels and the host's code see, `away` from what is there.
- * For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it. For
- * every 16 bytes, the epoch in which one did: another one begins with whatever waits for all launches before it. Pinned
- * memory of the host has the same addresses for kernels, which may read it. */
+/* The memory of a card: [base, base + size) are the addresses that kernels and the host's code see, `away` from what is
+ * there. For each granule of 256 bytes, how many from its start are allocated, and whether a kernel has written to it.
+ * For every 16 bytes, the epoch in which one did: another one begins with whatever waits for all launches before it.
+ * Pinned memory of the host has the same addresses for kernels, which may read it. emu_memory is that of the card whose
+ * work runs: kernels and the functions below know no other, and what is pinned meanwhile is that card's alone. */
 struct EmuMemory {
     uintptr_t base;
     size_t    size;
@@ -101,8 +102,9 @@ struct EmuMemory {
     uint8_t  *written;
     uint32_t *epochs, epoch;
 };
+enum { EMU_CARDS = 8 };
 extern EmuMemory emu_memory;
-bool emu_memory_make(size_t size);
+bool emu_memory_make(EmuMemory *out, size_t size); /* for one of at most EMU_CARDS */
 void emu_memory_take(uintptr_t p, size_t bytes);
 void emu_memory_drop(uintptr_t p, size_t bytes);
 void emu_memory_host_wrote(uintptr_t p, size_t bytes);

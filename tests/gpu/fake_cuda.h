@@ -6,8 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* card_NAME: for each card, by its number. Where card_cc and card_memory are not 0, they count instead of cc and
+ * memory; the others are the parts of what NAME sums up. */
+enum { FAKE_CARDS = 8 };                           /* at most */
 typedef struct {
-    int32_t version, devices, cc, cc_others;       /* what the driver says of itself and its cards; cc: of the first */
+    int32_t version, devices, cc;                  /* what the driver says of itself and its cards */
+    int32_t card_cc[FAKE_CARDS];
     bool    no_kernels;                            /* what is loaded is not for these cards */
     int64_t fail_in;                               /* the n-th call from now fails (0: none), releases after their
                                                     * work */
@@ -17,8 +21,10 @@ typedef struct {
     int64_t refused;                               /* calls, by that */
     int64_t calls, waits;                          /* all but the translation of codes; of the host for the device */
     int64_t launches, replays;                     /* of kernels, recorded ones too; of recorded passes */
+    int64_t card_launches[FAKE_CARDS], card_replays[FAKE_CARDS];
     int64_t live;                                  /* blocks, streams, events, modules, contexts and graphs in use */
-    int64_t device_bytes, host_bytes;              /* of the blocks: on the device, in its pages; of pinned memory */
+    int64_t device_bytes, host_bytes;              /* of the blocks: on devices, in their pages; of pinned memory */
+    int64_t card_bytes[FAKE_CARDS];
     bool    eager;                                 /* a copy to the device is made at the call, if nothing is queued
                                                     * before it, and not as late as can be */
     int64_t copied;                                /* bytes copied to the device so far */
@@ -26,7 +32,8 @@ typedef struct {
     const char *spoiled;                           /* the kernel whose floats are a little wrong; NULL: none */
     int64_t spoils;                                /* floats so far, by that */
     bool    integrated;                            /* the card says that its memory is the host's */
-    int64_t memory, taken;                         /* of the card, 0: all that is emulated; of it, by others */
+    int64_t memory, taken;                         /* of a card, 0: all that is emulated; of each, by others */
+    int64_t card_memory[FAKE_CARDS];
     int64_t graph_bytes;                           /* of it, that a recorded pass takes */
     bool    unrecorded;                            /* nothing can be recorded */
 } FakeCuda;

@@ -47,8 +47,9 @@ static inline void *gpu_image(const char *file)
     return image;
 }
 
-/* Returns false with a reason where there is no driver, no card or no kernels for it. */
-static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
+/* Returns false with a reason where there is no driver, no such card or no kernels for it. The card's context becomes
+ * that of the thread. */
+static inline bool gpu_open_card(GpuDevice *d, int ordinal, const char *kernels, Error *why)
 {
     enum { MAJOR = 75, MINOR = 76 };
     static char none[16];
@@ -56,8 +57,8 @@ static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
     gpu_driver();
     *d = (GpuDevice) { 0 };
     if (cuda_driver(&d->cu, why) != ST_OK) return false;
-    if (d->cu->cuDeviceGetCount(&n) || n == 0) {
-        fail(why, ST_UNSUPPORTED, "the driver sees no device");
+    if (d->cu->cuDeviceGetCount(&n) || n <= ordinal) {
+        fail(why, ST_UNSUPPORTED, "the driver sees no device %d", ordinal);
         return false;
     }
     void *image = cuda_driver_emulated() ? none : gpu_image(kernels);
@@ -65,7 +66,7 @@ static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
         fail(why, ST_UNSUPPORTED, "%s.fatbin is not beside the test (make cuda tests-built)", kernels);
         return false;
     }
-    gpu_must(d, d->cu->cuDeviceGet(&d->device, 0), "device");
+    gpu_must(d, d->cu->cuDeviceGet(&d->device, ordinal), "device");
     d->cu->cuDeviceGetName(d->name, sizeof d->name, d->device);
     d->cu->cuDeviceGetAttribute(&major, MAJOR, d->device);
     d->cu->cuDeviceGetAttribute(&minor, MINOR, d->device);
@@ -75,6 +76,11 @@ static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
     gpu_must(d, d->cu->cuModuleLoadData(&d->module, image), "kernels");
     gpu_must(d, d->cu->cuStreamCreate(&d->stream, 1), "stream");
     return true;
+}
+
+static inline bool gpu_open(GpuDevice *d, const char *kernels, Error *why)
+{
+    return gpu_open_card(d, 0, kernels, why);
 }
 
 /* host NULL: what is there stays. */

@@ -150,6 +150,15 @@ static void cards_described(void **state)
     assert_ok(backend_card(&card, "cuda", 0, false, &err), &err);
     assert_non_null(strstr(card.why, "sm_75 or newer"));
     fake->cc = 90;
+    fake->memory = (int64_t) 3 << 30;
+    fake->card_memory[1] = (int64_t) 2 << 30, fake->card_cc[1] = 86;
+    for (int32_t i = 0; i < 2; i++) {
+        assert_ok(backend_card(&card, "cuda", i, true, &err), &err);
+        assert_string_equal(card.level, i ? "sm_86" : "sm_90");
+        assert_int_equal(card.memory, (uint64_t) (i ? 2 : 3) << 30);
+        assert_int_equal(card.free, card.memory);
+    }
+    fake->memory = fake->card_memory[1] = fake->card_cc[1] = 0;
     fake->devices = 0;
     assert_int_equal(backend_card(&card, "cuda", 0, true, &err), ST_UNSUPPORTED);
     expect_error(&err, ST_UNSUPPORTED, WORDS("no device", "CUDA_VISIBLE_DEVICES"));
@@ -918,6 +927,360 @@ static void another_goes_on(void **state)
     close_pair(&p);
 }
 
+/* ---- two cards ---- */
+
+enum { CARDS = 2 };
+/* b: on the card; other: on the other one, which has a say while this one works. Work in turns k = 0, 1 makes
+ * y = w (x + (k + 1) d) + d, in integers, so that every order of sums is right. */
+typedef struct {
+    Backend *b, *other;
+    int32_t  seed;
+    bool     ok;
+    Tensor   w, x, d, y;
+    float    got[2][ROWS * COLS];
+} Product;
+
+static float number(int32_t seed, int32_t what, int32_t i) { return (float) ((i * 7 + seed * 5 + what * 3) % 11 - 5); }
+
+static Tensor rows_in(Backend *b, const char *part)
+{
+    void *p = b->alloc(b, sizeof(float) * ROWS * COLS, part);
+    return (Tensor) { .type = T_F32, .rows = ROWS, .cols = COLS, .data = p };
+}
+
+static void product_take(Product *p)
+{
+    p->w = (Tensor) { .type = T_F32, .rows = COLS, .cols = COLS };
+    p->w.data = p->b->alloc(p->b, p->b->weight_bytes(p->b, T_F32, COLS, COLS), "w");
+    p->x = rows_in(p->b, "x");
+    p->d = rows_in(p->b, "d");
+    p->y = rows_in(p->b, "y");
+}
+
+static void product_put(Product *p)
+{
+    float w[COLS * COLS], x[ROWS * COLS], d[ROWS * COLS];
+    for (int32_t i = 0; i < COLS * COLS; i++) w[i] = number(p->seed, 0, i);
+    for (int32_t i = 0; i < ROWS * COLS; i++) x[i] = number(p->seed, 1, i), d[i] = number(p->seed, 2, i);
+    p->b->upload(p->b, &p->w, 0, w, 0, COLS);
+    p->b->copy_in(p->b, p->x.data, x, sizeof x);
+    p->b->copy_in(p->b, p->d.data, d, sizeof d);
+}
+
+/* Each of its launches waits for the call behind it, the last one for that of another phase. */
+static void product_calls(Product *p)
+{
+    const Tensor *w = &p->w;
+    Tensor *y = &p->y;
+    p->b->add(p->b, &p->x, &p->d);
+    p->b->matmul(p->b, 1, &y, &w, &p->x);
+    p->b->add(p->b, y, &p->d);
+}
+
+static void product_record(Product *p)
+{
+    uint64_t there, all;
+    p->b->prepare(p->b, true);
+    p->ok &= !p->b->pass_begin(p->b, &p->x.data, sizeof p->x.data);
+    product_calls(p);
+    p->b->scale(p->b, &p->y, 1, 0);                /* so that nothing waits for the end */
+    p->other->memory(p->other, &there, &all);
+    p->b->pass_end(p->b, true);
+    p->b->prepare(p->b, false);
+}
+
+static void product_replay(Product *p)
+{
+    p->ok &= p->b->pass_begin(p->b, &p->x.data, sizeof p->x.data);
+}
+
+static void product_fetch(Product *p) { p->b->copy_out(p->b, p->got[0], p->y.data, sizeof p->got[0]); }
+static void product_fetch_more(Product *p) { p->b->copy_out(p->b, p->got[1], p->y.data, sizeof p->got[1]); }
+
+static void product_sync(Product *p)
+{
+    Error err = { 0 };
+    if (p->b->sync(p->b, &err) == ST_OK) return;
+    fprintf(stderr, "%s\n", err.text);
+    p->ok = false;
+}
+
+static void product_compare(Product *p)
+{
+    for (int32_t k = 0; k < 2; k++)
+        for (int32_t i = 0; i < ROWS * COLS; i++) {
+            float sum = number(p->seed, 2, i);
+            for (int32_t j = 0; j < COLS; j++) {
+                const int32_t at = i / COLS * COLS + j;
+                sum += number(p->seed, 0, i % COLS * COLS + j) *
+                       (number(p->seed, 1, at) + (float) (k + 1) * number(p->seed, 2, at));
+            }
+            p->ok &= p->got[k][i] == sum;
+        }
+}
+
+static void product_drop(Product *p)
+{
+    p->b->release(p->b, p->w.data, p->b->weight_bytes(p->b, T_F32, COLS, COLS));
+    for (int32_t i = 0; i < 3; i++)
+        p->b->release(p->b, (i == 0 ? &p->x : i == 1 ? &p->d : &p->y)->data, sizeof(float) * ROWS * COLS);
+}
+
+/* Call by call, a card in turn with the other one. */
+static bool products_in_turn(Product p[CARDS], int32_t first)
+{
+    static void (*const phase[])(Product *p) = {
+        product_put, product_calls, product_fetch, product_sync, product_record, product_replay, product_fetch_more,
+        product_sync, product_compare
+    };
+    for (size_t k = 0; k < sizeof phase / sizeof *phase; k++)
+        for (int32_t i = 0; i < CARDS; i++) phase[k](&p[(i + first) % CARDS]);
+    return p[0].ok && p[1].ok;
+}
+
+/* A fork on either card. */
+static Status open_products(Product p[CARDS], Backend *const opened[CARDS], int32_t seed, Error *err)
+{
+    for (int32_t i = 0; i < CARDS; i++) {
+        p[i] = (Product) { .seed = seed + i, .ok = true, .other = opened[1 - i] };
+        TRY(opened[i]->fork(opened[i], 0, &p[i].b, err));
+    }
+    return ST_OK;
+}
+
+typedef struct { Backend *const *opened; int32_t number; bool ok; } Thread;
+
+static void *products_in_thread(void *arg)
+{
+    enum { TURNS = 8 };
+    Thread *t = arg;
+    Product p[CARDS];
+    Error err = { 0 };
+    t->ok = true;
+    for (int32_t turn = 0; turn < TURNS && t->ok; turn++) {
+        if (open_products(p, t->opened, 2 * t->number, &err) != ST_OK) {
+            t->ok = false;
+            break;
+        }
+        for (int32_t i = 0; i < CARDS; i++) product_take(&p[i]);
+        t->ok = products_in_turn(p, t->number);
+        for (int32_t i = 0; i < CARDS; i++) product_drop(&p[i]);
+        for (int32_t i = CARDS - 1; i >= 0; i--) p[i].b->close(p[i].b);
+    }
+    return NULL;
+}
+
+static void open_cards(Backend *opened[CARDS])
+{
+    Error err = { 0 };
+    fake->devices = CARDS;
+    assert_ok(open_named(&opened[0], "cuda:0", &err), &err);
+    assert_ok(open_named(&opened[1], "cuda:1", &err), &err);
+}
+
+static void close_cards(Backend *const opened[CARDS])
+{
+    for (int32_t i = 0; i < CARDS; i++) opened[i]->close(opened[i]);
+    fake->devices = 1;
+    for (int32_t i = 0; i < CARDS; i++) assert_int_equal(fake->card_bytes[i], 0);
+    assert_int_equal(fake->device_bytes, 0);
+    assert_int_equal(fake->host_bytes, 0);
+    assert_int_equal(fake->live, 0);
+}
+
+/* One thread works on two cards, and either has what belongs to it. */
+static void cards_in_turn(void **state)
+{
+    (void) state;
+    Backend *opened[CARDS];
+    Product p[CARDS];
+    Error err = { 0 };
+    open_cards(opened);
+    assert_ok(open_products(p, opened, 0, &err), &err);
+    const int64_t launches[] = { fake->card_launches[0], fake->card_launches[1], fake->launches },
+                  replays[] = { fake->card_replays[0], fake->card_replays[1], fake->replays };
+    for (int32_t i = 0; i < CARDS; i++) {
+        const int64_t before = fake->card_bytes[i], others = fake->card_bytes[1 - i];
+        product_take(&p[i]);
+        assert_int_equal(fake->card_bytes[i] - before, p[i].b->weight_bytes(p[i].b, T_F32, COLS, COLS) +
+                                                       3 * sizeof(float) * ROWS * COLS);
+        assert_int_equal(fake->card_bytes[1 - i], others);
+    }
+    assert_int_equal(fake->card_bytes[0] + fake->card_bytes[1], fake->device_bytes);
+    assert_true(products_in_turn(p, 0));
+    for (int32_t i = 0; i < CARDS; i++) {
+        assert_int_equal(2 * (fake->card_launches[i] - launches[i]), fake->launches - launches[2]);
+        assert_true(fake->card_launches[i] > launches[i]);
+        assert_int_equal(fake->card_replays[i] - replays[i], 1);
+    }
+    assert_int_equal(fake->replays - replays[2], 2);
+    for (int32_t i = 0; i < CARDS; i++) product_drop(&p[i]);
+    for (int32_t i = 0; i < CARDS; i++) p[i].b->close(p[i].b);
+    close_cards(opened);
+}
+
+/* So do two threads on both. */
+static void cards_in_threads(void **state)
+{
+    (void) state;
+    enum { THREADS = 2 };
+    Backend *opened[CARDS];
+    pthread_t thread[THREADS];
+    Thread t[THREADS];
+    open_cards(opened);
+    for (int32_t i = 0; i < THREADS; i++) {
+        t[i] = (Thread) { .opened = opened, .number = i };
+        assert_int_equal(pthread_create(&thread[i], NULL, products_in_thread, &t[i]), 0);
+    }
+    for (int32_t i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    assert_true(t[0].ok && t[1].ok);
+    close_cards(opened);
+}
+
+/* What a card has, by the driver's functions alone. */
+typedef struct { void *context, *memory, *host, *stream, *event, *module, *function, *graph, *exec; } Things;
+enum { SMALL = 256, THREAD_LOCAL = 1 };
+
+static void take_things(Things *t, const CudaDriver *cu, int32_t device)
+{
+    assert_int_equal(cu->cuDevicePrimaryCtxRetain(&t->context, device), 0);
+    assert_int_equal(cu->cuCtxSetCurrent(t->context), 0);
+    assert_int_equal(cu->cuMemAlloc_v2(&t->memory, SMALL), 0);
+    assert_int_equal(cu->cuMemAllocHost_v2(&t->host, SMALL), 0);
+    assert_int_equal(cu->cuStreamCreate(&t->stream, 1), 0);
+    assert_int_equal(cu->cuEventCreate(&t->event, 2), 0);
+    assert_int_equal(cu->cuModuleLoadData(&t->module, ""), 0);
+    assert_int_equal(cu->cuModuleGetFunction(&t->function, t->module, "rows_scale"), 0);
+    assert_int_equal(cu->cuStreamBeginCapture_v2(t->stream, THREAD_LOCAL), 0);
+    assert_int_equal(cu->cuMemsetD8Async(t->memory, 1, SMALL, t->stream), 0);
+    assert_int_equal(cu->cuStreamEndCapture(t->stream, &t->graph), 0);
+    assert_int_equal(cu->cuGraphInstantiateWithFlags(&t->exec, t->graph, 0), 0);
+    assert_int_equal(cu->cuMemsetD8Async(t->memory, 0, SMALL, t->stream), 0);
+    assert_int_equal(cu->cuEventRecord(t->event, t->stream), 0);
+    assert_int_equal(cu->cuStreamSynchronize(t->stream), 0);
+}
+
+/* Expects that each fails with this code, but for 0. */
+static void release_things(const Things *t, const CudaDriver *cu, int32_t code, int32_t code_memory)
+{
+    assert_int_equal(cu->cuGraphExecDestroy(t->exec), code);
+    assert_int_equal(cu->cuGraphDestroy(t->graph), code);
+    assert_int_equal(cu->cuModuleUnload(t->module), code);
+    assert_int_equal(cu->cuEventDestroy_v2(t->event), code);
+    assert_int_equal(cu->cuStreamDestroy_v2(t->stream), code);
+    assert_int_equal(cu->cuMemFreeHost(t->host), code_memory);
+    assert_int_equal(cu->cuMemFree_v2(t->memory), code_memory);
+}
+
+static void host_work(void *arg) { (void) arg; }
+
+/* Every function of the driver refuses what is another card's than the current one. */
+static void cards_apart(void **state)
+{
+    (void) state;
+    enum { NO_VALUE = 1, NO_CONTEXT = 201, NO_HANDLE = 400, GONE = 709 };
+    const CudaDriver *cu;
+    Things of[CARDS];
+    Error err = { 0 };
+    void *p, *graph, *exec;
+    int32_t other = 0;
+    uint8_t bytes[SMALL] = { 0 };
+    float arg[64] = { 0 };
+    fake->devices = CARDS;
+    assert_ok(cuda_driver(&cu, &err), &err);
+    for (int32_t i = 0; i < CARDS; i++) take_things(&of[i], cu, i);
+    assert_ptr_not_equal(of[0].context, of[1].context);
+    assert_int_equal(fake->card_bytes[0], SMALL);
+    assert_int_equal(fake->card_bytes[1], SMALL);
+    assert_int_equal(cu->cuDevicePrimaryCtxRetain(&p, 0), 0);
+    assert_ptr_equal(p, of[0].context);
+    assert_int_equal(cu->cuDevicePrimaryCtxRelease_v2(0), 0);
+    const int64_t live = fake->live, launches = fake->launches;
+    for (int32_t i = 0; i < CARDS; i++) {
+        const Things *a = &of[i], *b = &of[1 - i];         /* a's context is current */
+        CuLaunch l = { .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 256, .block_y = 1, .block_z = 1,
+                       .stream = b->stream };
+        assert_int_equal(cu->cuCtxSetCurrent(a->context), 0);
+        assert_int_equal(cu->cuMemcpyHtoDAsync_v2(a->memory, bytes, SMALL, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuMemcpyHtoDAsync_v2(b->memory, bytes, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyHtoDAsync_v2(a->memory, b->host, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyDtoHAsync_v2(bytes, a->memory, SMALL, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuMemcpyDtoHAsync_v2(bytes, b->memory, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyDtoHAsync_v2(b->host, a->memory, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyDtoDAsync_v2(a->memory, b->memory, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyDtoDAsync_v2(b->memory, a->memory, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemcpyDtoDAsync_v2(a->memory, a->memory, SMALL, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuMemsetD8Async(b->memory, 0, SMALL, a->stream), NO_VALUE);
+        assert_int_equal(cu->cuMemsetD8Async(a->memory, 0, SMALL, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuLaunchKernelEx(&l, a->function, (void *[]) { arg }, NULL), NO_HANDLE);
+        assert_int_equal(cu->cuLaunchKernelEx(&l, b->function, (void *[]) { arg }, NULL), NO_HANDLE);
+        l.stream = a->stream;
+        assert_int_equal(cu->cuLaunchKernelEx(&l, b->function, (void *[]) { arg }, NULL), NO_HANDLE);
+        assert_int_equal(cu->cuFuncSetAttribute(b->function, 8, 0), NO_HANDLE);
+        assert_int_equal(cu->cuModuleGetFunction(&p, b->module, "rows_scale"), NO_HANDLE);
+        assert_int_equal(cu->cuLaunchHostFunc(b->stream, host_work, NULL), NO_HANDLE);
+        assert_int_equal(cu->cuStreamSynchronize(b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuEventRecord(b->event, a->stream), NO_HANDLE);
+        assert_int_equal(cu->cuEventRecord(a->event, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuEventQuery(b->event), NO_HANDLE);
+        assert_int_equal(cu->cuStreamWaitEvent(a->stream, b->event, 0), NO_HANDLE);
+        assert_int_equal(cu->cuStreamWaitEvent(b->stream, a->event, 0), NO_HANDLE);
+        assert_int_equal(cu->cuStreamBeginCapture_v2(b->stream, THREAD_LOCAL), NO_HANDLE);
+        assert_int_equal(cu->cuStreamEndCapture(b->stream, &graph), NO_HANDLE);
+        assert_int_equal(cu->cuGraphInstantiateWithFlags(&exec, b->graph, 0), NO_HANDLE);
+        assert_int_equal(cu->cuGraphUpload(a->exec, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuGraphUpload(b->exec, a->stream), NO_HANDLE);
+        assert_int_equal(cu->cuGraphLaunch(a->exec, b->stream), NO_HANDLE);
+        assert_int_equal(cu->cuGraphLaunch(b->exec, a->stream), NO_HANDLE);
+        release_things(b, cu, NO_HANDLE, NO_VALUE);
+        assert_int_equal(cu->cuStreamSynchronize(a->stream), 0);
+    }
+    assert_int_equal(cu->cuCtxSetCurrent(&other), NO_CONTEXT);
+    assert_int_equal(cu->cuStreamSynchronize(of[1].stream), 0);        /* the one before is still current */
+    assert_int_equal(cu->cuCtxSetCurrent(NULL), 0);
+    assert_int_equal(cu->cuMemAlloc_v2(&p, SMALL), NO_CONTEXT);
+    release_things(&of[0], cu, NO_CONTEXT, NO_CONTEXT);
+    assert_int_equal(fake->live, live);
+    assert_int_equal(fake->launches, launches);
+    for (int32_t i = 0; i < CARDS; i++) {
+        assert_int_equal(cu->cuCtxSetCurrent(of[i].context), 0);
+        release_things(&of[i], cu, 0, 0);
+        assert_int_equal(fake->card_bytes[i], 0);
+        assert_int_equal(cu->cuDevicePrimaryCtxRelease_v2(i), 0);
+        assert_int_equal(cu->cuMemAlloc_v2(&p, SMALL), GONE);
+        assert_int_equal(cu->cuCtxSetCurrent(of[i].context), NO_CONTEXT);
+    }
+    fake->devices = 1;
+    assert_int_equal(cu->cuDevicePrimaryCtxRetain(&p, 1), 101);
+    assert_int_equal(fake->live, 0);
+}
+
+/* One card is full, the other is not. */
+static void cards_fill(void **state)
+{
+    (void) state;
+    enum { MB = 1 << 20, ALL = 512 * MB };
+    Backend *opened[CARDS];
+    uint64_t there, all;
+    fake->memory = ALL;
+    fake->card_memory[1] = ALL / 2;
+    open_cards(opened);
+    void *most[CARDS];
+    for (int32_t i = CARDS - 1; i >= 0; i--) {
+        opened[i]->memory(opened[i], &there, &all);
+        assert_int_equal(all, i ? ALL / 2 : ALL);
+        assert_int_equal(there, all);
+        assert_non_null(most[i] = opened[i]->alloc(opened[i], all, "x"));
+        opened[i]->memory(opened[i], &there, &all);
+        assert_int_equal(there, 1);
+        assert_null(opened[i]->alloc(opened[i], MB, "x"));
+        assert_int_equal(opened[i]->sync(opened[i], NULL), ST_MEMORY);
+    }
+    for (int32_t i = 0; i < CARDS; i++) opened[i]->release(opened[i], most[i], 0);
+    fake->memory = fake->card_memory[1] = 0;
+    close_cards(opened);
+}
+
 /* With and without records: on a card nothing else says that they are right. */
 static void recorded_is_direct(void **state)
 {
@@ -941,7 +1304,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(cards), cmocka_unit_test(cards_described), cmocka_unit_test(calls_fail),
         cmocka_unit_test(memory_fails), cmocka_unit_test(releases_fail), cmocka_unit_test(failures_stick),
         cmocka_unit_test(lost), cmocka_unit_test(few_records), cmocka_unit_test(replay_without_memory),
-        cmocka_unit_test(free_memory), cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults)
+        cmocka_unit_test(free_memory), cmocka_unit_test(sessions_fail), cmocka_unit_test(decoding_with_faults),
+        cmocka_unit_test(cards_in_turn), cmocka_unit_test(cards_in_threads), cmocka_unit_test(cards_apart),
+        cmocka_unit_test(cards_fill)
     };
     const struct CMUnitTest anywhere[] = {
         cmocka_unit_test(recorded_is_direct), cmocka_unit_test(many_records), cmocka_unit_test(any_thread),

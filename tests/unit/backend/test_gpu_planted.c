@@ -75,7 +75,35 @@ static int run(const char *kernel, bool lists)
     return same ? 0 : OTHER_BITS;
 }
 
-/* Returns how it ended; said: what it wrote. */
+/* In the child: one pointer of the sound kernel is of another card than the one that runs it; PINNED: of main memory
+ * that was pinned for that one. */
+typedef enum { READS_MEMORY, WRITES_MEMORY, READS_PINNED, NOTHING, MIX_UPS } MixUp;
+static int run_mixed_up(MixUp what)
+{
+    GpuDevice at[2];
+    Error why = { 0 };
+    void *theirs[3];
+    int32_t got[BLOCKS][128];
+    gpu_emulated()->devices = 2;
+    for (int i = 0; i < 2; i++) if (!gpu_open_card(&at[i], i, "planted", &why)) return NOT_OPENED;
+    const GpuDevice *mine = &at[0], *other = &at[1];
+    theirs[0] = gpu_memory(other, sizeof weight, weight);
+    theirs[1] = gpu_memory(other, sizeof got, NULL);
+    gpu_must(other, other->cu->cuMemAllocHost_v2(&theirs[2], sizeof weight), "memory");
+    memcpy(theirs[2], weight, sizeof weight);
+    gpu_must(mine, mine->cu->cuCtxSetCurrent(mine->context), "context");
+    int32_t *out = gpu_memory(mine, sizeof got, NULL);
+    PlantArgs args = { .a = gpu_memory(mine, sizeof a_words, a_words), .b = gpu_memory(mine, sizeof b_words, b_words),
+                       .weight = gpu_memory(mine, sizeof weight, weight), .out = out, .steps = STEPS };
+    if (what == READS_MEMORY) args.weight = theirs[0];
+    if (what == WRITES_MEMORY) args.out = theirs[1];
+    if (what == READS_PINNED) args.weight = theirs[2];
+    gpu_launch(mine, "plant_sound", BLOCKS, 1, 64, 0, &args);
+    gpu_fetch(mine, got, out, sizeof got);
+    return memcmp(got, want, sizeof got) == 0 ? 0 : OTHER_BITS;
+}
+
+/* Returns how it ended; said: what it wrote. kernel NULL: mixed up, which order says. */
 static int child(const char *kernel, bool lists, int order, char *said, size_t cap)
 {
     int ends[2], status = 0;
@@ -85,11 +113,12 @@ static int child(const char *kernel, bool lists, int order, char *said, size_t c
     if (pid == 0) {
         const char number[2] = { (char) ('0' + order), 0 };
         setrlimit(RLIMIT_CORE, &(struct rlimit) { 0, 0 });
-        signal(SIGABRT, SIG_DFL);
+        signal(SIGABRT, SIG_DFL);                  /* and not cmocka's, which goes on with the next test */
+        signal(SIGSEGV, SIG_DFL);
         dup2(ends[1], 1);
         dup2(ends[1], 2);
         setenv("RATOON_EMU_ORDER", number, 1);
-        _exit(run(kernel, lists));
+        _exit(kernel ? run(kernel, lists) : run_mixed_up((MixUp) order));
     }
     close(ends[1]);
     size_t n = 0;
@@ -136,8 +165,24 @@ static void planted(void **state)
 #undef X
 }
 
+static void mixed_up(void **state)
+{
+    (void) state;
+    static const char *const found[MIX_UPS] = { [READS_MEMORY] = "another card's memory",
+                                                [WRITES_MEMORY] = "another card's memory",
+                                                [READS_PINNED] = "no address of device memory" };
+    char said[4096];
+    if (!gpu_emulated()) skip();
+    make();
+    for (int what = 0; what < MIX_UPS; what++) {
+        const int end = child(NULL, false, what, said, sizeof said);
+        if (found[what] ? end == 0 || !strstr(said, found[what]) : end != 0)
+            fail_msg("%d: ended with %d, expected '%s', not: %s", what, end, found[what] ? found[what] : "", said);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(planted) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(planted), cmocka_unit_test(mixed_up) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,8 @@ static char path[64] = "/tmp/test_gpu_store.XXXXXX";           /* which is this 
 static uint64_t offset[LAYERS][STACKS];
 static uint64_t ram;                               /* main memory of worlds that are opened; 0: whatever they need */
 static StoreIo io;
+static const char *card = "cuda";                  /* of worlds that are opened */
+static Backend *elsewhere;                         /* has a say before each call of experts; NULL: nobody has */
 
 static void must(Status st, const Error *err) { if (st != ST_OK) fail_msg("%s", err->text); }
 
@@ -140,7 +142,7 @@ static Status upload_all(World *w, Error *err)
 static Status load_world(World *w, const StoreOptions *o, Error *err)
 {
     *w = (World) { 0 };
-    TRY(backend_open(&w->be, "cuda", &(BackendOptions) { .threads = 1 }, err));
+    TRY(backend_open(&w->be, card, &(BackendOptions) { .threads = 1 }, err));
     TRY(place_weights(w, o, err));
     return w->needs.bytes && !w->needs.uploads ? ST_OK : upload_all(w, err);
 }
@@ -224,6 +226,8 @@ static void queue(World *w, int32_t f, int32_t il, int32_t n)
            each = first_rows(&r->each, n * USED);
     const Tensor x = first_rows(&r->x, n), ids = first_rows(&r->ids, n), weight = first_rows(&r->weight, n);
     const Experts e = { &w->w[il][STACK_GATE], &w->w[il][STACK_UP], &w->w[il][STACK_DOWN], ACT_SILU, &h, &wide, &each };
+    uint64_t there, all;
+    if (elsewhere) elsewhere->memory(elsewhere, &there, &all);
     w->fork[f]->experts(w->fork[f], &y, &x, &ids, &weight, &e);
 }
 
@@ -419,6 +423,44 @@ static void same_bits_from_file(void **state)
     }
     fake->eager = false;
     ram = 0, io = STORE_AUTO;
+}
+
+/* A store on either of two cards, whose passes are in flight together, in one thread. */
+static void two_cards(void **state)
+{
+    (void) state;
+    enum { CARDS = 2 };
+    World w[CARDS];
+    Result *got = malloc(CARDS * sizeof *got);
+    Error err = { 0 };
+    for (int32_t from_file = 0; from_file < 2; from_file++) {
+        const uint64_t vram = room_for(12, 6);
+        ram = from_file ? main_for(2, 1) : 0;
+        fake->devices = CARDS;
+        for (int32_t i = 0; i < CARDS; i++) {
+            card = i ? "cuda:1" : "cuda:0";
+            open_world(&w[i], vram, 0, NULL);
+        }
+        for (int32_t i = 0; i < PASSES; i++) {
+            const Pass p = pass_of(i);
+            memset(got, 0, CARDS * sizeof *got);
+            for (int32_t k = 0; k < CARDS; k++) {
+                elsewhere = w[1 - k].be;
+                begin(&w[k], 0, &p, &got[k]);
+            }
+            for (int32_t k = 0; k < CARDS; k++) {
+                must(w[k].fork[0]->sync(w[k].fork[0], &err), &err);
+                same(&got[k], i, "two cards");
+            }
+        }
+        card = "cuda";
+        elsewhere = NULL;
+        shut(&w[0]);
+        close_world(&w[1]);
+        fake->devices = 1;
+    }
+    ram = 0;
+    free(got);
 }
 
 /* ---- what moves ---- */
@@ -923,11 +965,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(same_bits_from_file), cmocka_unit_test(used_experts_move_in),
-        cmocka_unit_test(passes_in_flight), cmocka_unit_test(two_threads), cmocka_unit_test(records),
-        cmocka_unit_test(loading_fails), cmocka_unit_test(passes_fail), cmocka_unit_test(file_fails),
-        cmocka_unit_test(moves_fail), cmocka_unit_test(slots_given_up), cmocka_unit_test(closed_early),
-        cmocka_unit_test(refused)
+        cmocka_unit_test(same_bits), cmocka_unit_test(same_bits_from_file), cmocka_unit_test(two_cards),
+        cmocka_unit_test(used_experts_move_in), cmocka_unit_test(passes_in_flight), cmocka_unit_test(two_threads),
+        cmocka_unit_test(records), cmocka_unit_test(loading_fails), cmocka_unit_test(passes_fail),
+        cmocka_unit_test(file_fails), cmocka_unit_test(moves_fail), cmocka_unit_test(slots_given_up),
+        cmocka_unit_test(closed_early), cmocka_unit_test(refused)
     };
     return cmocka_run_group_tests_name("gpu_store", tests, load, unload);
 }
