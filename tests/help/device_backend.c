@@ -797,6 +797,10 @@ static size_t fork_bytes(Backend *b, int32_t threads)
 
 static void close_card(Card *c)
 {
+    if (c->n_blocks) {
+        fprintf(stderr, "device: %d blocks were never released\n", c->n_blocks);
+        abort();
+    }
     ASAN_UNPOISON_MEMORY_REGION(c->arena, ARENA);
     munmap(c->arena, ARENA);
     c->cpu->close(c->cpu);

@@ -8,31 +8,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "cards.h"
 #include "gpu_driver.h"
 #include "model_helper.h"
 #include "part.h"
 #include "ratoon.h"
-
-static const char *device = "card";                /* the backend's name */
-static DeviceLog *last_card;                       /* of the device that was opened last */
-static uint64_t card_memory;                       /* of the next one; 0: plenty */
-static uint64_t expert_vram, expert_ram;           /* of engines with a device */
-
-static bool there(void) { return false; }
-
-static Status open_card(Backend **out, const char *detail, const BackendOptions *o, Error *err)
-{
-    Backend *cpu;
-    (void) detail;
-    TRY(backend_open(&cpu, "cpu:portable", o, err));
-    TRY(device_backend_open(out, cpu, err));
-    last_card = device_log(*out);
-    last_card->memory = card_memory;
-    return ST_OK;
-}
-
-static const BackendEntry card = { .name = "card", .there = there, .open = open_card };
-const BackendEntry *const backends_linked[] = { &card, NULL };
 
 static int32_t number(const rt_engine *g, const char *key)
 {
@@ -40,97 +20,7 @@ static int32_t number(const rt_engine *g, const char *key)
     return rt_property(g, key, text, sizeof text) ? (int32_t) strtol(text, NULL, 10) : -1;
 }
 
-static rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers)
-{
-    return RT_OPTIONS(.model = p->model, .draft = o->draft ? p->draft : o->mtp ? "mtp" : NULL, .draft_type = "keep",
-                      .backend = device, .threads = 1, .gpu_layers = gpu_layers,
-                      .expert_vram = gpu_layers == RT_LAYERS_NONE ? 0 : expert_vram,
-                      .expert_ram = gpu_layers == RT_LAYERS_NONE ? 0 : expert_ram);
-}
-
 /* ---- the same text ---- */
-
-enum { CTX = 300, FIRST = 90, IMAGE = 1 << 22 };
-typedef struct { int32_t text[2][TEXT]; int32_t resumable; uint8_t *image; size_t image_bytes; } Told;
-
-static void tell(rt_step *st, rt_session *s, int32_t *text)
-{
-    rt_block b;
-    for (int32_t n = 0; n < TEXT;) {
-        if (rt_next(st, s, &b) != RT_OK) fail_msg("%s%s", rt_step_error(st), rt_session_error(s));
-        for (int32_t i = 0; i < b.n && n < TEXT; i++) text[n++] = b.token[i];
-    }
-}
-
-static void open_engine(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
-{
-    rt_error e;
-    if (rt_open(g, o, &e) != RT_OK) fail_msg("%s", e.text);
-    if (rt_session_new(s, *g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
-    if (rt_step_new(st, *g, &RT_STEP_OPTIONS(.budget = budget, .chunk = 40), &e) != RT_OK) fail_msg("%s", e.text);
-}
-
-static void open_all(rt_engine **g, rt_session **s, rt_step **st, const rt_options *o, int32_t budget)
-{
-    open_engine(g, s, st, o, budget);
-    assert_int_equal(rt_sampling_set(*s, &RT_SAMPLING(.temperature = 1, .top_p = 0.9f, .seed = 4)), RT_OK);
-}
-
-/* A text with trees; then one that goes back to a mark within the first prompt; then the image of that place. */
-static void run(Told *out, const rt_options *o, int32_t budget)
-{
-    rt_engine *g;
-    rt_session *s;
-    rt_step *st;
-    int32_t prompt[FIRST], at[] = { FIRST / 2 };
-    Dice d = { tiny_key(7, "gpu layers"), 0 };
-    random_tokens(&d, FIRST, 96, prompt);
-    open_all(&g, &s, &st, o, budget);
-    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
-    assert_int_equal(rt_mark(s, at, 1), RT_OK);
-    tell(st, s, out->text[0]);
-    for (int32_t i = at[0]; i < FIRST; i++) prompt[i] = (prompt[i] + 1) % 96;
-    out->resumable = rt_resumable(s, prompt, FIRST);
-    assert_int_equal(rt_prompt(s, prompt, FIRST), RT_OK);
-    tell(st, s, out->text[1]);
-    const int32_t place = rt_save_place(s, CTX);
-    out->image_bytes = rt_save_bytes(s, place);
-    out->image = malloc(out->image_bytes + 1);
-    assert_non_null(out->image);
-    assert_int_equal(rt_save(st, s, place, out->image, out->image_bytes), RT_OK);
-    rt_session_free(s);
-    rt_step_free(st);
-    rt_close(g);
-}
-
-/* Goes on from an image. */
-static void go_on(int32_t *text, const rt_options *o, const Told *from)
-{
-    rt_engine *g;
-    rt_session *s;
-    rt_step *st;
-    const int32_t *all;
-    int32_t more[CTX];
-    open_all(&g, &s, &st, o, 12);
-    assert_int_equal(rt_load(s, from->image, from->image_bytes), RT_OK);
-    const size_t n = rt_session_text(s, &all);
-    memcpy(more, all, sizeof *more * n);
-    more[n] = 5;
-    assert_int_equal(rt_prompt(s, more, n + 1), RT_OK);
-    tell(st, s, text);
-    rt_session_free(s);
-    rt_step_free(st);
-    rt_close(g);
-}
-
-static void same_told(const Told *a, const Told *b, const char *what, int32_t n)
-{
-    assert_same(a->text[0], b->text[0], sizeof a->text[0], "%s: the text with %d layers on the device", what, n);
-    assert_same(a->text[1], b->text[1], sizeof a->text[1], "%s: the text after going back, %d layers", what, n);
-    assert_int_equal(a->resumable, b->resumable);
-    assert_int_equal(a->image_bytes, b->image_bytes);
-    assert_same(a->image, b->image, a->image_bytes, "%s: the image, %d layers", what, n);
-}
 
 /* With `most` layers on the device, then `by` fewer, and so on. */
 static void check_texts(const RigOptions *o, int32_t most, int32_t by, const char *what)
@@ -204,44 +94,6 @@ static void on_a_gpu(void **state)
 
 /* ---- writing by denoising ---- */
 
-enum { DENOISED = 64, TEXTS = 2 };                 /* tokens of each text, of blocks of 32 */
-
-/* Two texts, whose canvases share passes. After the first block nothing is taken. */
-static void denoise(int32_t text[TEXTS][DENOISED], const rt_options *o, FakeCuda *fake)
-{
-    rt_engine *g;
-    rt_session *s[TEXTS];
-    rt_step *st;
-    rt_error e;
-    int32_t prompt[FIRST], n[TEXTS] = { 0 };
-    Dice d = { tiny_key(7, "denoised"), 0 };
-    random_tokens(&d, FIRST, 96, prompt);
-    if (rt_open(&g, o, &e) != RT_OK) fail_msg("%s", e.text);
-    if (rt_step_new(&st, g, &RT_STEP_OPTIONS(.sessions = TEXTS), &e) != RT_OK) fail_msg("%s", e.text);
-    for (int32_t i = 0; i < TEXTS; i++) {
-        if (rt_session_new(&s[i], g, &RT_SESSION_OPTIONS(.ctx = CTX), &e) != RT_OK) fail_msg("%s", e.text);
-        assert_int_equal(rt_sampling_set(s[i], &RT_SAMPLING(.temperature = 1, .seed = 4 + (uint64_t) i)), RT_OK);
-        assert_int_equal(rt_diffusion_set(s[i], &RT_DIFFUSION(.steps = 4)), RT_OK);
-        assert_int_equal(rt_prompt(s[i], prompt, FIRST), RT_OK);
-    }
-    fake->refused = 0;
-    for (rt_block b[TEXTS]; n[0] < DENOISED || n[1] < DENOISED;) {
-        if (rt_step_run(st, s, b, TEXTS) != RT_OK) fail_msg("%s", rt_step_error(st));
-        for (int32_t i = 0; i < TEXTS; i++) {
-            assert_int_equal(b[i].status, RT_OK);
-            if (b[i].n == 0 || n[i] == DENOISED) continue;
-            memcpy(text[i] + n[i], b[i].token, sizeof **text * (size_t) b[i].n);
-            n[i] += (int32_t) b[i].n;
-            fake->sealed = true;
-        }
-    }
-    fake->sealed = false;
-    assert_int_equal(fake->refused, 0);
-    for (int32_t i = 0; i < TEXTS; i++) rt_session_free(s[i]);
-    rt_step_free(st);
-    rt_close(g);
-}
-
 /* The blocks are the CPU's, on a device and on the emulated GPU. */
 static void denoised(void **state)
 {
@@ -271,12 +123,6 @@ static void denoised(void **state)
 }
 
 /* ---- experts in main memory ---- */
-
-static void plan_of(rt_needs *n, const rt_options *o, const rt_session_options *so, const rt_step_options *st)
-{
-    rt_error e;
-    if (rt_plan(o, so, st, NULL, NULL, n, sizeof *n, &e) != RT_OK) fail_msg("plan: %s", e.text);
-}
 
 /* Qwen3 with a drafter, Qwen3.5 with its own layer, Laguna with a drafter; 16 experts of a layer. */
 enum { MIXTURES = 3 };
@@ -438,28 +284,6 @@ static void experts_are_planned(void **state)
     check_planned(true);
 }
 
-typedef struct { rt_engine *g; int32_t text[TEXT]; } Teller;
-static void *tell_alone(void *arg)
-{
-    Teller *t = arg;
-    rt_session *s = NULL;
-    rt_step *st = NULL;
-    rt_block b;
-    int32_t prompt[FIRST], n = 0;
-    Dice d = { tiny_key(9, "threads"), 0 };
-    random_tokens(&d, FIRST, 96, prompt);
-    bool going = rt_session_new(&s, t->g, &RT_SESSION_OPTIONS(.ctx = CTX), NULL) == RT_OK &&
-                 rt_step_new(&st, t->g, &RT_STEP_OPTIONS(.budget = 6, .chunk = 40), NULL) == RT_OK &&
-                 rt_prompt(s, prompt, FIRST) == RT_OK;
-    while (going && n < TEXT) {
-        going = rt_next(st, s, &b) == RT_OK;
-        for (int32_t i = 0; going && i < b.n && n < TEXT; i++) t->text[n++] = b.token[i];
-    }
-    rt_session_free(s);
-    rt_step_free(st);
-    return NULL;
-}
-
 /* Two steps in two threads share slots and table. */
 static void check_two_threads(bool from_file)
 {
@@ -502,11 +326,6 @@ static void experts_in_two_threads(void **state)
     (void) state;
     check_two_threads(false);
     check_two_threads(true);
-}
-
-static uint64_t on_device(const rt_needs *n, uint64_t sessions)
-{
-    return n->device_model + n->device_drafter + n->device_session * sessions + n->device_step;
 }
 
 /* Leaves this process so much more main memory than it has; 0: whatever there is. */
@@ -721,19 +540,19 @@ static void as_many_as_fit(void **state)
     assert_true(all.device_total > 0 && all.device_free == all.device_total - all.device_total / 64);
     for (int32_t layers = 1; layers <= o.tm.n_layer; layers++) {
         const rt_options some = options_of(&p, &o, layers);
-        card_memory = 0;
+        card_memory[0] = 0;
         plan_of(&n, &some, &so, &st);
         assert_int_equal(n.gpu_layers, layers);
         assert_int_equal(n.model == 0, layers == o.tm.n_layer);
-        card_memory = just_enough(on_device(&n, 3));
+        card_memory[0] = just_enough(on_device(&n, 3));
         plan_of(&n, &automatic, &so, &st);
         assert_int_equal(n.gpu_layers, layers);
-        card_memory--;
+        card_memory[0]--;
         plan_of(&n, &automatic, &so, &st);
         assert_int_equal(n.gpu_layers, layers - 1);
         assert_int_equal(n.device_model == 0, layers == 1);        /* not one fits: the CPU runs everything */
     }
-    card_memory = 0;
+    card_memory[0] = 0;
     plan_of(&n, &automatic, &so, &st);
     assert_int_equal(n.gpu_layers, o.tm.n_layer);
     plan_of(&n, &none, &so, &st);
@@ -773,8 +592,8 @@ static void plan_is_what_the_device_holds(void **state)
             assert_int_equal(parts, on_device(&n, 1));
             open_engine(&g, &s, &st, &ro, 12);
             assert_int_equal(number(g, "backend.layers"), n.gpu_layers);
-            assert_ok(backend_open(&cpu, "cpu:portable", &(BackendOptions) { .threads = 1 }, &err), &err);
-            assert_int_equal((uint64_t) last_card->live + cpu->fork_bytes(cpu, 0), on_device(&n, 1));
+            assert_ok(backend_open(&cpu, "cpu", &(BackendOptions) { .threads = 1 }, &err), &err);
+            assert_int_equal((uint64_t) card_log[0]->live + cpu->fork_bytes(cpu, 0), on_device(&n, 1));
             cpu->close(cpu);
             rt_session_free(s);
             rt_step_free(st);
@@ -829,11 +648,11 @@ static void too_little_is_refused(void **state)
     public_files(&p, &o);
     rt_options ro = options_of(&p, &o, 0);
     plan_of(&n, &ro, &RT_SESSION_OPTIONS(.ctx = 64, .checkpoints = -1), NULL);
-    card_memory = on_device(&n, 1);
+    card_memory[0] = on_device(&n, 1);
     ro.hooks = (rt_hooks) { .ud = &began, .progress = loading };
     if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
     rt_close(g);
-    card_memory--;
+    card_memory[0]--;
     began = false;
     assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
     assert_null(g);
@@ -852,14 +671,14 @@ static void too_little_is_refused(void **state)
     ro.overcommit = true;
     if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
     rt_close(g);
-    card_memory = 1;
+    card_memory[0] = 1;
     ro.overcommit = false;
     assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
     if (!strstr(e.text, "nothing would fit")) fail_msg("%s", e.text);
     ro.gpu_layers = -3;
     assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
     assert_string_equal(e.text, "gpu_layers: -3, expected a number of layers (0: all, -1: as many as fit, -2: none)");
-    card_memory = 0;
+    card_memory[0] = 0;
     p.g = NULL;
     public_close(&p);
 }
