@@ -223,7 +223,7 @@ test-clock:
 	for s in $(CLOCK_SEEDS); do CLOCK_SEED=$$s $(MAKE) --no-print-directory $(CLOCK) run-all || exit 1; done
 
 test-long: test
-	@$(MAKE) --no-print-directory run-test_gpu_layers run-test_gpu_store run-test_cuda
+	@$(MAKE) --no-print-directory run-test_gpu_layers run-test_gpu_cards run-test_gpu_store run-test_cuda
 	python3 tests/gpu/orders.py $(BUILD) --all
 	python3 tests/gpu/test_compiled.py --all
 	python3 tests/gpu/orders.py build-sanitize
