@@ -437,7 +437,7 @@ rt_status rt_experts_save(rt_engine *g, const char *path, rt_error *e);
 typedef struct {
     uint64_t model, drafter, session, step;        /* bytes of its memory, by owner */
     uint64_t free, total;      /* see device_free, device_total */
-    int32_t  layers;           /* that it runs; the last GPU has the head and the drafter besides */
+    int32_t  layers;           /* that it runs; the last GPU that runs any has the head and the drafter besides */
     char     backend[20];      /* its name for rt_options.backend */
 } rt_card_needs;
 enum { RT_CARDS_MAX = 8 };

@@ -62,6 +62,8 @@ typedef struct {
     Amount                    there;               /* free */
     int32_t                   layers;              /* of the model */
     uint64_t                  experts, each;       /* bytes of all of them, and of a layer on a device, about */
+    double                    room[STAGES_MAX];    /* what devices may be given; where that is not known of one, 1 */
+    bool                      apart;               /* no device's memory is the host's */
 } Ask;
 /* need: bytes, in main memory with the least that the CPU's experts can do with. Of the only device's, `slots` are for
  * some of the experts, and `spare` have to stay free besides; `host` are main memory's for its experts. */
@@ -170,31 +172,15 @@ static Status ask(Ask *out, const Stages *have, const rt_options *o, const rt_se
     TRY(count_all(&c, &on, &all, so, sto, err));
     out->layers = c.layers;
     out->experts = c.experts;
-    out->each = c.all.in[stages_last(have)->device] / (uint64_t) c.layers;
-    return ST_OK;
-}
-
-/* Gives the devices the last n layers in these shares. The last one is not left without. */
-static void divide(Stages *on, const Ask *a, int32_t n, const double *share)
-{
-    const int32_t last = devices(a);
-    double all = 0, upto = 0;
-    *on = *a->have;
-    for (int32_t k = 1; k <= last; k++) all += share[k];
-    for (int32_t k = 0; k < last; k++) {
-        int32_t mine = all > 0 ? (int32_t) lround(upto / all * n) : 0;
-        if (mine > n - 1) mine = n - 1;
-        on->at[k].end = n > 0 ? a->layers - n + mine : INT32_MAX;
-        upto += share[k + 1];
+    out->each = c.all.in[stages_last(have)->device] / (uint64_t) c.layers + 1;
+    out->apart = true;
+    bool known = true;
+    for (int32_t k = 1; k <= devices(out); k++) {
+        known = known && room_in(out, k) > 0;
+        out->apart = out->apart && !have->at[k].be->shares;
     }
-}
-
-/* How full the fullest device is. */
-static double fullest(const Answer *x, const double *room, int32_t last)
-{
-    double most = 0;
-    for (int32_t k = 1; k <= last; k++) most = fmax(most, (double) x->need.in[k] / room[k]);
-    return most;
+    for (int32_t k = 1; k <= devices(out); k++) out->room[k] = known ? (double) room_in(out, k) : 1;
+    return ST_OK;
 }
 
 static int32_t layers_on(const Stages *s, int32_t k, int32_t layers)
@@ -203,43 +189,29 @@ static int32_t layers_on(const Stages *s, int32_t k, int32_t layers)
     return from < layers ? (end < layers ? end : layers) - from : 0;
 }
 
-static bool same_ends(const Stages *a, const Stages *b)
+/* The CPU and the devices run so many layers each, all together. */
+static Stages stages_with(const Ask *a, const int32_t layers[STAGES_MAX])
 {
-    int32_t k = 0;
-    while (k < a->n && a->at[k].end == b->at[k].end) k++;
-    return k == a->n;
+    Stages on = *a->have;
+    for (int32_t k = 0, end = 0; k < on.n; k++) {
+        end += layers[k];
+        on.at[k].end = end < a->layers ? end : INT32_MAX;
+    }
+    return on;
 }
 
-/* The last n layers on devices, of which each is as full as the others, as far as whole layers allow. Steps in which
- * each gets what it lacks of that converge at once, but for layers that differ. */
-static Status count_layers(Answer *out, Stages *on, const Ask *a, int32_t n, uint64_t vram, Error *err)
+/* Gives the devices the last n layers in these shares. */
+static Stages divide(const Ask *a, int32_t n, const double share[STAGES_MAX])
 {
-    enum { TRIES = 8 };
-    const int32_t last = devices(a);
-    double room[STAGES_MAX] = { 0 }, share[STAGES_MAX] = { 0 }, rooms = 0, best = HUGE_VAL;
-    bool known = true;
-    for (int32_t k = 1; k <= last; k++) known = known && room_in(a, k) > 0;
-    for (int32_t k = 1; k <= last; k++) rooms += room[k] = share[k] = known ? (double) room_in(a, k) : 1;
-    for (int32_t i = 0; i < TRIES; i++) {
-        Stages next;
-        Answer x;
-        divide(&next, a, n, share);
-        if (i > 0 && same_ends(&next, on)) break;
-        TRY(count_on(&x, a, &next, vram, err));
-        const double full = fullest(&x, room, last);
-        if (full >= best) break;
-        *out = x;
-        *on = next;
-        best = full;
-        if (last == 1 || n == 0) break;
-        double all = 0;
-        for (int32_t k = 1; k <= last; k++) all += (double) x.need.in[k];
-        for (int32_t k = 1; k <= last; k++) {
-            const double lacks = all / rooms * room[k] - (double) x.need.in[k];
-            share[k] = fmax(0, layers_on(&next, k, a->layers) + lacks / (double) a->each);
-        }
+    int32_t layers[STAGES_MAX] = { a->layers - n }, given = 0;
+    double all = 0, upto = 0;
+    for (int32_t k = 1; k <= devices(a); k++) all += share[k];
+    for (int32_t k = 1; k <= devices(a); k++) {
+        upto += share[k];
+        layers[k] = (k == devices(a) ? n : (int32_t) lround(upto / all * n)) - given;
+        given += layers[k];
     }
-    return ST_OK;
+    return stages_with(a, layers);
 }
 
 static bool has_room_for(const Ask *a, const Answer *x)
@@ -253,16 +225,105 @@ static bool has_room_for(const Ask *a, const Answer *x)
     return x->need.in[IN_MAIN] <= without_share(a->there.in[IN_MAIN], x->host ? EXPERT_MARGIN : DEVICE_MARGIN);
 }
 
+/* The layers are divided so; what each device holds then; and how full they are, the fullest first. */
+typedef struct { Stages on; Answer x; double full[DEVICES_MAX]; } Division;
+
+static bool same_ends(const Stages *a, const Stages *b)
+{
+    int32_t k = 0;
+    while (k < a->n && a->at[k].end == b->at[k].end) k++;
+    return k == a->n;
+}
+
+/* Of the fullest devices, and where these are as full, of the next. */
+static bool less_full(const Division *a, const Division *b, int32_t n)
+{
+    int32_t i = 0;
+    while (i < n && a->full[i] == b->full[i]) i++;
+    return i < n && a->full[i] < b->full[i];
+}
+
+/* Counts this division. It becomes the best one, if it is better; best->on.n 0: there is none yet. */
+static Status consider(bool *better, Division *best, const Ask *a, const Stages *on, uint64_t vram, Error *err)
+{
+    Division d = { .on = *on };
+    const int32_t n = devices(a);
+    TRY(count_on(&d.x, a, on, vram, err));
+    for (int32_t i = 0; i < n; i++) {
+        const double full = (double) d.x.need.in[IN_DEVICE + i] / a->room[IN_DEVICE + i];
+        int32_t at = i;
+        for (; at > 0 && d.full[at - 1] < full; at--) d.full[at] = d.full[at - 1];
+        d.full[at] = full;
+    }
+    *better = best->on.n == 0 || less_full(&d, best, n);
+    if (*better) *best = d;
+    return ST_OK;
+}
+
+/* Gives each device what it lacks, in layers as they are on average, for as long as that helps: this is the best
+ * division, or one beside it. */
+static Status level_out(Division *best, const Ask *a, int32_t n, uint64_t vram, Error *err)
+{
+    double share[STAGES_MAX] = { 0 }, rooms = 0;
+    for (int32_t k = 1; k <= devices(a); k++) rooms += share[k] = a->room[k];
+    for (bool better = true; better;) {
+        const Stages next = divide(a, n, share);
+        double all = 0;
+        if (best->on.n && same_ends(&next, &best->on)) break;
+        TRY(consider(&better, best, a, &next, vram, err));
+        for (int32_t k = 1; k <= devices(a); k++) all += (double) best->x.need.in[k];
+        for (int32_t k = 1; k <= devices(a); k++) {
+            const double lacks = all / rooms * a->room[k] - (double) best->x.need.in[k];
+            share[k] = fmax(0, layers_on(&best->on, k, a->layers) + lacks / (double) a->each);
+        }
+    }
+    return ST_OK;
+}
+
+/* One layer fewer on the fullest device and one more on another, if there is one with which that is better. */
+static Status move_layer(bool *better, Division *best, const Ask *a, uint64_t vram, Error *err)
+{
+    int32_t layers[STAGES_MAX], from = 1;
+    *better = false;
+    for (int32_t k = 0; k <= devices(a); k++) layers[k] = layers_on(&best->on, k, a->layers);
+    for (int32_t k = 2; k <= devices(a); k++)
+        if ((double) best->x.need.in[k] / a->room[k] > (double) best->x.need.in[from] / a->room[from]) from = k;
+    if (layers[from]-- == 0) return ST_OK;
+    for (int32_t to = 1; to <= devices(a) && !*better; to++) {
+        if (to == from) continue;
+        layers[to]++;
+        const Stages next = stages_with(a, layers);
+        TRY(consider(better, best, a, &next, vram, err));
+        layers[to]--;
+    }
+    return ST_OK;
+}
+
+/* The last n layers on devices, of which each is as full as the others, as far as whole layers allow; enough: as far as
+ * there has to be room. */
+static Status count_layers(Answer *out, Stages *on, const Ask *a, int32_t n, uint64_t vram, bool enough, Error *err)
+{
+    Division best = { 0 };
+    bool better = devices(a) > 1 && n > 0 && a->apart, first;
+    const Stages by_room = divide(a, n, a->room);
+    if (better) TRY(level_out(&best, a, n, vram, err));
+    else TRY(consider(&first, &best, a, &by_room, vram, err));
+    while (better && !(enough && has_room_for(a, &best.x))) TRY(move_layer(&better, &best, a, vram, err));
+    *out = best.x;
+    *on = best.on;
+    return ST_OK;
+}
+
 /* How n layers can run: with all experts, or with as many as fit. *vram: as in rt_options, and not RT_EXPERTS_AUTO. */
 static Status fits(bool *out, Stages *on, uint64_t *vram, const Ask *a, int32_t n, Error *err)
 {
     const bool automatic = a->o->expert_vram == RT_EXPERTS_AUTO;
     Answer x;
     *vram = automatic ? 0 : a->o->expert_vram;
-    TRY(count_layers(&x, on, a, n, *vram, err));
+    TRY(count_layers(&x, on, a, n, *vram, true, err));
     *out = has_room_for(a, &x);
     if (*out || !automatic || least_for(a->experts) == 0) return ST_OK;
-    Status st = count_layers(&x, on, a, n, least_for(a->experts), err);
+    Status st = count_layers(&x, on, a, n, least_for(a->experts), true, err);
     if (st == ST_ARG) return ST_OK;                /* there are too few experts to leave any out */
     if (st != ST_OK || x.host == 0) return st;     /* or the device must hold them all */
     const uint64_t rest = x.need.in[IN_DEVICE] - x.slots + x.spare + stages_last(a->have)->page,
@@ -275,9 +336,10 @@ static Status fits(bool *out, Stages *on, uint64_t *vram, const Ask *a, int32_t 
 /* The most layers that fit, with a margin. */
 static Status layers_that_fit(int32_t *out, Stages *on, uint64_t *vram, const Ask *a, Error *err)
 {
+    Answer x;
     int32_t fit = 0, over = a->layers + 1, n = a->layers;              /* all is tried first */
     *vram = 0;
-    divide(on, a, 0, (double[STAGES_MAX]) { 0 });
+    *on = divide(a, 0, a->room);
     while (fit + 1 < over) {
         bool does;
         uint64_t with;
@@ -288,23 +350,23 @@ static Status layers_that_fit(int32_t *out, Stages *on, uint64_t *vram, const As
         n = fit + (over - fit) / 2;
     }
     *out = fit;
-    return ST_OK;
+    return devices(a) > 1 && fit > 0 ? count_layers(&x, on, a, fit, *vram, false, err) : ST_OK;
 }
 
 /* As the caller says. */
 static Status place_as_told(Stages *on, const Ask *a, int32_t n, Error *err)
 {
-    int32_t sum = 0;
-    *on = *a->have;
-    for (int32_t k = 0; k < devices(a); k++) {
-        const int32_t mine = a->o->card_layers[k];
-        if (mine < 0 || mine > n - sum || (mine == 0 && k == devices(a) - 1))
-            return fail(err, ST_ARG, "card_layers: %d for %s, expected numbers whose sum is %d, and one for the last",
-                        mine, a->have->at[k + 1].be->name, n);
-        on->at[k].end = a->layers - n + sum;
-        sum += mine;
+    int32_t layers[STAGES_MAX] = { a->layers - n }, sum = 0;
+    for (int32_t k = 1; k <= devices(a); k++) {
+        layers[k] = a->o->card_layers[k - 1];
+        if (layers[k] < 0 || layers[k] > n - sum)
+            return fail(err, ST_ARG, "card_layers: %d for %s, expected numbers whose sum is %d", layers[k],
+                        a->have->at[k].be->name, n);
+        sum += layers[k];
     }
-    return sum == n ? ST_OK : fail(err, ST_ARG, "card_layers: %d in all, expected %d", sum, n);
+    if (sum < n) return fail(err, ST_ARG, "card_layers: %d in all, expected %d", sum, n);
+    *on = stages_with(a, layers);
+    return ST_OK;
 }
 
 Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, const rt_step_options *sto, Error *err)
@@ -329,8 +391,8 @@ Status engine_place(Stages *have, rt_options *o, const rt_session_options *so, c
     if (n < 0) TRY(layers_that_fit(&n, &on, &o->expert_vram, &a, err));
     else if (automatic) TRY(fits(&does, &on, &o->expert_vram, &a, n, err));
     else if (have->n > 2 && o->card_layers) TRY(place_as_told(&on, &a, n, err));
-    else if (have->n > 2) TRY(count_layers(&x, &on, &a, n, o->expert_vram, err));
-    else divide(&on, &a, n, (double[STAGES_MAX]) { 0 });
+    else if (have->n > 2) TRY(count_layers(&x, &on, &a, n, o->expert_vram, false, err));
+    else on = divide(&a, n, a.room);
     *have = on;
     return ST_OK;
 }

@@ -1,6 +1,7 @@
 /* test_gpu_cards.c - a model on several devices: the text, checkpoints and images are those of the CPU however the
- * layers are divided; what each device holds is what was planned for it;
+ * layers are divided; what each device holds is what was planned for it; the division leaves none fuller than need be;
  * and what fails, fails cleanly on any of them. */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,6 +358,327 @@ static void plan_is_what_each_card_holds(void **state)
     }
 }
 
+/* ---- the division ---- */
+
+/* What every division of a model takes of each device, so that it can be compared with the library's. */
+enum { LAYERS = 8, DEVICES = 3, SESSIONS = 2 };
+typedef struct {
+    PublicRig  p;
+    rt_options ro;
+    Stages     have;                               /* the CPU's and two or three devices */
+    int32_t    cards;
+    uint64_t   need[LAYERS + 1][LAYERS + 1][LAYERS + 1][DEVICES];      /* by the layers of each */
+} Table;
+static const rt_session_options table_session = { .ctx = 200, .checkpoints = 1 };
+static const rt_step_options table_step = { .sessions = SESSIONS, .chunk = 16 };
+
+/* What the model, its sessions and a step take if the layers end there. */
+static void count_division(uint64_t need[DEVICES], const Table *t, const Stages *ends)
+{
+    Error err = { 0 };
+    Stages null;
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    size_t scratch = 0;
+    rt_options ro = t->ro;
+    ro.overcommit = true;
+    assert_ok(backends_count(&null, ends, &err), &err);
+    assert_ok(engine_open(&g, null, ENGINE_SIZES, &ro, &err), &err);
+    engine_owner(g, "session");
+    const Amount before = engine_counted(&g->on);
+    assert_ok(engine_session(&s, g, &table_session, &err), &err);
+    const Amount with = engine_counted(&g->on);
+    engine_owner(g, "step");
+    assert_ok(engine_scratch(&scratch, NULL, g, &table_step, &err), &err);
+    assert_ok(engine_step(&st, g, &table_step, scratch, &err), &err);
+    const Amount all = engine_counted(&g->on);
+    for (int32_t k = 0; k < t->cards; k++)
+        need[k] = all.in[IN_DEVICE + k] + (SESSIONS - 1) * (with.in[IN_DEVICE + k] - before.in[IN_DEVICE + k]);
+    rt_step_free(st);
+    rt_session_free(s);
+    rt_close(g);
+}
+
+static uint64_t *need_of(Table *t, const int32_t layers[DEVICES])
+{
+    return t->need[layers[0]][layers[1]][t->cards > 2 ? layers[2] : 0];
+}
+
+/* Calls for every division of n layers. */
+typedef void EachDivision(Table *t, const int32_t layers[DEVICES], void *ud);
+static void each_division(Table *t, int32_t n, EachDivision *call, void *ud)
+{
+    for (int32_t a = 0; a <= n; a++)
+        for (int32_t b = 0; b <= n - a; b++) {
+            const int32_t three[DEVICES] = { a, b, n - a - b }, two[DEVICES] = { a, n - a, 0 };
+            if (t->cards == 2 && b == 0) call(t, two, ud);
+            if (t->cards == 3) call(t, three, ud);
+        }
+}
+
+static void fill_in(Table *t, const int32_t layers[DEVICES], void *ud)
+{
+    (void) ud;
+    Stages ends = t->have;
+    int32_t end = LAYERS - layers[0] - layers[1] - layers[2];
+    for (int32_t k = 0; k <= t->cards; end += layers[k++]) ends.at[k].end = end < LAYERS ? end : INT32_MAX;
+    count_division(need_of(t, layers), t, &ends);
+}
+
+/* As little beside a layer as a card's is beside a real model's. */
+static size_t no_workspace(Backend *b, int32_t threads)
+{
+    (void) b, (void) threads;
+    return 0;
+}
+
+static void table_open(Table *t, const RigOptions *o, int32_t cards)
+{
+    Error err = { 0 };
+    memset(t, 0, sizeof *t);
+    t->cards = cards;
+    public_files(&t->p, o);
+    t->ro = divided(&t->p, o, cards == 2 ? "card:0+1" : "card:0+1+2", RT_LAYERS_AUTO);
+    card_level = "cpu:portable";                   /* the same bytes everywhere */
+    assert_ok(engine_backends(&t->have, &t->ro, &err), &err);
+    for (int32_t k = 1; k <= cards; k++) t->have.at[k].be->fork_bytes = no_workspace;
+    card_level = "cpu";
+    for (int32_t n = 1; n <= LAYERS; n++) each_division(t, n, fill_in, NULL);
+}
+
+static void table_close(Table *t)
+{
+    backends_close(&t->have);
+    t->p.g = NULL;
+    public_close(&t->p);
+}
+
+typedef struct { double room[DEVICES], best; int32_t layers[DEVICES]; } Best;
+
+static double fullest_of(Table *t, const int32_t layers[DEVICES], const double room[DEVICES])
+{
+    double most = 0;
+    for (int32_t k = 0; k < t->cards; k++) most = fmax(most, (double) need_of(t, layers)[k] / room[k]);
+    return most;
+}
+
+static void compare_best(Table *t, const int32_t layers[DEVICES], void *ud)
+{
+    Best *b = ud;
+    const double full = fullest_of(t, layers, b->room);
+    if (full >= b->best) return;
+    b->best = full;
+    memcpy(b->layers, layers, sizeof b->layers);
+}
+
+/* The library's division, for n layers or RT_LAYERS_AUTO. */
+static void placed(int32_t layers[DEVICES], Table *t, int32_t n)
+{
+    Error err = { 0 };
+    Stages have = t->have;
+    rt_options ro = t->ro;
+    ro.gpu_layers = n;
+    assert_ok(engine_place(&have, &ro, &table_session, &table_step, &err), &err);
+    memset(layers, 0, sizeof *layers * DEVICES);
+    for (int32_t k = 0; k < t->cards; k++) {
+        const int32_t end = have.at[k + 1].end < LAYERS ? have.at[k + 1].end : LAYERS;
+        if (have.at[k].end < end) layers[k] = end - have.at[k].end;
+    }
+}
+
+static void set_memory(Table *t, Best *b, const uint64_t memory[DEVICES])
+{
+    *b = (Best) { .best = HUGE_VAL };
+    for (int32_t k = 0; k < t->cards; k++) {
+        card_log[k]->memory = memory[k];
+        b->room[k] = (double) (memory[k] - memory[k] / 64);
+    }
+}
+
+/* The most layers that fit, as any division may be. */
+static int32_t most_that_fit(Table *t, Best *b)
+{
+    for (int32_t n = LAYERS; n > 0; n--) {
+        b->best = HUGE_VAL;
+        each_division(t, n, compare_best, b);
+        if (b->best <= 1) return n;
+    }
+    return 0;
+}
+
+static void unknown_memory(Backend *b, uint64_t *there, uint64_t *total)
+{
+    (void) b;
+    *there = *total = 0;
+}
+
+typedef struct { int32_t tries, some, fewer, fuller; double worst; } Missed;
+
+/* Random memories: as many layers as fit, and for a given number the fullest as empty as can be. */
+static void try_memories(Missed *m, Table *t, Dice *d, int32_t tries)
+{
+    const int32_t one[DEVICES] = { 0, t->cards == 2 ? LAYERS : 0, t->cards == 2 ? 0 : LAYERS };
+    const uint64_t whole = need_of(t, one)[t->cards - 1];
+    for (int32_t i = 0; i < tries; i++) {
+        Best b;
+        uint64_t memory[DEVICES] = { 0 };
+        int32_t layers[DEVICES];
+        for (int32_t k = 0; k < t->cards; k++) memory[k] = whole / 1000 * (uint64_t) (50 + roll(d, 800));
+        set_memory(t, &b, memory);
+        const int32_t most = most_that_fit(t, &b);
+        placed(layers, t, RT_LAYERS_AUTO);
+        const int32_t n = layers[0] + layers[1] + layers[2];
+        assert_true(n <= most && (n == 0 || fullest_of(t, layers, b.room) <= 1));
+        m->fewer += n < most;
+        m->some += most > 0 && most < LAYERS;
+        const int32_t some = 2 + roll(d, LAYERS - 1);
+        b.best = HUGE_VAL;
+        each_division(t, some, compare_best, &b);
+        placed(layers, t, some);
+        assert_int_equal(layers[0] + layers[1] + layers[2], some);
+        const double full = fullest_of(t, layers, b.room);
+        m->tries++;
+        m->fuller += full > b.best * 1.000001;
+        m->worst = fmax(m->worst, full / b.best);
+    }
+}
+
+/* Layers that are alike; delta net and attention; leading ones without experts; windowed ones and full ones. */
+static RigOptions table_model(int32_t i)
+{
+    static const int32_t kind[] = { 1, 2, 7, 8 };
+    RigOptions o = rig_kind(kind[i], false);
+    o.tm.n_layer = LAYERS, o.tm.hidden = 256, o.tm.ff = 1024, o.tm.ff_expert = 256;    /* more than a step takes */
+    return i == 1 ? rig_with_draft(o, false) : o;
+}
+
+static void as_many_as_fit_on_all(void **state)
+{
+    enum { TRIES = 30 };
+    (void) state;
+    int32_t some = 0;
+    Dice d = { tiny_key(3, "memories"), 0 };
+    for (int32_t i = 0; i < 4; i++)
+        for (int32_t cards = 2; cards <= DEVICES; cards++) {
+            Missed m = { 0 };
+            static Table t;
+            const RigOptions o = table_model(i);
+            if (!part_runs()) continue;
+            table_open(&t, &o, cards);
+            try_memories(&m, &t, &d, TRIES);
+            table_close(&t);
+            /* moving one layer at a time does not always find the best, if heads or drafters are large */
+            if (m.fewer > 0 || m.fuller > 1 || (cards == 2 && m.fuller > 0))
+                fail_msg("model %d, %d devices: of %d, %d have fewer layers, and %d are fuller, by up to %.3f", i,
+                         cards, m.tries, m.fewer, m.fuller, m.worst);
+            some += m.some;
+        }
+    assert_true(part_asked().of > 1 || some > TRIES);
+}
+
+/* Of n layers, as devices have so many megabytes; 0: what they have is not known. */
+typedef struct { int32_t n; uint64_t memory[DEVICES]; int32_t want[DEVICES]; } Share;
+static void check_shares(Table *t, const Share *list)
+{
+    for (const Share *s = list; s->n; s++) {
+        Best b;
+        int32_t got[DEVICES];
+        uint64_t memory[DEVICES];
+        for (int32_t k = 0; k < DEVICES; k++) memory[k] = s->memory[k] << 20;
+        set_memory(t, &b, memory);
+        placed(got, t, s->n);
+        if (memcmp(got, s->want, sizeof got) != 0)
+            fail_msg("%d layers: %d %d %d, expected %d %d %d", s->n, got[0], got[1], got[2], s->want[0], s->want[1],
+                     s->want[2]);
+    }
+}
+
+/* Layers go by memory: evenly, one to three; and to none of which the memory has no room for any. */
+static void layers_go_by_memory(void **state)
+{
+    (void) state;
+    static Table t;
+    RigOptions o = rig_kind(1, false);
+    o.tm.n_layer = LAYERS, o.tm.hidden = 512, o.tm.ff = 2048;
+    table_open(&t, &o, 2);
+    check_shares(&t, (Share[]) { { 8, { 500, 500 }, { 4, 4 } }, { 4, { 300, 300 }, { 2, 2 } },
+                                 { 8, { 125, 375 }, { 2, 6 } }, { 8, { 375, 125 }, { 6, 2 } },
+                                 { 4, { 125, 375 }, { 1, 3 } }, { 8, { 500, 1 }, { 8, 0 } },
+                                 { RT_LAYERS_AUTO, { 500, 1 }, { 8, 0 } }, { RT_LAYERS_AUTO, { 1, 500 }, { 0, 8 } },
+                                 { RT_LAYERS_AUTO, { 1, 1 }, { 0, 0 } }, { 0 } });
+    static const Share even[] = { { 8, { 100, 300 }, { 4, 4 } }, { 4, { 300, 100 }, { 2, 2 } },
+                                  { RT_LAYERS_AUTO, { 1, 1 }, { 4, 4 } }, { 0 } };
+    for (int32_t k = 1; k <= 2; k++) t.have.at[k].be->memory = unknown_memory;
+    check_shares(&t, even);
+    for (int32_t k = 1; k <= 2; k++) t.have.at[k].be->shares = true;
+    check_shares(&t, even);
+    t.have.at[1].be->shares = false;               /* what only the other one takes is counted as main memory */
+    check_shares(&t, even);
+    table_close(&t);
+    table_open(&t, &o, 3);
+    check_shares(&t, (Share[]) { { 6, { 300, 300, 300 }, { 2, 2, 2 } }, { 8, { 50, 200, 150 }, { 1, 4, 3 } },
+                                 { 6, { 300, 1, 300 }, { 3, 0, 3 } }, { 0 } });
+    table_close(&t);
+}
+
+/* ---- what is refused ---- */
+
+static bool loading(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) what, (void) done, (void) total;
+    *(bool *) ud = true;
+    return true;
+}
+
+/* Too little on one of two devices is refused before the first weight is read, with a number of layers that opens. */
+static void too_little_is_refused(void **state)
+{
+    (void) state;
+    RigOptions o = rig_kind(2, false);
+    PublicRig p;
+    rt_needs n;
+    rt_error e;
+    rt_engine *g;
+    bool began = false;
+    char want[64];
+    o.tm.hidden = 256, o.tm.ff = 1024, o.tm.n_layer = 8;
+    public_files(&p, &o);
+    rt_options ro = divided(&p, &o, "card:0+1", 0);
+    plan_of(&n, &ro, NULL, NULL);
+    const uint64_t whole = on_card(&n.card[0]);
+    for (int32_t little = 0; little < 2; little++) {
+        card_memory[little] = whole / 2;
+        card_memory[1 - little] = whole * 11 / 10;
+        ro = divided(&p, &o, "card:0+1", 0);
+        ro.hooks = (rt_hooks) { .ud = &began, .progress = loading };
+        assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
+        assert_null(g);
+        assert_false(began);
+        if (!strstr(e.text, " of 8 layers take ") || !strstr(e.text, " GB are free on card:")) fail_msg("%s", e.text);
+        const rt_options automatic = divided(&p, &o, "card:0+1", RT_LAYERS_AUTO);
+        plan_of(&n, &automatic, NULL, NULL);
+        assert_in_range(n.gpu_layers, 1, 7);
+        snprintf(want, sizeof want, "; %d would fit", n.gpu_layers);
+        if (!strstr(e.text, want)) fail_msg("%s, expected %s", e.text, want);
+        for (int32_t k = 0; k < 2; k++) assert_true(on_card(&n.card[k]) <= n.card[k].free);
+        ro.gpu_layers = n.gpu_layers;
+        if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+        rt_close(g);
+        began = false;
+    }
+    card_memory[0] = card_memory[1] = 1;
+    ro.gpu_layers = 0;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
+    if (!strstr(e.text, "nothing would fit")) fail_msg("%s", e.text);
+    ro.overcommit = true;
+    if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_close(g);
+    card_memory[0] = card_memory[1] = 0;
+    p.g = NULL;
+    public_close(&p);
+}
+
 /* ---- what fails ---- */
 
 /* Opens everything and writes a text. Returns what went wrong first, at which everything is closed: nothing that a
@@ -585,8 +907,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_division), cmocka_unit_test(every_family), cmocka_unit_test(experts_beside_cards),
         cmocka_unit_test(denoised), cmocka_unit_test(on_two_gpus), cmocka_unit_test(many_sessions),
-        cmocka_unit_test(plan_is_what_each_card_holds),
-        cmocka_unit_test(failures_are_reported),
+        cmocka_unit_test(plan_is_what_each_card_holds), cmocka_unit_test(as_many_as_fit_on_all),
+        cmocka_unit_test(layers_go_by_memory),
+        cmocka_unit_test(too_little_is_refused), cmocka_unit_test(failures_are_reported),
         cmocka_unit_test(failing_calls_are_reported), cmocka_unit_test(cancelled_between_cards),
         cmocka_unit_test(told_where),
     };
