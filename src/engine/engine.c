@@ -36,12 +36,12 @@ static bool listed(char *out, size_t cap, const char *name, int32_t i)
     return at && (size_t) snprintf(out, cap, "%.*s:%.*s", kind, name, (int) strcspn(at + 1, "+"), at + 1) < cap;
 }
 
-static bool listed_before(const char *one, const char *name, int32_t i)
+/* Whether an earlier one is the same, which may be spelt otherwise in the list. */
+static bool opened_before(const Stages *s, const Backend *be)
 {
-    char other[64];
-    for (int32_t k = 0; k < i; k++)
-        if (listed(other, sizeof other, name, k) && strcmp(one, other) == 0) return true;
-    return false;
+    int32_t k = 0;
+    while (s->at[k].be != be && strcmp(s->at[k].be->name, be->name) != 0) k++;
+    return s->at[k].be != be;
 }
 
 /* Opens what the name lists: several only of devices, each once. All layers are on the last. */
@@ -52,14 +52,14 @@ static Status open_named(Stages *out, const char *name, const BackendOptions *bo
     for (int32_t i = 0; listed(one, sizeof one, name, i); i++) {
         if (i == DEVICES_MAX)
             return fail(err, ST_ARG, "backend: '%s', expected at most %d cards", name, DEVICES_MAX);
-        if (listed_before(one, name, i))
-            return fail(err, ST_ARG, "backend: '%s', expected each card once", name);
         TRY(backend_open(&out->at[i].be, one, bo, err));
         out->n++;
         out->at[i].end = INT32_MAX;
         if (i > 0) out->at[i - 1].end = 0;
         if (i > 0 && !out->at[i].be->device)
             return fail(err, ST_ARG, "backend: '%s', expected a list of cards only, such as cuda:0+1", name);
+        if (opened_before(out, out->at[i].be))
+            return fail(err, ST_ARG, "backend: '%s', expected each card once", name);
         if (out->at[i].be->device) out->at[i].be->device = i + 1;
     }
     return ST_OK;

@@ -12,6 +12,7 @@
 #include "model_helper.h"
 #include "part.h"
 #include "ratoon.h"
+#include "ratoon_lab.h"
 
 /* For what the emulated driver alone has, a second card first of all. */
 static FakeCuda *emulated(void)
@@ -624,6 +625,62 @@ static void layers_go_by_memory(void **state)
 
 /* ---- what is refused ---- */
 
+static void refused(const PublicRig *p, const char *on, rt_status code, const char *text)
+{
+    rt_options ro = { .size = sizeof ro, .model = p->model, .backend = on, .threads = 1 };
+    rt_engine *g;
+    rt_needs n;
+    rt_error e;
+    rt_status st = rt_open(&g, &ro, &e);
+    assert_null(g);
+    if (st != code || strcmp(e.text, text) != 0) fail_msg("%s: %d, %s", on, (int) st, e.text);
+    st = rt_plan(&ro, NULL, NULL, NULL, NULL, &n, sizeof n, &e);
+    if (st != code || strcmp(e.text, text) != 0) fail_msg("%s, planned: %d, %s", on, (int) st, e.text);
+}
+
+static void names_are_refused(void **state)
+{
+    (void) state;
+    FakeCuda *fake = emulated();
+    const RigOptions o = rig_kind(1, false);
+    PublicRig p;
+    rt_error e;
+    rt_roofline *roof;
+    rt_engine *g;
+    public_files(&p, &o);
+    fake->devices = 2;
+    refused(&p, "card:1+1", RT_EARG, "backend: 'card:1+1', expected each card once");
+    refused(&p, "cuda:0+0", RT_EARG, "backend: 'cuda:0+0', expected each card once");
+    refused(&p, "cuda:1+0+01", RT_EARG, "backend: 'cuda:1+0+01', expected each card once");
+    refused(&p, "cuda:0+7", RT_EUNSUPPORTED, "cuda: device 7, expected 0 to 1; CUDA_VISIBLE_DEVICES may hide some");
+    refused(&p, "cuda:0+", RT_EARG, "cuda device: , expected a number (cuda:0)");
+    refused(&p, "cuda:+1", RT_EARG, "cuda device: , expected a number (cuda:0)");
+    refused(&p, "cuda:+", RT_EARG, "cuda device: , expected a number (cuda:0)");
+    refused(&p, "cuda:0+x", RT_EARG, "cuda device: x, expected a number (cuda:0)");
+    refused(&p, "cuda:0+cuda:1", RT_EARG, "cuda device: cuda:1, expected a number (cuda:0)");
+    refused(&p, "cpu:portable+portable", RT_EARG,
+            "backend: 'cpu:portable+portable', expected a list of cards only, such as cuda:0+1");
+    refused(&p, "card:0+1+2+3+4+5+6+7+0", RT_EARG, "backend: 'card:0+1+2+3+4+5+6+7+0', expected at most 8 cards");
+    refused(&p, "cuda:0000000000000000000000000000000+1111111111111111111111111111111111111111111", RT_EARG,
+            "backend: 'cuda:0000000000000000000000000000000+111111111111111111111111111111111...' "
+            "is no backend's name");
+    assert_int_equal(fake->live, 0);
+    rt_options ro = divided(&p, &o, "card:0+1", 0);
+    ro.expert_vram = 1 << 20;
+    assert_int_equal(rt_open(&g, &ro, &e), RT_EUNSUPPORTED);
+    assert_string_equal(e.text, "expert_vram: several cards hold all experts of their layers; expected 0, or one card");
+    ro.expert_vram = RT_EXPERTS_AUTO;              /* is all */
+    if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+    rt_close(g);
+    assert_int_equal(rt_roofline_new(&roof, "cuda:0+1", 1, &e), RT_EARG);
+    assert_string_equal(e.text, "cuda device: 0+1, expected a number (cuda:0)");
+    assert_null(roof);
+    fake->devices = 1;
+    assert_int_equal(fake->live, 0);
+    p.g = NULL;
+    public_close(&p);
+}
+
 static bool loading(void *ud, const char *what, int64_t done, int64_t total)
 {
     (void) what, (void) done, (void) total;
@@ -908,7 +965,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_division), cmocka_unit_test(every_family), cmocka_unit_test(experts_beside_cards),
         cmocka_unit_test(denoised), cmocka_unit_test(on_two_gpus), cmocka_unit_test(many_sessions),
         cmocka_unit_test(plan_is_what_each_card_holds), cmocka_unit_test(as_many_as_fit_on_all),
-        cmocka_unit_test(layers_go_by_memory),
+        cmocka_unit_test(layers_go_by_memory), cmocka_unit_test(names_are_refused),
         cmocka_unit_test(too_little_is_refused), cmocka_unit_test(failures_are_reported),
         cmocka_unit_test(failing_calls_are_reported), cmocka_unit_test(cancelled_between_cards),
         cmocka_unit_test(told_where),
