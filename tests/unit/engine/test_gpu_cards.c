@@ -672,8 +672,14 @@ static void names_are_refused(void **state)
     ro.expert_vram = RT_EXPERTS_AUTO;              /* is all */
     if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
     rt_close(g);
-    assert_int_equal(rt_roofline_new(&roof, "cuda:0+1", 1, &e), RT_EARG);
-    assert_string_equal(e.text, "cuda device: 0+1, expected a number (cuda:0)");
+    ro.expert_vram = 0;
+    assert_int_equal(rt_card_check(&ro, &e), RT_EARG);
+    assert_string_equal(e.text, "backend: 'card:0+1', expected a card's");
+    ro.backend = "cuda:0+1";
+    assert_int_equal(rt_card_check(&ro, &e), RT_EARG);
+    if (rt_roofline_new(&roof, "card:0+1", 1, &e) != RT_OK) fail_msg("%s", e.text);        /* of the first */
+    rt_roofline_free(roof);
+    assert_int_equal(rt_roofline_new(&roof, "cuda:7+0", 1, &e), RT_EUNSUPPORTED);
     assert_null(roof);
     fake->devices = 1;
     assert_int_equal(fake->live, 0);
