@@ -64,8 +64,8 @@ void      rt_step_profile(const rt_step *st, rt_profile *out);
  * its clocks; RT_EUNSUPPORTED from rt_roofline_new: they are not known. */
 typedef struct rt_roofline rt_roofline;
 typedef struct { double bytes_per_s, int8_ops_per_s, f32_ops_per_s; } rt_peaks;
-/* backend, threads: as in rt_options; of several cards, the first, since one at a time works. *out: to be freed; NULL on
- * failure. */
+/* backend, threads: as in rt_options; of several cards, the first, since one at a time works. *out: to be freed; NULL
+ * on failure. */
 rt_status rt_roofline_new(rt_roofline **out, const char *backend, int32_t threads, rt_error *e);
 void      rt_roofline_free(rt_roofline *r);
 void      rt_roofline_round(rt_roofline *r, int32_t n, uint64_t bytes, rt_peaks *fastest);

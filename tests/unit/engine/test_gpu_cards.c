@@ -359,6 +359,34 @@ static void plan_is_what_each_card_holds(void **state)
     }
 }
 
+/* The same of two GPUs, whose driver hands out pages. */
+static void plan_is_what_gpus_hold(void **state)
+{
+    (void) state;
+    enum { RECORDS = 256 * (256 << 10) };          /* those are taken when passes are recorded */
+    FakeCuda *fake = emulated();
+    const RigOptions o = rig_with_draft(rig_kind(2, false), false);
+    PublicRig p;
+    rt_needs n;
+    rt_engine *g;
+    rt_session *s;
+    rt_step *st;
+    public_files(&p, &o);
+    fake->devices = 2;
+    const rt_options ro = divided(&p, &o, "cuda:1+0", 0);
+    plan_of(&n, &ro, &RT_SESSION_OPTIONS(.ctx = CTX), &RT_STEP_OPTIONS(.budget = 12, .chunk = 40));
+    open_engine(&g, &s, &st, &ro, 12);
+    for (int32_t k = 0; k < 2; k++)
+        assert_int_equal(fake->card_bytes[1 - k] + RECORDS, on_card(&n.card[k]));
+    rt_session_free(s);
+    rt_step_free(st);
+    rt_close(g);
+    fake->devices = 1;
+    assert_int_equal(fake->live, 0);
+    p.g = NULL;
+    public_close(&p);
+}
+
 /* ---- the division ---- */
 
 /* What every division of a model takes of each device, so that it can be compared with the library's. */
@@ -423,7 +451,10 @@ static void fill_in(Table *t, const int32_t layers[DEVICES], void *ud)
     (void) ud;
     Stages ends = t->have;
     int32_t end = LAYERS - layers[0] - layers[1] - layers[2];
-    for (int32_t k = 0; k <= t->cards; end += layers[k++]) ends.at[k].end = end < LAYERS ? end : INT32_MAX;
+    for (int32_t k = 0; k <= t->cards; k++) {
+        ends.at[k].end = end < LAYERS ? end : INT32_MAX;
+        if (k < t->cards) end += layers[k];
+    }
     count_division(need_of(t, layers), t, &ends);
 }
 
@@ -925,6 +956,41 @@ static void cancelled_between_cards(void **state)
 
 /* ---- what is told ---- */
 
+/* The division that a plan has found for its sessions is what runs, if it is handed on. */
+static void as_told(void **state)
+{
+    (void) state;
+    static const int32_t parts[][3] = { { 1, 2, 1 }, { 4, 0, 0 }, { 0, 3, 1 }, { 2, 2, 0 }, { 0, 0, 4 } },
+                         wrong[][3] = { { 1, 2, 2 }, { 1, 1, 1 }, { -1, 4, 1 } };
+    static const char *const texts[] = { "card_layers: 2 for card:2, expected numbers whose sum is 4",
+                                         "card_layers: 3 in all, expected 4",
+                                         "card_layers: -1 for card:0, expected numbers whose sum is 4" };
+    const RigOptions o = rig_kind(2, false);
+    PublicRig p;
+    rt_needs n;
+    rt_engine *g;
+    rt_error e;
+    public_files(&p, &o);
+    rt_options ro = divided(&p, &o, "card:0+1+2", 4);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        ro.card_layers = parts[i];
+        plan_of(&n, &ro, &RT_SESSION_OPTIONS(.ctx = 5000 * ((int32_t) i + 1)), NULL);
+        if (rt_open(&g, &ro, &e) != RT_OK) fail_msg("%s", e.text);
+        for (int32_t k = 0; k < 3; k++) {
+            assert_int_equal(n.card[k].layers, parts[i][k]);
+            assert_int_equal((uint64_t) card_log[k]->live, n.card[k].model);
+        }
+        rt_close(g);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ro.card_layers = wrong[i];
+        assert_int_equal(rt_open(&g, &ro, &e), RT_EARG);
+        assert_string_equal(e.text, texts[i]);
+    }
+    p.g = NULL;
+    public_close(&p);
+}
+
 static void told_where(void **state)
 {
     (void) state;
@@ -974,7 +1040,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(layers_go_by_memory), cmocka_unit_test(names_are_refused),
         cmocka_unit_test(too_little_is_refused), cmocka_unit_test(failures_are_reported),
         cmocka_unit_test(failing_calls_are_reported), cmocka_unit_test(cancelled_between_cards),
-        cmocka_unit_test(told_where),
+        cmocka_unit_test(told_where), cmocka_unit_test(as_told), cmocka_unit_test(plan_is_what_gpus_hold),
     };
     return cmocka_run_group_tests_name("gpu_cards", tests, NULL, NULL);
 }
