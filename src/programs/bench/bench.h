@@ -32,8 +32,9 @@ typedef struct {
  * program. Returns false after reporting an error, or after Ctrl-C. */
 bool bench_rounds(Bench *b, int with, bool (*measure)(Bench *b, void *ud), void *ud);
 void bench_peaks(Bench *b);                        /* one round of the roofline, between other measurements */
-/* Names the GPU that the options name beside the machine: it has layers of the model, and its clocks are the peaks. */
-void bench_card(Bench *b);
+/* Names a backend's GPU, if it is one's, beside the machine: it has layers of the model, and its clocks are the peaks.
+ * Of several, the first one's are. backend NULL: none was given. */
+void bench_card(Bench *b, const char *backend);
 /* A lower limit in milliseconds for a pass of n rows after `after` tokens: weights, keys and values are read once, and
  * every weight is multiplied for every row; 0: the peaks are not known. */
 double bench_limit_ms(const Bench *b, int32_t rows, int32_t after);

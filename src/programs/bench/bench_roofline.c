@@ -99,7 +99,7 @@ int bench_roofline(Bench *b)
 {
     Counts x = { 0 };
     hear_interrupts();
-    bench_card(b);
+    bench_card(b, b->o.backend);
     for (int32_t t = 1; !b->by_clocks && t < b->threads && x.n < COUNTS_MAX - 1; t *= 2) x.threads[x.n++] = t;
     x.threads[x.n++] = b->by_clocks ? 0 : b->threads;
     return measure(b, &x) && bench_report(b, &REPORT, &x) ? EXIT_FINE : EXIT_FAILED;

@@ -43,12 +43,14 @@ static void describe_machine(Bench *b)
     snprintf(b->machine, sizeof b->machine, "%s, %d thread%s", name, b->threads, b->threads == 1 ? "" : "s");
 }
 
-void bench_card(Bench *b)
+void bench_card(Bench *b, const char *backend)
 {
     const size_t at = strlen(b->machine);
     rt_card card;
-    if (b->by_clocks || !card_named(&card, b->o.backend)) return;      /* each round comes here */
-    snprintf(b->machine + at, sizeof b->machine - at, ", %.63s (%s)", card.name, card.level);
+    if (b->by_clocks || !card_named(&card, backend)) return;      /* each round comes here */
+    const char *more = strchr(backend, '+');
+    snprintf(b->machine + at, sizeof b->machine - at, ", %.63s (%s)%s%.20s", card.name, card.level,
+             more ? " and cuda:" : "", more ? more + 1 : "");
     b->by_clocks = true;
 }
 
@@ -112,7 +114,7 @@ static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), vo
     if (good) {
         const bool alone = b->p.gpu_layers == RT_LAYERS_NONE;          /* the CPU */
         describe_model(b);
-        if (!alone) bench_card(b);
+        if (!alone) bench_card(b, program_backend(&b->p));
         good = open_roof(b, alone ? "cpu" : b->o.backend);
     }
     const double began = seconds_now();
