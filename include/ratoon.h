@@ -165,10 +165,10 @@ typedef struct {
     const char *weight_type;   /* "keep" (NULL): weights are what the file has; "q8_0": those of 16 bits are quantised
                                 * at load, for nearly half the memory and time. It changes the text, equally with and
                                 * without speculation, to that of a file quantised so. */
-    const int32_t *card_layers;               /* of several GPUs, in their order: how many of the layers each runs,
-                                * together gpu_layers, or all; what rt_plan has found for other sessions than the usual
-                                * (rt_needs.card). Read only during the call; NULL: as many as make it as full as the
-                                * others */
+    const int32_t *card_layers;               /* [the GPUs that are named] of several GPUs: how many of the layers each
+                                * runs, together gpu_layers, or all; what rt_plan has found for other sessions than the
+                                * usual (rt_needs.card). Read only during the call; NULL, or with RT_LAYERS_AUTO: as
+                                * many as make it as full as the others */
 } rt_options;
 enum { RT_LAYERS_AUTO = -1, RT_LAYERS_NONE = -2 };
 #define RT_EXPERTS_AUTO UINT64_MAX
@@ -461,8 +461,8 @@ typedef struct {
     uint64_t kv_q8_bytes;      /* keys and values of one token if both were of type q8_0; 0: they cannot be */
     uint64_t device_model, device_drafter, device_session, device_step;           /* bytes of a GPU's memory, by
                                                                                    * owner; 0: it is main memory. Of
-                                                                                   * several GPUs, in these five lines,
-                                                                                   * the sums: see card */
+                                                                                   * several GPUs, here and in the next
+                                                                                   * three: the sums; see card */
     uint64_t device_free;      /* bytes of it that may be taken: a 64th of what is free is left for what the driver
                                 * takes besides; 0: unknown */
     uint64_t device_total;     /* bytes of it in all; 0: there is none */

@@ -187,7 +187,7 @@ static size_t print_number(float value, char *out, size_t cap)
     return n;
 }
 
-/* The last stage's, and all of devices: "cuda:0+1". */
+/* The last stage's; where several devices run layers, a list of them: "cuda:0+1". */
 static size_t backend_names(const Stages *on, char *out, size_t cap)
 {
     size_t n = 0;

@@ -48,12 +48,13 @@ static Status plan_open(Planned *p, const Stages *have, EngineUse use, const rt_
 
 /* ---- layers on devices ---- */
 
+_Static_assert((int) RT_CARDS_MAX == (int) DEVICES_MAX, "cards");
 /* A share of a device's free memory stays free, for what is not planned: recorded passes, what a driver takes. */
 enum { DEVICE_MARGIN = 64 };
 /* And one of main memory beside experts, for the same and for the system. */
 enum { EXPERT_MARGIN = 16 };
 
-/* What devices shall hold: n of the model's layers, the last ones, with these options. */
+/* What devices are asked to hold layers of, and with which options. */
 typedef struct {
     const Stages             *have;
     const rt_options         *o;
@@ -261,11 +262,11 @@ static Status consider(bool *better, Division *best, const Ask *a, const Stages 
 }
 
 /* Gives each device what it lacks, in layers as they are on average, for as long as that helps: this is the best
- * division, or one beside it. */
-static Status level_out(Division *best, const Ask *a, int32_t n, uint64_t vram, Error *err)
+ * division, or one beside it. room 0: it gets none. */
+static Status level_out(Division *best, const Ask *a, int32_t n, const double *room, uint64_t vram, Error *err)
 {
     double share[STAGES_MAX] = { 0 }, rooms = 0;
-    for (int32_t k = 1; k <= devices(a); k++) rooms += share[k] = a->room[k];
+    for (int32_t k = 1; k <= devices(a); k++) rooms += share[k] = room[k];
     for (bool better = true; better;) {
         const Stages next = divide(a, n, share);
         double all = 0;
@@ -273,7 +274,7 @@ static Status level_out(Division *best, const Ask *a, int32_t n, uint64_t vram, 
         TRY(consider(&better, best, a, &next, vram, err));
         for (int32_t k = 1; k <= devices(a); k++) all += (double) best->x.need.in[k];
         for (int32_t k = 1; k <= devices(a); k++) {
-            const double lacks = all / rooms * a->room[k] - (double) best->x.need.in[k];
+            const double lacks = all / rooms * room[k] - (double) best->x.need.in[k];
             share[k] = fmax(0, layers_on(&best->on, k, a->layers) + lacks / (double) a->each);
         }
     }
@@ -299,16 +300,46 @@ static Status move_layer(bool *better, Division *best, const Ask *a, uint64_t vr
     return ST_OK;
 }
 
-/* The last n layers on devices, of which each is as full as the others, as far as whole layers allow; enough: as far as
- * there has to be room. */
+/* Each device is as full as the others, as far as whole layers allow; enough: as far as there has to be room. */
+static Status divide_well(Division *best, const Ask *a, int32_t n, const double *room, uint64_t vram, bool enough,
+                          Error *err)
+{
+    bool better = true;
+    *best = (Division) { 0 };
+    TRY(level_out(best, a, n, room, vram, err));
+    while (better && !(enough && has_room_for(a, &best->x))) TRY(move_layer(&better, best, a, vram, err));
+    return ST_OK;
+}
+
+/* With its first layer a device takes its workspace, so small ones may be better left out. */
+static Status leave_out(Division *best, const Ask *a, int32_t n, uint64_t vram, bool enough, Error *err)
+{
+    double room[STAGES_MAX];
+    Division fewer;
+    memcpy(room, a->room, sizeof room);
+    for (int32_t left = devices(a); left > 1 && !has_room_for(a, &best->x); left--) {
+        int32_t least = 0;
+        for (int32_t k = 1; k <= devices(a); k++)
+            if (room[k] > 0 && (least == 0 || room[k] < room[least])) least = k;
+        room[least] = 0;
+        TRY(divide_well(&fewer, a, n, room, vram, enough, err));
+        if (less_full(&fewer, best, devices(a))) *best = fewer;
+    }
+    return ST_OK;
+}
+
+/* The last n layers on devices, and how they are divided. */
 static Status count_layers(Answer *out, Stages *on, const Ask *a, int32_t n, uint64_t vram, bool enough, Error *err)
 {
     Division best = { 0 };
-    bool better = devices(a) > 1 && n > 0 && a->apart, first;
-    const Stages by_room = divide(a, n, a->room);
-    if (better) TRY(level_out(&best, a, n, vram, err));
-    else TRY(consider(&first, &best, a, &by_room, vram, err));
-    while (better && !(enough && has_room_for(a, &best.x))) TRY(move_layer(&better, &best, a, vram, err));
+    bool first;
+    if (devices(a) > 1 && n > 0 && a->apart) {
+        TRY(divide_well(&best, a, n, a->room, vram, enough, err));
+        TRY(leave_out(&best, a, n, vram, enough, err));
+    } else {
+        const Stages by_room = divide(a, n, a->room);
+        TRY(consider(&first, &best, a, &by_room, vram, err));
+    }
     *out = best.x;
     *on = best.on;
     return ST_OK;
@@ -421,7 +452,11 @@ Status engine_check_device(const Stages *have, const rt_options *o, Error *err)
     a.so = NULL;
     TRY(layers_that_fit(&fit, &on, &vram, &a, err));
     char hint[64] = "nothing would fit";
-    if (fit) snprintf(hint, sizeof hint, "%d would fit", fit);
+    if (fit) snprintf(hint, sizeof hint, "%d would fit%s", fit, o->card_layers ? " without card_layers" : "");
+    if (full < have->n && have->n > 2)
+        return fail(err, ST_MEMORY, "gpu_layers: the %d of %d layers on %s take %.2f GB of device memory, but %.2f GB "
+                    "are free there; %s", layers_on(have, full, a.layers), a.layers,
+                    have->at[full].be->name, (double) x.need.in[full] / 1e9, (double) there.in[full] / 1e9, hint);
     if (full < have->n)
         return fail(err, ST_MEMORY, "gpu_layers: %d of %d layers take %.2f GB of device memory, but %.2f GB are free "
                     "on %s; %s", layers_on(have, full, a.layers), a.layers,

@@ -9,18 +9,16 @@
 bool card_backend(const char *backend);
 /* "cuda" and "cuda:1"; of "cuda:1+2" the first. Returns false if the name is not a card's, or there is no such card. */
 bool card_named(rt_card *out, const char *backend);
-/* Whether a list ("cuda:0+1") has this card ("cuda:1"). */
-bool card_listed(const char *list, const char *card);
 
-/* Checks the card that was chosen without being asked for (Options.card) with the model that was found, once for each
+/* Checks the card that was chosen without being asked for (Program.card) with the model that was found, once for each
  * card, driver, program and model: the file "cards" in the user's cache folder says which have passed. Where the check
- * does not pass, all layers run on the CPU, and a note says why. Returns false after reporting that it was
- * interrupted. */
+ * does not pass, a note says why, and the next card is chosen; where there is none, the CPU runs all layers. Returns
+ * false after reporting that it was interrupted. */
 bool card_check(Program *p);
-/* Lists in p->backend all cards that can be used, beginning with the one that was chosen; those that are to run
+/* Lists in p->place.backend all cards that can be used, beginning with the one that was chosen; those that are to run
  * something are checked. RT_ECANCEL, with *e set: that was interrupted. */
 rt_status cards_list(Program *p, rt_error *e);
-/* Notes why a card that nobody asked for is not used. */
-void card_unused(const Options *o, const char *name, const char *why);
+/* Notes why a card that nobody asked for is not used. ends: the backend that ends the note. */
+void card_unused(const Options *o, const char *name, const char *ends, const char *why);
 
 #endif

@@ -13,12 +13,14 @@ static bool key_of(char out[KEPT_KEY], const Program *p)
     const Options *o = p->o;
     char identity[512], machine[160], all[1280], on[200] = "";
     rt_card card;
+    int n = 0;
     if (!rt_property(p->engine, "identity", identity, sizeof identity)) return false;
     const int32_t threads = machine_name(machine, sizeof machine, o);
-    if (p->gpu_layers > 0 && card_named(&card, program_backend(p)))
-        snprintf(on, sizeof on, "%s %s%s, %d layers, %llu of experts", card.name, card.level,
-                 strpbrk(program_backend(p), "+") ? strpbrk(program_backend(p), "+") : "", p->gpu_layers,
-                 (unsigned long long) o->expert_vram.value);
+    if (p->place.gpu_layers > 0 && card_named(&card, program_backend(p)))
+        n = snprintf(on, sizeof on, "%s %s, %d layers, %llu of experts", card.name, card.level, p->place.gpu_layers,
+                     (unsigned long long) o->expert_vram.value);
+    for (int32_t i = 0; n > 0 && p->place.cards > 1 && i < p->place.cards && n < (int) sizeof on; i++)
+        n += snprintf(on + n, sizeof on - (size_t) n, "+%d", p->place.card_layers[i]);
     snprintf(all, sizeof all, "%s|%s|%d threads|%s|block %d|%s", identity, machine, threads, *on ? on : "cpu",
              o->draft_block, o->no_repack ? "in place" : "packed");
     kept_key(out, all);

@@ -84,6 +84,23 @@ rt_status memory_choose(Memory *m, Program *p, double share, int32_t least, int3
     return RT_OK;
 }
 
+/* Further cards are taken for a longer context, too. */
+static rt_status longer_on_cards(Memory *m, Program *p, int32_t most, rt_error *e)
+{
+    const Placement before = p->place;
+    Memory more = { .sessions = m->sessions };
+    rt_error none;
+    if (!program_may_spread(p, &m->needs)) return RT_OK;
+    rt_status code = program_spread(p, m->sessions, &more.needs, e);
+    if (code == RT_ECANCEL) return code;
+    if (code != RT_OK) return RT_OK;
+    code = plan_lines(&more, p, SERVE_CTX_MOST, &none);
+    if (code == RT_OK) code = memory_choose(&more, p, 0.8, SERVE_CTX_LEAST, most, &none);
+    if (code == RT_OK && more.ctx > m->ctx) *m = more;
+    else p->place = before;
+    return RT_OK;
+}
+
 rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt_error *e)
 {
     const int32_t given = p->o->ctx;
@@ -91,8 +108,9 @@ rt_status memory_plan(Memory *out, Program *p, int32_t sessions, bool server, rt
     rt_status code = p->placed ? RT_OK : program_place(p, sessions, &out->needs, e);
     if (code == RT_OK) code = plan_lines(out, p, given ? given : server ? SERVE_CTX_MOST : 0, e);
     if (code != RT_OK || given || !server) return code;
-    const int32_t trained = out->needs.ctx_train;
-    return memory_choose(out, p, 0.8, SERVE_CTX_LEAST, trained < SERVE_CTX_MOST ? trained : SERVE_CTX_MOST, e);
+    const int32_t trained = out->needs.ctx_train, most = trained < SERVE_CTX_MOST ? trained : SERVE_CTX_MOST;
+    code = memory_choose(out, p, 0.8, SERVE_CTX_LEAST, most, e);
+    return code == RT_OK && out->ctx < most ? longer_on_cards(out, p, most, e) : code;
 }
 
 static double at(const MemoryLine *l, int32_t ctx) { return l->fixed + l->token * ctx; }
@@ -191,12 +209,12 @@ rt_peaks peaks_median(const rt_peaks *round, int32_t n)
 }
 
 /* A GPU without a layer of the model computes nothing. */
-static const char *runs_on(const Options *o, const rt_needs *n)
+static const char *runs_on(const Program *p, const rt_needs *n)
 {
-    return n->gpu_layers == 0 && card_backend(o->backend) ? "cpu" : o->backend;
+    return n->gpu_layers == 0 && card_backend(p->o->backend) ? "cpu" : program_backend(p);
 }
 
-rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e)
+rt_status machine_peaks(rt_peaks *out, const Program *p, const rt_needs *n, rt_error *e)
 {
     enum { ROUNDS_LEAST = 3, THREADS_ALL = 256 };
     static const double SECONDS = 0.6, TAKES = 1.1e9;              /* the memory that is read, at most 1 GiB */
@@ -205,12 +223,12 @@ rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_e
     int32_t i = 0;
     *out = (rt_peaks) { 0 };
     /* the system would kill the process; a GPU's rates take no memory */
-    if (n->gpu_layers == 0 && n->free > 0 && (double) n->free < TAKES && !o->overcommit) {
+    if (n->gpu_layers == 0 && n->free > 0 && (double) n->free < TAKES && !p->o->overcommit) {
         snprintf(e->text, sizeof e->text, "measuring takes up to %.1f GB, but %.1f GB of memory are free", TAKES / 1e9,
                  (double) n->free / 1e9);
         return e->code = RT_ENOMEM;
     }
-    rt_status code = rt_roofline_new(&r, runs_on(o, n), o->threads, e);
+    rt_status code = rt_roofline_new(&r, runs_on(p, n), p->o->threads, e);
     if (code != RT_OK) return code;
     const double begun = seconds_now();
     for (; i < PEAK_ROUNDS && (i < ROUNDS_LEAST || seconds_now() - begun < SECONDS) && interrupts == 0; i++)
@@ -418,23 +436,28 @@ void memory_pair(char a[24], char b[24], double need, double there)
 
 const char *memory_gpu_text(char out[MEMORY_GPU_TEXT], const Memory *m)
 {
-    char a[24], b[24];
+    char a[24], b[24], whose[32] = "the GPU's";
     const rt_needs *n = &m->needs;
     int32_t on = 0;
-    memory_pair(a, b, memory_bytes_gpu(m, m->ctx), (double) n->device_free);
-    if (n->device_free == 0) snprintf(b, sizeof b, "an unknown amount");
-    for (int32_t i = 0; i < n->cards; i++) on += n->card[i].layers > 0;
+    double room = 0;
+    for (int32_t i = 0; i < n->cards; i++) {
+        const rt_card_needs *c = &n->card[i];
+        if (n->gpu_layers && c->layers == 0) continue;
+        room += (double) c->free;
+        snprintf(whose, sizeof whose, "%s's", n->cards > 1 ? c->backend : "the GPU");
+        on++;
+    }
+    if (on > 1) snprintf(whose, sizeof whose, "%d GPUs'", on);
+    memory_pair(a, b, memory_bytes_gpu(m, m->ctx), room);
+    if (room == 0) snprintf(b, sizeof b, "an unknown amount");
     out[0] = 0;
     if (n->gpu_layers && n->device_total == 0)
         snprintf(out, MEMORY_GPU_TEXT, ", shared with the GPU (%d of %d layers)", n->gpu_layers, n->layers);
-    else if (n->gpu_layers && n->cards > 1)
-        snprintf(out, MEMORY_GPU_TEXT, ", and %s of %d GPUs' memory (%d of %d layers), %s free", a, on, n->gpu_layers,
-                 n->layers, b);
     else if (n->gpu_layers)
-        snprintf(out, MEMORY_GPU_TEXT, ", and %s of the GPU's memory (%d of %d layers), %s free", a, n->gpu_layers,
+        snprintf(out, MEMORY_GPU_TEXT, ", and %s of %s memory (%d of %d layers), %s free", a, whose, n->gpu_layers,
                  n->layers, b);
     else if (n->device_total)
-        snprintf(out, MEMORY_GPU_TEXT, ", on the CPU (no layer fits in the GPU's memory, %s free)", b);
+        snprintf(out, MEMORY_GPU_TEXT, ", on the CPU (no layer fits in %s memory, %s free)", whose, b);
     return out;
 }
 

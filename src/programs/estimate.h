@@ -50,7 +50,7 @@ int32_t machine_name(char *out, size_t cap, const Options *o);
 /* The machine's rates on the threads and the backend that run the model, measured for about half a second, memory as a
  * pass of n reads it; of a GPU those that its clocks allow, which passes do not reach: what follows from them is a
  * bound. */
-rt_status machine_peaks(rt_peaks *out, const Options *o, const rt_needs *n, rt_error *e);
+rt_status machine_peaks(rt_peaks *out, const Program *p, const rt_needs *n, rt_error *e);
 /* The median of each rate: on a shared machine single rounds are slower, and now and then much faster, than what a pass
  * meets. n: up to PEAK_ROUNDS. */
 enum { PEAK_ROUNDS = 64 };

@@ -340,7 +340,7 @@ static void choose_backend(Options *o)
     }
     if (refused.name[0]) snprintf(e.text, sizeof e.text, "%s", refused.why);
     else if (st == RT_END || st == RT_EUNSUPPORTED) return;
-    card_unused(o, refused.name[0] ? refused.name : "the NVIDIA card", e.text);
+    card_unused(o, refused.name[0] ? refused.name : "the NVIDIA card", "cpu", e.text);
 }
 
 /* Whether the words ask for an object, as far as that can be said of words with a mistake. */

@@ -176,7 +176,10 @@ static bool on_progress(void *ud, const char *what, int64_t done, int64_t total)
     return interrupts == 0 && (!p->watch || p->watch(p->watch_ud, done, total));
 }
 
-const char *program_backend(const Program *p) { return p->backend[0] ? p->backend : p->o->backend; }
+const char *program_backend(const Program *p)
+{
+    return p->place.backend[0] ? p->place.backend : p->card.name[0] ? p->card.backend : p->o->backend;
+}
 
 rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
 {
@@ -187,11 +190,11 @@ rt_options program_options(Program *p, const int32_t *taps, int32_t n_taps)
         .weight_type = o->weight_type, .no_repack = o->no_repack, .overcommit = o->overcommit, .threads = o->threads,
         .taps = taps, .n_taps = n_taps, .fa_window = o->fa_window,
         .hooks = program_hooks(p),
-        .gpu_layers = p->no_card ? RT_LAYERS_NONE : p->gpu_layers ? p->gpu_layers : o->gpu_layers,
-        .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->expert_ram : RT_EXPERTS_AUTO,
-        .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->expert_vram : RT_EXPERTS_AUTO,
+        .gpu_layers = p->no_card ? RT_LAYERS_NONE : p->place.gpu_layers ? p->place.gpu_layers : o->gpu_layers,
+        .expert_ram = o->expert_ram.given ? o->expert_ram.value : p->placed ? p->place.expert_ram : RT_EXPERTS_AUTO,
+        .expert_vram = o->expert_vram.given ? o->expert_vram.value : p->placed ? p->place.expert_vram : RT_EXPERTS_AUTO,
         .expert_io = o->expert_io, .expert_slots = o->expert_slots,
-        .expert_profile = p->profile.path, .card_layers = p->placed && p->cards > 1 ? p->card_layers : NULL
+        .expert_profile = p->profile.path, .card_layers = p->placed && p->place.cards > 1 ? p->place.card_layers : NULL
     );
 }
 
@@ -274,19 +277,19 @@ const char *program_gpu_hint(char out[160], const Program *p, const char *why)
     out[0] = 0;
     if (strstr(why, "device memory"))
         snprintf(out, 160, "; give fewer layers (--gpu-layers below %d%s), or end what else uses the GPU",
-                 p->gpu_layers, p->o->gpu_layers == RT_LAYERS_AUTO ? "" : ", or auto");
+                 p->place.gpu_layers, p->o->gpu_layers == RT_LAYERS_AUTO ? "" : ", or auto");
     return out;
 }
 
-/* Whether the card that nobody asked for is what has failed: others may have taken its memory meanwhile. */
+/* Whether the cards that nobody asked for are what has failed: others may have taken their memory meanwhile. */
 static bool leaves_card(Program *p, rt_status st, const char *why)
 {
-    if (!p->o->card.name[0] || p->no_card || p->gpu_layers <= 0 ||
+    if (!p->card.name[0] || p->no_card || p->place.gpu_layers <= 0 ||
         (st != RT_ENOMEM && st != RT_EBACKEND && st != RT_ELOST)) return false;
-    card_unused(p->o, p->o->card.name, why);
+    card_unused(p->o, p->place.cards > 1 ? program_backend(p) : p->card.name, "cpu", why);
     p->no_card = true;
     p->placed = false;
-    p->gpu_layers = 0;
+    p->place = (Placement) { 0 };
     return true;
 }
 
@@ -387,7 +390,8 @@ bool program_session(Program *p)
 
 bool program_find(Program *p, const Options *o, int with)
 {
-    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud, .plans = (with & ONLY_PLANS) != 0 };
+    *p = (Program) { .o = o, .watch = p->watch, .watch_ud = p->watch_ud, .card = o->card,
+                     .plans = (with & ONLY_PLANS) != 0 };
     if (o->gpu_layers > 0 && !names_gpu(p))
         note(o, "--gpu-layers: the backend is the CPU, which runs all layers (--backend cuda: a GPU)");
     if (o->expert_vram.given && !names_gpu(p))
@@ -419,46 +423,84 @@ static bool is_mixture(const Program *p)
     return model_facts(&f, p->files.model, NULL) == ST_OK && model_facts_mixture(&f);
 }
 
-/* Whether a card that was not asked for has no room for all of the model. */
-static bool wants_cards(const Program *p, const rt_needs *n)
+bool program_may_spread(const Program *p, const rt_needs *n)
 {
     const Options *o = p->o;
-    return names_gpu(p) && o->card.name[0] && !p->backend[0] && o->gpu_layers == RT_LAYERS_AUTO &&
-           !(o->expert_vram.given && o->expert_vram.value) && (n->gpu_layers < n->layers || n->expert_vram > 0);
+    return names_gpu(p) && p->card.name[0] && !p->settled && !(o->expert_vram.given && o->expert_vram.value) &&
+           (o->gpu_layers == RT_LAYERS_AUTO || o->gpu_layers >= n->layers);
 }
 
-/* Several cards run what one has no room for: all of it, or of a model without experts, of which several cards hold
- * all, more than one does. *n: what that takes. */
-static rt_status place_on_cards(Program *p, const rt_session_options *so, const rt_step_options *st, rt_needs *n,
-                                rt_error *e)
+/* The first card that is to hold more than it has room for; n->cards: none is. */
+static int32_t full_card(const rt_needs *n, int32_t sessions)
 {
-    rt_needs all;
-    rt_error none;
-    const rt_status code = cards_list(p, e);
-    if (code != RT_OK || strcmp(p->backend, p->o->backend) == 0) return code;
-    if (program_plan(p, so, st, NULL, NULL, &all, &none) == RT_OK &&
-        (all.gpu_layers == all.layers || (!all.experts && all.gpu_layers > n->gpu_layers))) *n = all;
-    else snprintf(p->backend, sizeof p->backend, "%s", p->o->backend);
-    return RT_OK;
+    int32_t i = 0;
+    while (i < n->cards && (n->card[i].free == 0 || card_bytes(&n->card[i], sessions) <= n->card[i].free)) i++;
+    return i;
 }
 
-rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
+/* Of a mixture several cards hold all experts of their layers: it is better off with some on one card than with layers
+ * on the CPU. */
+static bool well_spread(const rt_needs *n) { return !n->experts || n->gpu_layers == n->layers; }
+
+static rt_status plan_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
 {
     rt_session_options so = program_session_options(p->o);
     rt_step_options st = program_step_options(p);
     st.sessions = sessions;
+    return program_plan(p, &so, &st, NULL, NULL, n, e);
+}
+
+static void take_place(Program *p, const rt_needs *n)
+{
+    Placement *at = &p->place;
+    if (names_gpu(p)) at->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
+    at->cards = n->cards;
+    for (int32_t i = 0; i < n->cards; i++) at->card_layers[i] = n->card[i].layers;
+    at->expert_ram = n->expert_ram;
+    at->expert_vram = n->expert_vram;
+    p->placed = true;
+}
+
+rt_status program_spread(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
+{
+    const Placement before = p->place;
+    const bool placed = p->placed;
+    rt_needs all;
+    p->place = (Placement) { 0 };
+    p->placed = false;
+    p->settled = true;
+    rt_status code = cards_list(p, e);
+    if (code == RT_OK && (!strchr(p->place.backend, '+') || plan_place(p, sessions, &all, e) != RT_OK ||
+                          !well_spread(&all))) code = RT_END;
+    if (code == RT_OK) {
+        take_place(p, &all);
+        *n = all;
+        return RT_OK;
+    }
+    p->place = before;
+    p->placed = placed;
+    return code;
+}
+
+rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e)
+{
     *n = (rt_needs) { 0 };
     if (!names_gpu(p) && !is_mixture(p)) return RT_OK;
-    rt_status code = program_plan(p, &so, &st, NULL, NULL, n, e);
-    if (code == RT_OK && wants_cards(p, n)) code = place_on_cards(p, &so, &st, n, e);
+    rt_status code = plan_place(p, sessions, n, e);
     if (code != RT_OK) return code;
-    if (names_gpu(p)) p->gpu_layers = n->gpu_layers ? n->gpu_layers : RT_LAYERS_NONE;
-    p->cards = n->cards;
-    for (int32_t i = 0; i < n->cards; i++) p->card_layers[i] = n->card[i].layers;
-    p->expert_ram = n->expert_ram;
-    p->expert_vram = n->expert_vram;
-    p->placed = true;
-    return code;
+    const bool room = n->gpu_layers == n->layers && n->expert_vram == 0 && full_card(n, sessions) == n->cards;
+    if (!room && program_may_spread(p, n)) {
+        rt_needs all;
+        code = program_spread(p, sessions, &all, e);
+        if (code == RT_ECANCEL) return code;
+        if (code == RT_OK && (all.gpu_layers > n->gpu_layers || all.gpu_layers == all.layers)) {
+            *n = all;
+            return RT_OK;
+        }
+        p->place = (Placement) { 0 };
+    }
+    take_place(p, n);
+    return RT_OK;
 }
 
 /* Refuses what the GPU has no room for, before anything large is loaded, with what would fit. */
@@ -466,13 +508,12 @@ static bool has_room(Program *p)
 {
     rt_needs n, fit = { 0 };
     rt_error e = { 0 };
-    int32_t i = 0;
     char need[24], room[24], hint[64] = "no layer would: --backend cpu";
     if (p->placed || (!names_gpu(p) && p->o->ctx == 0)) return true;    /* whoever has asked has looked */
     if (program_place(p, 1, &n, &e) != RT_OK) return complain_files(p->o, e.text, &p->files) == 0;
-    while (i < n.cards && (n.card[i].free == 0 || card_bytes(&n.card[i], 1) <= n.card[i].free)) i++;
+    const int32_t i = full_card(&n, 1);
     if (i == n.cards || p->o->overcommit) return true;
-    p->gpu_layers = RT_LAYERS_AUTO;
+    p->place.gpu_layers = RT_LAYERS_AUTO;
     if (program_place(p, 1, &fit, &e) == RT_OK && fit.gpu_layers)
         snprintf(hint, sizeof hint, "--gpu-layers %d would fit", fit.gpu_layers);
     memory_pair(need, room, (double) card_bytes(&n.card[i], 1), (double) n.card[i].free);
@@ -484,7 +525,7 @@ static bool has_room(Program *p)
 bool program_load(Program *p, int with, const int32_t *taps, int32_t n_taps)
 {
     if (!has_room(p)) return false;
-    if (names_gpu(p) && p->gpu_layers == RT_LAYERS_NONE && p->o->gpu_layers != RT_LAYERS_NONE)
+    if (names_gpu(p) && p->place.gpu_layers == RT_LAYERS_NONE && p->o->gpu_layers != RT_LAYERS_NONE)
         note(p->o, "no layer fits into what is free of the GPU's memory: the CPU runs all (ratoon plan tells more)");
     if (!engine_open(p, taps, n_taps) || !expert_profile_learn(p)) return false;
     if (denoise_option(p->o) && property(p->engine, "model.canvas") == 0)
@@ -523,10 +564,12 @@ void program_expert_note(const Program *p)
 
 const char *program_gpu_text(char out[64], const Program *p)
 {
+    char on[32] = "the GPU";
     out[0] = 0;
-    if (p->gpu_layers > 0)
-        snprintf(out, 64, ", %d of %lld layers on %s", p->gpu_layers, (long long) property(p->engine, "model.layers"),
-                 strchr(program_backend(p), '+') ? program_backend(p) : "the GPU");
+    if (p->place.gpu_layers <= 0) return out;
+    if (p->place.cards > 1) rt_property(p->engine, "backend", on, sizeof on);
+    snprintf(out, 64, ", %d of %lld layers on %s", p->place.gpu_layers,
+             (long long) property(p->engine, "model.layers"), on);
     return out;
 }
 

@@ -49,10 +49,19 @@ bool output_apart(const Options *o, const Files *f, const char *path);          
 bool input_has(const char *input, const char *path);
 void taps_path(char out[4200], const Options *o);  /* the second file of `logits`, with --taps */
 
+/* Where a model runs. backend "": what the options name; gpu_layers, expert_ram, expert_vram: see rt_needs; card_layers
+ * [cards]: of each of several GPUs. */
+typedef struct {
+    char     backend[64];
+    int32_t  gpu_layers, cards, card_layers[RT_CARDS_MAX];
+    uint64_t expert_ram, expert_vram;
+} Placement;
+
 /* The engine, session and step object of a command. taps: see rt_options. */
 typedef struct {
     const Options *o;
     Files       files;
+    rt_card     card;                              /* the one that "auto" is; its name is empty: none */
     rt_engine  *engine;
     rt_session *session;
     rt_step    *step;
@@ -67,11 +76,11 @@ typedef struct {
     void       *watch_ud;
     Acceptance  acceptance;                        /* of the drafter, in all texts so far */
     bool        plans;                             /* nothing will be loaded */
-    bool        no_card;                           /* the GPU has not passed its check: the CPU runs all layers */
-    bool        placed;                            /* program_place has found the next five */
-    char        backend[64];                       /* "": what the options name */
-    int32_t     gpu_layers, cards, card_layers[RT_CARDS_MAX];      /* [cards]: of each */
-    uint64_t    expert_ram, expert_vram;           /* see rt_needs */
+    bool        no_card;                           /* no GPU that was not asked for can be used: the CPU runs all */
+    uint32_t    passed, failed;                    /* bits of the cards that have been checked, by their numbers */
+    bool        settled;                           /* on which cards it runs */
+    bool        placed;                            /* program_place has found the placement */
+    Placement   place;
     /* Of the experts (expert_profile.h). path: malloc'd, NULL: none; there: it exists, and is this model's; kept: when
      * it was last written. */
     struct { char *path; bool there, keeps; double kept; } profile;
@@ -95,6 +104,10 @@ rt_status program_plan(Program *p, const rt_session_options *so, const rt_step_o
 /* Settles how many layers a GPU runs, if the options name one, and how much memory a mixture's experts take, by what
  * there is room for besides so many sessions. *n: what is needed; zeros without a GPU or a mixture. */
 rt_status program_place(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
+/* Whether further cards may run a part of the model, since none was asked for; and settles that all that can be used
+ * do. RT_END: there are no others, or they have no room for a mixture; nothing changes. */
+bool      program_may_spread(const Program *p, const rt_needs *n);
+rt_status program_spread(Program *p, int32_t sessions, rt_needs *n, rt_error *e);
 uint64_t  card_bytes(const rt_card_needs *c, int32_t sessions);        /* of its memory */
 const char *program_backend(const Program *p);     /* as given, or as program_place has found it; NULL: neither */
 /* What to do where that was too short in spite of the count, because others have taken it or --overcommit was given; ""

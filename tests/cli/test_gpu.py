@@ -134,7 +134,7 @@ class Gpu(unittest.TestCase):
                                                **how)
         want = run().stdout
         for args, said in ([], ", 8 of 8 layers on cuda:0+1"), (["-ngl", "5"], ", 5 of 8 layers on cuda:0+1"), (
-                ["-ngl", "1"], ", 1 of 8 layers on cuda:0+1"):
+                ["-ngl", "1"], ", 1 of 8 layers on cuda:"):
             p = run(*both, *args, env=TWO)
             self.assertEqual(p.stdout, want, args)
             self.assertIn(said, p.stderr)
@@ -182,6 +182,9 @@ class Gpu(unittest.TestCase):
         self.assertIn(fit, [o["value"] for o in j["would_fit"] if o["option"] == "--gpu-layers"])
         p = self.ratoon("serve", *ALONE, *both, *ctx, "--port", "0", "--parallel", "1", expect=1, env=little)
         self.assertRegex(p.stderr, r"share take .*, but .* of cuda:[01]'s memory are free")
+        # two small cards more than one that has room for all are no worse than it alone
+        three = {**memory(496275764, 280604382, 288211262), "RATOON_EMU_CC": "90,90,90"}
+        self.assertEqual(layers(self.plan("--backend", "cuda:0+1+2", "--ctx", "65536", env=three)), [8, 0, 0])
 
     def test_auto_takes_cards(self):
         """One card where it has room for all, all of them where it has not; each is checked before."""
@@ -210,9 +213,28 @@ class Gpu(unittest.TestCase):
             self.assertEqual((p.stderr.count("checking once"), p.stdout), (1 - i, want))
         doctor = self.ratoon("doctor", *model, "--ctx", "128", env=short).stdout
         self.assertRegex(doctor, r"--backend cuda:0, checked with this model\n.*: --backend cuda:1, checked with this")
+        self.assertRegex(run(short, "--gpu-layers", "99").stderr, r"(\d+) of \1 layers on cuda:0\+1")
         p = run(short, "--gpu-layers", "2")        # as asked
-        self.assertRegex(p.stderr, ", 2 of \\d+ layers on the GPU")
-        self.assertRegex(run({**short, "RATOON_EMU_CC": "90,61"}).stderr, r"layers on the GPU|context 200\n")
+        self.assertRegex(p.stderr, r", 2 of \d+ layers on the GPU")
+        self.assertNotIn("cuda:", run({**short, "RATOON_EMU_CC": "90,61"}).stderr)
+        # the first one is full: the next is checked and used, whether or not its check is known
+        full = {**short, "RATOON_EMU_MEMORY": "20000000,8000000000", "XDG_CACHE_HOME": path("auto-full")}
+        for i in range(2):
+            p = run(full)
+            self.assertRegex(p.stderr, r"(\d+) of \1 layers on (the GPU|cuda:1)")
+            self.assertEqual((p.stderr.count("checking once whether emulated GPU (cuda:1) computes"), p.stdout), (1 - i, want))
+        # a server takes both cards where that gives a longer context; offers are of the cards that were planned with
+        all = self.plan(*GPU, "--parallel", "16", "--ctx", "4096")["gpu"]["total_bytes"]
+        server = lambda *args: json.loads(self.ratoon("plan", "--json", "-q", *ALONE, *args, "--parallel", "16", env={
+            **own, "RATOON_EMU_MEMORY": str(all)}).stdout)
+        self.assertLess(server("--backend", "cuda:0")["ctx"], 4096)
+        j = server()
+        self.assertEqual((j["ctx"], [c["backend"] for c in j["gpu"]["cards"]]), (4096, ["cuda:0", "cuda:1"]))
+        j = json.loads(self.ratoon("plan", "--json", "-q", *ALONE, "--ctx", "1024", "--gpu-layers", "7", expect=3,
+                                   env={**own, "RATOON_EMU_MEMORY": "250000000"}).stdout)
+        for o in j["would_fit"]:
+            if o["option"] == "--gpu-layers":
+                self.assertLess(int(o["value"]), 7)
 
     def test_kernels_for_this_machine(self):
         """make cuda CUDA_ARCHS=native: for each kind of card that nvidia-smi names, once."""

@@ -231,12 +231,6 @@ static void print_machine(const Doctor *d)
     if (!by_clocks(d)) print_rates(d);
 }
 
-/* Whether this is the card that has been checked with the model (cards.h). */
-static bool was_checked(const Doctor *d, const rt_card *c)
-{
-    return d->o.card.name[0] && card_listed(program_backend(&d->p), c->backend);
-}
-
 static void print_cards(const Doctor *d)
 {
     char a[24];
@@ -247,7 +241,8 @@ static void print_cards(const Doctor *d)
         if (c->memory) printf(", %s", memory_text(a, (double) c->memory));
         if (c->free) printf(", %s free", memory_text(a, (double) c->free));
         printf(", driver for %s: %s%s%s\n", c->driver, c->why[0] ? c->why : "--backend ", c->why[0] ? "" : c->backend,
-               !was_checked(d, c) ? "" : d->p.no_card ? ", which did not pass its check" : ", checked with this model");
+               d->p.failed >> i & 1 ? ", which did not pass its check"
+                                    : d->p.passed >> i & 1 ? ", checked with this model" : "");
     }
     if (by_clocks(d)) print_rates(d);
 }
@@ -372,7 +367,8 @@ static json_t *cards_json(const Doctor *d)
         add_text(j, "driver", c->driver);
         json_object_set_new(j, "memory_bytes", json_integer((json_int_t) c->memory));
         json_object_set_new(j, "free_bytes", json_integer((json_int_t) c->free));
-        json_object_set_new(j, "checked", was_checked(d, c) ? json_boolean(!d->p.no_card) : json_null());
+        json_object_set_new(j, "checked", (d->p.passed | d->p.failed) >> i & 1 ? json_boolean(d->p.passed >> i & 1)
+                                                                                : json_null());
         json_object_set_new(j, "why", c->why[0] ? json_text(c->why, strlen(c->why)) : json_null());
         json_array_append_new(all, j);
     }
@@ -462,8 +458,8 @@ static bool expect(Doctor *d)
     if (plan(d, &e) != RT_OK)
         return complain_files(&d->o, e.text, &d->p.files) == 0;
     const rt_needs *n = &d->memory.needs;
-    if (!fits(d) || denoises(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->o, n, &e) != RT_OK) return true;
-    if (n->gpu_layers) card_named(&d->used, d->o.backend);
+    if (!fits(d) || denoises(d) || memory_cut(n) || machine_peaks(&d->peaks, &d->p, n, &e) != RT_OK) return true;
+    if (n->gpu_layers) card_named(&d->used, program_backend(&d->p));
     costs_estimate(&d->costs, n, &d->peaks, 0);
     if (n->expert_ram) d->tier = experts_measure(&d->p, n);
     if (d->tier.disk_bytes_per_s > 0) costs_experts(&d->costs, n, &d->tier);

@@ -119,7 +119,7 @@ static void measure(Plan *x)
             return;
         }
     }
-    if (machine_peaks(&x->peaks, &x->o, &x->memory.needs, &e) != RT_OK) {
+    if (machine_peaks(&x->peaks, &x->p, &x->memory.needs, &e) != RT_OK) {
         note(&x->o, "no speeds: %s", e.text);
         return;
     }
@@ -131,7 +131,7 @@ static void measure(Plan *x)
     x->talk = costs_drafted(&x->costs, &known.talk, NULL);
     x->code = costs_drafted(&x->costs, &known.code, NULL);
     x->timed = interrupts == 0;
-    if (n->gpu_layers) card_named(&x->card, x->o.backend);
+    if (n->gpu_layers) card_named(&x->card, program_backend(&x->p));
 }
 
 /* ---- models that are not here ---- */
@@ -195,8 +195,8 @@ static void offer(Plan *x, const char *what, const char *value, double bytes)
 static bool plan_with(Memory *out, const Plan *x, Options *o)
 {
     rt_error e = { 0 };
-    Program p = { .o = o, .files = x->p.files, .plans = true };
-    memcpy(p.backend, x->p.backend, sizeof p.backend);
+    Program p = { .o = o, .files = x->p.files, .card = x->p.card, .plans = true, .settled = true };
+    memcpy(p.place.backend, x->p.place.backend, sizeof p.place.backend);
     o->ctx = x->memory.ctx;
     o->quiet = true;
     if (o->draft && strcmp(o->draft, "none") == 0) p.files.draft[0] = 0, p.files.own = false;

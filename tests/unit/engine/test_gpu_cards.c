@@ -749,7 +749,7 @@ static void too_little_is_refused(void **state)
         assert_int_equal(rt_open(&g, &ro, &e), RT_ENOMEM);
         assert_null(g);
         assert_false(began);
-        if (!strstr(e.text, " of 8 layers take ") || !strstr(e.text, " GB are free on card:")) fail_msg("%s", e.text);
+        if (!strstr(e.text, " of 8 layers on card:") || !strstr(e.text, " GB are free there; ")) fail_msg("%s", e.text);
         const rt_options automatic = divided(&p, &o, "card:0+1", RT_LAYERS_AUTO);
         plan_of(&n, &automatic, NULL, NULL);
         assert_in_range(n.gpu_layers, 1, 7);

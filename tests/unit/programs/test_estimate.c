@@ -284,21 +284,25 @@ static void words(void **state)
         assert_string_equal(s, pairs[i].a);
         assert_string_equal(more, pairs[i].b);
     }
-    Memory m = { .needs = { .device_free = 3e8, .device_total = 8e9, .layers = 8, .cards = 1 },
+    Memory m = { .needs = { .device_total = 8e9, .layers = 8, .cards = 1, .card = { { .free = 3e8 } } },
                  .gpu = { { 2e9, 0 }, { 1e9, 0 } } };
     assert_string_equal(memory_gpu_text(gpu, &m), ", on the CPU (no layer fits in the GPU's memory, 300 MB free)");
-    m.needs.gpu_layers = 3;
+    m.needs.gpu_layers = m.needs.card[0].layers = 3;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), 300 MB free");
-    m.needs.device_free = 1999e6;
+    m.needs.card[0].free = 1999e6;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2000 MB of the GPU's memory (3 of 8 layers), 1999 MB free");
-    m.needs.device_free = 0;
+    m.needs.card[0].free = 0;
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 2.0 GB of the GPU's memory (3 of 8 layers), an unknown amount "
                                                   "free");
     m.needs.device_total = 0;
     assert_string_equal(memory_gpu_text(gpu, &m), ", shared with the GPU (3 of 8 layers)");
-    m.needs = (rt_needs) { .device_free = 8e9, .device_total = 9e9, .layers = 8, .gpu_layers = 7, .cards = 2,
-                           .card = { { .layers = 5 }, { .layers = 2 } } };
+    m.needs = (rt_needs) { .device_total = 9e9, .layers = 8, .gpu_layers = 7, .cards = 2,
+                           .card = { { .free = 5e9, .layers = 5 },
+                                     { .free = 3e9, .layers = 2, .backend = "cuda:1" } } };
     assert_string_equal(memory_gpu_text(gpu, &m), ", and 3.0 GB of 2 GPUs' memory (7 of 8 layers), 8.0 GB free");
+    m.needs.card[0].layers = 0;
+    m.gpu[0] = (MemoryLine) { 0 };
+    assert_string_equal(memory_gpu_text(gpu, &m), ", and 1.0 GB of cuda:1's memory (7 of 8 layers), 3.0 GB free");
     m.needs = (rt_needs) { .layers = 8 };
     assert_string_equal(memory_gpu_text(gpu, &m), "");
 }
