@@ -83,7 +83,7 @@ static rt_status check(bool *good, Program *p, const rt_card *c, const char *as,
     return RT_OK;
 }
 
-/* The next card after the i-th that can be used. */
+/* The first card behind the i-th that can be used. */
 static bool next_card(rt_card *c, int32_t i)
 {
     rt_error none;

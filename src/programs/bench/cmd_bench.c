@@ -112,7 +112,7 @@ static bool our_turn(Bench *b, int with, bool (*measure)(Bench *b, void *ud), vo
 {
     bool good = program_open(&b->p, &b->o, with, NULL, 0);
     if (good) {
-        const bool alone = b->p.place.gpu_layers == RT_LAYERS_NONE;          /* the CPU */
+        const bool alone = b->p.place.gpu_layers == RT_LAYERS_NONE;    /* the CPU */
         describe_model(b);
         if (!alone) bench_card(b, program_backend(&b->p));
         good = open_roof(b, alone ? "cpu" : program_backend(&b->p));
