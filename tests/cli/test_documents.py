@@ -26,7 +26,7 @@ from mock_hub import MockHub
 from test_chat import READY, Terminal
 from scratch import RATOON, ROOT, TMP, path, write
 
-GPU = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")      # a reader with a card
+GPU = os.path.join(ROOT, os.environ.get("BUILD", "build"), "libfake_cuda.so")      # a reader with two cards
 SLOW = float(os.environ.get("SLOW", "3"))
 # Copies: a command may write through a link.
 PAIR = shutil.copytree(os.path.join(ROOT, "models", "demo"), path("pair"))
@@ -153,7 +153,7 @@ class Reader:
                        check=True)
         self.port = None                                   # of the server for curl
         self.env = {**hub.env(home), "PATH": self.at + ":" + os.environ["PATH"], "LANG": "C.UTF-8",
-                    "XDG_CONFIG_HOME": home + "/config", "RATOON_CUDA_DRIVER": GPU}
+                    "XDG_CONFIG_HOME": home + "/config", "RATOON_CUDA_DRIVER": GPU, "RATOON_EMU_CC": "90,86"}
 
     def stand_in(self, line):
         """Puts the demo pair where the line expects a model or a drafter."""
