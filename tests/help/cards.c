@@ -1,4 +1,5 @@
 #include "cards.h"
+#include "gpu_driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,27 @@ static Status open_card(Backend **out, const char *detail, const BackendOptions 
 
 static const BackendEntry card = { .name = "card", .there = there, .open = open_card };
 const BackendEntry *const backends_linked[] = { &card, NULL };
+
+void expect_driver(void)
+{
+    const CudaDriver *cu;
+    if (cuda_driver(&cu, NULL) != ST_OK) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-TEST names one)");
+}
+
+FakeCuda *emulated(void)
+{
+    FakeCuda *fake = gpu_emulated();
+    expect_driver();
+    if (!fake) skip();
+    return fake;
+}
+
+bool loading(void *ud, const char *what, int64_t done, int64_t total)
+{
+    (void) what, (void) done, (void) total;
+    *(bool *) ud = true;
+    return true;
+}
 
 rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers)
 {

@@ -18,6 +18,15 @@ extern uint64_t expert_vram, expert_ram;           /* of engines with a device *
 
 rt_options options_of(const PublicRig *p, const RigOptions *o, int32_t gpu_layers);
 
+/* Fails without a driver: RATOON_CUDA_DRIVER names none. */
+void expect_driver(void);
+/* The same, for what asks the emulated driver for its counts, or for a second card: on a real card such a test is
+ * skipped. */
+FakeCuda *emulated(void);
+
+/* A progress hook that notes that something is loaded; ud: bool. */
+bool loading(void *ud, const char *what, int64_t done, int64_t total);
+
 /* ---- the same text ---- */
 
 enum { CTX = 300, FIRST = 90 };

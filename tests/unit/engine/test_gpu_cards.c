@@ -14,16 +14,6 @@
 #include "ratoon.h"
 #include "ratoon_lab.h"
 
-/* For what the emulated driver alone has, a second card first of all. */
-static FakeCuda *emulated(void)
-{
-    const CudaDriver *cu;
-    FakeCuda *fake = gpu_emulated();
-    if (cuda_driver(&cu, NULL) != ST_OK) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-test_gpu_cards)");
-    if (!fake) skip();
-    return fake;
-}
-
 static const char *property(const rt_engine *g, const char *key)
 {
     static char text[64];
@@ -716,13 +706,6 @@ static void names_are_refused(void **state)
     assert_int_equal(fake->live, 0);
     p.g = NULL;
     public_close(&p);
-}
-
-static bool loading(void *ud, const char *what, int64_t done, int64_t total)
-{
-    (void) what, (void) done, (void) total;
-    *(bool *) ud = true;
-    return true;
 }
 
 /* Too little on one of two devices is refused before the first weight is read, with a number of layers that opens. */

@@ -64,21 +64,6 @@ static void every_number_of_layers(void **state)
     check_texts(&o, o.tm.n_layer, 1, "with its own layer as drafter");
 }
 
-static void expect_driver(void)
-{
-    const CudaDriver *cu;
-    if (cuda_driver(&cu, NULL) != ST_OK) fail_msg("RATOON_CUDA_DRIVER: expected a driver (make run-test_gpu_layers)");
-}
-
-/* For what asks it for its counts: on a card such a test is skipped. */
-static FakeCuda *emulated(void)
-{
-    FakeCuda *fake = gpu_emulated();
-    expect_driver();
-    if (!fake) skip();
-    return fake;
-}
-
 /* The same with the CUDA backend on the driver that RATOON_CUDA_DRIVER names: recorded passes, staging, widths. */
 static void on_a_gpu(void **state)
 {
@@ -624,13 +609,6 @@ static void embedding_where_it_is_read(void **state)
         p.g = NULL;
         public_close(&p);
     }
-}
-
-static bool loading(void *ud, const char *what, int64_t done, int64_t total)
-{
-    (void) what, (void) done, (void) total;
-    *(bool *) ud = true;
-    return true;
 }
 
 /* Too little is refused before the first weight is read, with a number of layers that then opens. */
